@@ -1,0 +1,1 @@
+"""What exists in hardware: processors with their routines, the native engine, and the targets that packages run on."""

@@ -1,0 +1,1 @@
+"""CPU processors: groups of cores that run the native engine's kernels."""

@@ -1,0 +1,53 @@
+"""Convolutions whose groups lie within a block: depthwise, and narrow groups as in ResNeXt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
+from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.graph.layer import Layer
+
+UNIT_FLOATS = 1 << 15
+"""Output floats per unit of work at least, so that handing it over costs little."""
+
+
+class DepthwiseConvolution(Routine):
+    """Groups of 1, 2, 4 or 8 channels (fewer than a block) with as many outputs each.
+
+    Parameters:
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "depthwise")
+
+    def __init__(self, block: int) -> None:
+        """`block` is the engine's."""
+        self.layout = Layout(block)
+
+    def supports(self, layer: Layer) -> bool:
+        if not is_convolution(layer):
+            return False
+        window = Window.of(layer)
+        width = window.channels // window.groups
+        return window.channels == window.outputs and width in (1, 2, 4, 8) and width < self.layout.block
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (self.layout,) * len(layer.activations), (self.layout,)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        rows = -(-UNIT_FLOATS // (window.out_width * self.layout.block))
+        return ({"rows": min(rows, window.out_height)},)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        window = Window.of(layer)
+        block = self.layout.block
+        width = window.channels // window.groups
+        lanes = -(-window.channels // block) * block
+        weights = np.zeros((lanes, width, window.taps), np.float32)
+        weights[: window.channels] = layer.constants[1].reshape(window.channels, width, window.taps)
+        panels = weights.reshape(lanes // block, block, width, window.taps).transpose(0, 3, 2, 1)
+        return lowering(f"depthwise_g{width}", layer, panels, lanes, (*window.words(), parameters["rows"]))

@@ -1,0 +1,60 @@
+"""First layers: convolution of a plain tensor with few channels to a blocked one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
+from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.graph.layer import Layer
+
+ROWS = 4
+"""Output rows per unit: few enough for the second-level cache, enough to use packed input rows several times."""
+
+
+class PlanarConvolution(Routine):
+    """Convolution that reads NCHW with fewer channels than a block, and writes the blocked layout.
+
+    Parameters:
+        pixels, vectors: the register tile, which names the kernel.
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "planar")
+
+    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
+        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
+        self.layout = Layout(block)
+        self.tiles = tuple(tiles)
+
+    def supports(self, layer: Layer) -> bool:
+        if not is_convolution(layer):
+            return False
+        window = Window.of(layer)
+        return window.groups == 1 and window.channels < self.layout.block
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (PLAIN, *(self.layout for _ in layer.activations[1:])), (self.layout,)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        blocks = -(-window.outputs // self.layout.block)
+        rows = max(1, min(ROWS, -(-window.out_height // 4)))
+        return tuple(
+            {"pixels": pixels, "vectors": vectors, "rows": rows}
+            for pixels, vectors in self.tiles
+            if blocks % vectors == 0
+        )
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        window = Window.of(layer)
+        vectors = parameters["vectors"]
+        width = vectors * self.layout.block
+        lanes = -(-window.outputs // self.layout.block) * self.layout.block
+        weights = np.zeros((lanes, window.channels * window.taps), np.float32)
+        weights[: window.outputs] = layer.constants[1].reshape(window.outputs, -1)
+        panels = weights.reshape(lanes // width, width, -1).transpose(0, 2, 1)
+        kernel = f"conv_planar_p{parameters['pixels']}v{vectors}"
+        return lowering(kernel, layer, panels, lanes, (*window.words(), parameters["rows"]))

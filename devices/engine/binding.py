@@ -1,0 +1,190 @@
+"""The engine's C interface, loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from nnstretch.devices.engine.build import build_engine
+from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError
+
+ABI = 1
+"""NNS_ABI of nns_engine.h."""
+
+ERROR_BYTES = 512
+
+Pointer = ctypes.c_void_p
+Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(Pointer), ctypes.POINTER(Pointer))
+"""nns_call: a callback for steps of kind NNS_STEP_CALL."""
+
+
+class Region(ctypes.Structure):
+    """nns_region: memory bound to a region of a program."""
+
+    _fields_ = (
+        ("host", Pointer),
+        ("mem", Pointer),
+        ("unified", ctypes.c_int32),
+        ("lane", ctypes.c_int32),
+    )
+
+
+class Launch(ctypes.Structure):
+    """nns_launch: an OpenCL kernel with its sizes."""
+
+    _fields_ = (
+        ("kernel", Pointer),
+        ("dimensions", ctypes.c_int32),
+        ("global_size", ctypes.c_size_t * 3),
+        ("local_size", ctypes.c_size_t * 3),
+    )
+
+
+class Bindings(ctypes.Structure):
+    """nns_bindings: what a program's numbers stand for in this process."""
+
+    _fields_ = (
+        ("regions", ctypes.POINTER(Region)),
+        ("launches", ctypes.POINTER(Launch)),
+        ("n_launches", ctypes.c_int64),
+        ("queues", ctypes.POINTER(Pointer)),
+        ("call", Call),
+    )
+
+
+class Trace(ctypes.Structure):
+    """nns_trace: times of one run."""
+
+    _fields_ = (
+        ("steps", ctypes.POINTER(ctypes.c_int64)),
+        ("waits", ctypes.POINTER(ctypes.c_int64)),
+        ("begin", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+    )
+
+
+# nns_status -> the error that a caller sees.
+ERRORS: Mapping[int, type[NNStretchError]] = {
+    1: PackageError,
+    2: DeviceError,
+    3: DeviceError,
+    4: DeviceError,
+    5: DeviceError,
+}
+
+_WORDS = ctypes.POINTER(ctypes.c_int64)
+_POINTERS = ctypes.POINTER(Pointer)
+_TEXT = (ctypes.c_char_p, ctypes.c_int64)
+_SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "nns_abi": (ctypes.c_int32, ()),
+    "nns_block": (ctypes.c_int32, ()),
+    "nns_kernel_count": (ctypes.c_int64, ()),
+    "nns_kernel_name": (ctypes.c_char_p, (ctypes.c_int64,)),
+    "nns_kernel_find": (ctypes.c_int64, (ctypes.c_char_p,)),
+    "nns_opencl_load": (ctypes.c_int32, (ctypes.c_char_p, *_TEXT)),
+    "nns_program_create": (
+        ctypes.c_int32,
+        (_WORDS, ctypes.c_int64, ctypes.POINTER(Bindings), _POINTERS, *_TEXT),
+    ),
+    "nns_program_run": (ctypes.c_int32, (Pointer, _POINTERS, _POINTERS, ctypes.POINTER(Trace), *_TEXT)),
+    "nns_program_time": (
+        ctypes.c_int32,
+        (Pointer, _POINTERS, _POINTERS, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _WORDS, _WORDS, *_TEXT),
+    ),
+    "nns_program_destroy": (None, (Pointer,)),
+    "nns_peak_gflops": (ctypes.c_double, (ctypes.c_int32,)),
+}
+
+
+class Engine:
+    """A loaded engine library.
+
+    Attributes:
+        path: the shared library.
+        library: its functions, with argument types set.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"cannot load the engine {path}: {error}; delete the file to build it again") from error
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self.library, name)
+            function.restype, function.argtypes = result, arguments
+        found = self.library.nns_abi()
+        if found != ABI:
+            raise BuildError(f"the engine {path} has interface {found}, this version needs {ABI}; delete the file")
+
+    @property
+    def block(self) -> int:
+        """Floats per vector: the block of the blocked layout."""
+        return int(self.library.nns_block())
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        names = [self.library.nns_kernel_name(i) for i in range(self.library.nns_kernel_count())]
+        return {name.decode(): i for i, name in enumerate(names)}
+
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names of all kernels, by number."""
+        return tuple(self._numbers)
+
+    def find(self, kernel: str) -> int:
+        """The number of a kernel in this engine.
+
+        Raises:
+            PackageError: it has none of that name.
+        """
+        number = self._numbers.get(kernel)
+        if number is None:
+            raise PackageError(f"the engine has no kernel {kernel!r}; compile the package again with this version")
+        return number
+
+    def load_opencl(self, path: str | Path) -> None:
+        """Resolves the OpenCL functions from a shared library that links an ICD loader.
+
+        Raises:
+            DeviceError: the library cannot be loaded or lacks a function.
+        """
+        self.checked(self.library.nns_opencl_load, os.fsencode(path))
+
+    def checked(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Calls a function that reports errors as status and text, and raises them."""
+        text = ctypes.create_string_buffer(ERROR_BYTES)
+        status = function(*arguments, text, ERROR_BYTES)
+        if status:
+            raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
+
+    def peak_gflops(self, core: int | None = None, milliseconds: int = 100) -> float:
+        """Measured float32 peak of one thread in GFLOP/s, on `core` or wherever the calling thread runs.
+
+        Raises:
+            FeedError: this process may not run on `core`.
+        """
+        if core is None:
+            return float(self.library.nns_peak_gflops(milliseconds))
+        before = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {core})
+        except OSError as error:
+            raise FeedError(f"core {core} cannot be used; this process may use {sorted(before)}") from error
+        try:
+            return float(self.library.nns_peak_gflops(milliseconds))
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+@cache
+def engine() -> Engine:
+    """This machine's engine, built on first use and loaded once per process.
+
+    Raises:
+        BuildError: it cannot be built or loaded.
+    """
+    return Engine(build_engine())

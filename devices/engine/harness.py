@@ -1,0 +1,200 @@
+"""Runs and times a lowering by itself: for tests of kernels and for profiling.
+
+`run_lowering` surrounds every buffer with guard bytes and fills the lanes that pad channels with large values, so that a kernel
+that writes outside its buffers or trusts padding is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnstretch.devices.engine.binding import engine
+from nnstretch.devices.engine.program import (
+    Buffer,
+    Lane,
+    LaneKind,
+    Program,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+    aligned_array,
+)
+from nnstretch.devices.routine import Layout, Lowering, Operand
+from nnstretch.graph.layer import Layer
+
+HOSTILE = 1e3
+"""Value of padding lanes in test inputs: finite as promised, and large enough to show in any result."""
+
+GUARD = 256
+GUARD_BYTE = 0xA5
+
+
+def pack(array: np.ndarray, layout: Layout, fill: float = HOSTILE) -> np.ndarray:
+    """A row-major logical array as stored in `layout`; lanes that pad channels hold `fill`."""
+    if not layout.block:
+        return np.ascontiguousarray(array)
+    n, c, h, w = array.shape
+    blocks = -(-c // layout.block)
+    padded = np.full((n, blocks * layout.block, h, w), fill, dtype=array.dtype)
+    padded[:, :c] = array
+    return np.ascontiguousarray(padded.reshape(n, blocks, layout.block, h, w).transpose(0, 1, 3, 4, 2))
+
+
+def unpack(array: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    """The row-major logical array of `shape` that `array` stores in `layout`."""
+    stored = array.reshape(layout.storage_shape(shape))
+    if not layout.block:
+        return stored
+    n, c, h, w = shape
+    return np.ascontiguousarray(stored.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c])
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """A buffer between two stretches of guard bytes."""
+
+    whole: np.ndarray
+    size: int
+
+    @classmethod
+    def of(cls, size: int) -> _Guarded:
+        whole = aligned_array(size + 2 * GUARD)
+        whole[:] = GUARD_BYTE
+        return cls(whole, size)
+
+    @property
+    def bytes(self) -> np.ndarray:
+        return self.whole[GUARD : GUARD + self.size]
+
+    def check(self, name: str) -> None:
+        """Fails if a byte outside the buffer changed."""
+        for side, guard in (("before", self.whole[:GUARD]), ("behind", self.whole[GUARD + self.size :])):
+            touched = np.flatnonzero(guard != GUARD_BYTE)
+            assert not touched.size, f"a kernel wrote {side} {name} ({self.size} bytes), at guard byte {touched[0]}"
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    program: Program
+    guarded: dict[str, _Guarded]
+    sources: dict[str, np.ndarray]
+
+    def check(self) -> None:
+        for name, guarded in self.guarded.items():
+            guarded.check(name)
+        for name, source in self.sources.items():
+            unchanged = np.array_equal(self.guarded[name].bytes, source.reshape(-1).view(np.uint8))
+            assert unchanged, f"a kernel changed {name}, which it may only read"
+
+
+@contextmanager
+def _prepared(
+    lowering: Lowering,
+    layer: Layer,
+    inputs: Sequence[np.ndarray],
+    layouts_in: Sequence[Layout],
+    layouts_out: Sequence[Layout],
+    cores: tuple[int, ...],
+) -> Iterator[_Prepared]:
+    """A one-lane program of the lowering's calls, with every operand in a region of its own."""
+    assert len(inputs) == len(layouts_in) == len(layer.activations)
+    assert len(layouts_out) == len(layer.outputs)
+    sources = {
+        f"input {index}": pack(array, layout)
+        for index, array, layout in zip(layer.activations, inputs, layouts_in, strict=True)
+    }
+    sources |= {f"constant {i}": np.ascontiguousarray(array) for i, array in enumerate(lowering.constants)}
+    sizes = {name: array.nbytes for name, array in sources.items()}
+    sizes |= {
+        f"output {i}": layout.bytes(tensor)
+        for i, (layout, tensor) in enumerate(zip(layouts_out, layer.outputs, strict=True))
+    }
+    sizes |= {f"workspace {i}": size for i, size in enumerate(lowering.workspaces)}
+    guarded = {name: _Guarded.of(size) for name, size in sizes.items()}
+    for name, source in sources.items():
+        guarded[name].bytes[:] = source.reshape(-1).view(np.uint8)
+    numbers = {name: i for i, name in enumerate(guarded)}
+
+    def number(operand: Operand | None) -> int:
+        return -1 if operand is None else numbers[f"{operand.kind} {operand.index}"]
+
+    steps = [
+        Step(
+            StepKind.KERNEL,
+            engine().find(call.kernel),
+            tuple(map(number, call.reads)),
+            tuple(map(number, call.writes)),
+            call.parameters,
+        )
+        for call in lowering.calls
+    ]
+    program = Program(
+        lanes=[Lane(LaneKind.HOST, cores)],
+        regions=[Region(RegionKind.FIXED, size, memory=guarded[name].bytes) for name, size in sizes.items()],
+        buffers=[Buffer(i, 0, size) for i, size in enumerate(sizes.values())],
+        steps=steps,
+        subgraphs=[SubGraph(0, len(steps))],
+    )
+    with program:
+        yield _Prepared(program, guarded, sources)
+
+
+def run_lowering(
+    lowering: Lowering,
+    layer: Layer,
+    inputs: Sequence[np.ndarray],
+    layouts_in: Sequence[Layout],
+    layouts_out: Sequence[Layout],
+    cores: tuple[int, ...] = (0,),
+) -> list[np.ndarray]:
+    """Outputs of `layer`, row-major and logical, as the lowering's kernels compute them.
+
+    Args:
+        lowering: what a routine made of `layer`.
+        layer: the layer, for shapes.
+        inputs: row-major logical arrays for `layer.activations`, in that order.
+        layouts_in: layouts that the routine wants the inputs in.
+        layouts_out: layouts that it gives the outputs in.
+        cores: one thread per entry.
+
+    Raises:
+        PackageError: a kernel refuses its operands, with the kernel's words.
+        AssertionError: a kernel wrote outside its buffers, changed an input, or left padding lanes that are not finite.
+    """
+    with _prepared(lowering, layer, inputs, layouts_in, layouts_out, cores) as prepared:
+        prepared.program.run()
+        prepared.check()
+        outputs = []
+        for i, (layout, tensor) in enumerate(zip(layouts_out, layer.outputs, strict=True)):
+            stored = prepared.guarded[f"output {i}"].bytes.view(tensor.dtype)
+            logical = unpack(stored, layout, tensor.shape).copy()
+            if stored.dtype.kind == "f" and np.isfinite(logical).all():
+                assert np.isfinite(stored).all(), f"padding lanes of output {i} are not finite"
+            outputs.append(logical)
+        return outputs
+
+
+def time_lowering(
+    lowering: Lowering,
+    layer: Layer,
+    inputs: Sequence[np.ndarray],
+    layouts_in: Sequence[Layout],
+    layouts_out: Sequence[Layout],
+    cores: tuple[int, ...] = (0,),
+    *,
+    warmup: int = 3,
+    runs: int = 20,
+    budget_ms: float = 0,
+) -> list[int]:
+    """Nanoseconds of each of up to `runs` runs of the lowering; arguments as for `run_lowering`.
+
+    Stops early once `budget_ms` has passed and at least 3 runs are timed; 0 means no limit.
+    """
+    with _prepared(lowering, layer, inputs, layouts_in, layouts_out, cores) as prepared:
+        return prepared.program.time(warmup=warmup, runs=runs, budget_ms=budget_ms)

@@ -1,0 +1,171 @@
+/* The native engine: kernels, thread pools, and an executor that walks a program.
+ *
+ * A program is what a plan becomes: integers that say which kernel reads and writes which bytes, in which order, on
+ * which lane. It is validated in full when it is created; nothing in it is trusted. Running it takes no lock but the
+ * program's own, allocates nothing and calls no Python, except for steps of kind NNS_STEP_CALL.
+ *
+ * Lanes. Every processor of a plan is a lane. Lane 0 is a host lane and runs on the calling thread. Other host lanes and
+ * call lanes have a thread of their own. OpenCL lanes have none: whoever walks the sub-graphs enqueues their kernels
+ * without blocking (NN-Stretch, algorithm 1) and the device's own threads do the work.
+ *
+ * Sub-graphs are the unit of scheduling: steps on one lane, of which only the first waits for other lanes. The program
+ * lists them in a topological order. The caller walks the list: sub-graphs of lane 0 run at once, those of lanes with a
+ * thread are handed over, those of OpenCL lanes are enqueued; before each, its waits (sub-graphs of other lanes) must be done.
+ */
+#ifndef NNS_ENGINE_H
+#define NNS_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NNS_EXPORT __attribute__((visibility("default")))
+
+#define NNS_ABI 1
+#define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1" */
+#define NNS_MAX_READS 16   /* inputs of one step, constants included */
+#define NNS_MAX_WRITES 4   /* outputs of one step, workspaces included */
+#define NNS_MAX_LANES 16
+#define NNS_MAX_CORES 1024
+
+typedef enum {
+    NNS_OK = 0,
+    NNS_EINVALID = 1,   /* program or argument refused; the text says which */
+    NNS_EMEMORY = 2,
+    NNS_EOPENCL = 3,    /* an OpenCL call failed; the text holds its name and code */
+    NNS_ECALL = 4,      /* a callback reported failure */
+    NNS_ETHREAD = 5,    /* a thread could not be started */
+} nns_status;
+
+/* ---- kernels ------------------------------------------------------------------------------------------------------ */
+
+/* One step's operands as a kernel sees them. Absent optional inputs are NULL with 0 bytes. */
+typedef struct {
+    const void *in[NNS_MAX_READS];
+    void *out[NNS_MAX_WRITES];
+    int64_t in_bytes[NNS_MAX_READS];
+    int64_t out_bytes[NNS_MAX_WRITES];
+    const int64_t *p;      /* integer parameters; their meaning is the kernel's */
+    int32_t n_in, n_out, n_p;
+} nns_args;
+
+/* What a kernel answers when it is asked about a step. */
+typedef struct {
+    int64_t units;         /* disjoint chunks of output that threads may compute in any order, >= 0 */
+    int64_t scratch;       /* bytes of private memory (64-byte aligned) that each thread needs */
+} nns_work;
+
+typedef struct {
+    const char *name;
+    /* Returns 0 and fills `work` if every access of `run` stays inside the given sizes, else a text that says why not.
+     * Pointers in `args` may be NULL here; only sizes, counts and parameters are looked at. */
+    const char *(*check)(const nns_args *args, nns_work *work);
+    /* Computes units [begin, end). Called concurrently for disjoint ranges. */
+    void (*run)(const nns_args *args, int64_t begin, int64_t end, void *scratch);
+} nns_kernel;
+
+/* ---- programs ----------------------------------------------------------------------------------------------------- */
+
+/* A program image is an array of int64 words:
+ *
+ *   header    NNS_MAGIC, NNS_ABI, n_lanes, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs
+ *   lanes     n_lanes × { kind, n_cores, core… }
+ *   regions   n_regions × { kind, index, bytes }
+ *   buffers   n_buffers × { region, offset, bytes }
+ *   steps     n_steps × { kind, id, n_reads, buffer or -1 …, n_writes, buffer…, n_parameters, parameter… }
+ *   subgraphs n_subgraphs × { lane, first_step, n_steps, n_waits, subgraph…, n_acquires, region…, n_releases, region… }
+ *
+ * Steps of a sub-graph are consecutive, and the sub-graphs cover all steps in order.
+ */
+enum { NNS_LANE_HOST = 0, NNS_LANE_OPENCL = 1, NNS_LANE_CALL = 2 };
+
+enum {
+    NNS_REGION_FIXED = 0,   /* memory bound when the program is created (`nns_region.host`) */
+    NNS_REGION_INPUT = 1,   /* input `index` of the run */
+    NNS_REGION_OUTPUT = 2,  /* output `index` of the run */
+    NNS_REGION_SHARED = 3,  /* host memory that an OpenCL lane reads or writes too, through `nns_region.mem` */
+};
+
+enum {
+    NNS_STEP_KERNEL = 0,    /* id: index of an engine kernel (nns_kernel_find); host lanes */
+    NNS_STEP_OPENCL = 1,    /* id: index into nns_bindings.launches; reads and writes are empty; OpenCL lanes */
+    NNS_STEP_CALL = 2,      /* id: passed to nns_bindings.call; host and call lanes */
+};
+
+/* Memory of a region. OpenCL handles are cl_mem, cl_command_queue and cl_kernel objects, owned by the caller. */
+typedef struct {
+    void *host;
+    void *mem;              /* cl_mem of a SHARED region, else NULL */
+    int32_t unified;        /* 1: `mem` uses `host` itself (map and unmap move ownership); 0: it is a copy (write and read) */
+    int32_t lane;           /* the OpenCL lane of a SHARED region */
+} nns_region;
+
+typedef struct {
+    void *kernel;           /* cl_kernel with all its arguments set, used by one step only */
+    int32_t dimensions;
+    size_t global[3];
+    size_t local[3];        /* all 0: the driver chooses */
+} nns_launch;
+
+/* A call step: pointers to its buffers; returns 0 or an error number that is reported back. */
+typedef int32_t (*nns_call)(int64_t id, const void *const *reads, void *const *writes);
+
+typedef struct {
+    const nns_region *regions;      /* n_regions */
+    const nns_launch *launches;     /* n_launches */
+    int64_t n_launches;
+    void *const *queues;            /* n_lanes: cl_command_queue of OpenCL lanes (in-order), else NULL */
+    nns_call call;                  /* NULL if no step needs it */
+} nns_bindings;
+
+typedef struct nns_program nns_program;
+
+/* Times of one run in nanoseconds of CLOCK_MONOTONIC. Arrays are the caller's: 2 per step and 2 per sub-graph. */
+typedef struct {
+    int64_t *steps;         /* begin, end of each step */
+    int64_t *waits;         /* begin, end of the wait before each sub-graph (equal if there was none) */
+    int64_t begin, end;     /* of the run */
+} nns_trace;
+
+/* Version of this interface: NNS_ABI. */
+NNS_EXPORT int32_t nns_abi(void);
+/* Floats per vector, which is the block of the blocked layout: 16, 8 or 4. */
+NNS_EXPORT int32_t nns_block(void);
+
+NNS_EXPORT int64_t nns_kernel_count(void);
+NNS_EXPORT const char *nns_kernel_name(int64_t id);     /* NULL out of range */
+NNS_EXPORT int64_t nns_kernel_find(const char *name);   /* -1 if there is none */
+
+/* Resolves the OpenCL functions that OpenCL lanes need from the shared library at `path` (anything that links an ICD
+ * loader). Needed once before a program with OpenCL lanes is created. */
+NNS_EXPORT int32_t nns_opencl_load(const char *path, char *error, int64_t error_size);
+
+/* Validates `image` and makes it runnable; `error` gets one line where the status is not NNS_OK.
+ * Host lanes share thread pools by their core lists: two programs on the same cores use the same threads. */
+NNS_EXPORT int32_t nns_program_create(const int64_t *image, int64_t words, const nns_bindings *bindings,
+                                      nns_program **program, char *error, int64_t error_size);
+
+/* Runs it once. `inputs` and `outputs` point to memory of at least the regions' bytes. `trace` may be NULL. Thread-safe:
+ * concurrent calls take turns. After an error the program can be run again. */
+NNS_EXPORT int32_t nns_program_run(nns_program *program, const void *const *inputs, void *const *outputs,
+                                   nns_trace *trace, char *error, int64_t error_size);
+
+/* Runs it `warmup` + `runs` times and writes the nanoseconds of each of the last `runs` to `ns`. Stops early (and returns
+ * the number of runs done in `*done`) once `budget_ns` has passed and at least 3 runs are timed; budget 0: no limit. */
+NNS_EXPORT int32_t nns_program_time(nns_program *program, const void *const *inputs, void *const *outputs,
+                                    int64_t warmup, int64_t runs, int64_t budget_ns, int64_t *ns, int64_t *done,
+                                    char *error, int64_t error_size);
+
+NNS_EXPORT void nns_program_destroy(nns_program *program);
+
+/* Best float32 GFLOP/s of one thread on the current core, by independent fused multiply-adds on registers, over about
+ * `milliseconds`. */
+NNS_EXPORT double nns_peak_gflops(int32_t milliseconds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

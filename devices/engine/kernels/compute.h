@@ -1,0 +1,140 @@
+/* What the compute-heavy kernels (convolutions, dense layers) share: geometry, bounds for sizes, and the epilogue. */
+#ifndef NNS_COMPUTE_H
+#define NNS_COMPUTE_H
+
+#include <math.h>
+
+#include "kernel.h"
+
+/* In front of loops whose trip count is constant once the function around them is inlined: their arrays then live in
+ * registers. */
+#if defined(__clang__)
+#define COMPUTE_UNROLL _Pragma("unroll")
+#define COMPUTE_UNROLL_TWICE _Pragma("unroll 2")
+#else
+#define COMPUTE_UNROLL _Pragma("GCC unroll 32")
+#define COMPUTE_UNROLL_TWICE _Pragma("GCC unroll 2")
+#endif
+
+#define COMPUTE_JOIN_(a, b) a##b
+#define COMPUTE_JOIN(a, b) COMPUTE_JOIN_(a, b)
+#define COMPUTE_TEXT_(a) #a
+#define COMPUTE_TEXT(a) COMPUTE_TEXT_(a)
+
+/* Whether the machine has 32 vector registers; else it has 16. Decides which register tiles are worth having. */
+#if NNS_BLOCK == 16 || defined(__aarch64__)
+#define COMPUTE_MANY_REGISTERS 1
+#else
+#define COMPUTE_MANY_REGISTERS 0
+#endif
+
+/* Upper bounds of parameters, so that no product of those that form an address overflows an int64. */
+enum {
+    COMPUTE_MAX_EXTENT = 1 << 20,  /* batch, channels, height, width */
+    COMPUTE_MAX_WINDOW = 1 << 12,  /* kernel, stride, padding, dilation */
+};
+
+/* One float in all lanes, written so that no addition to zero is left in the code. */
+NNS_INLINE nns_vec compute_splat(float x) {
+#if NNS_BLOCK == 16
+    return (nns_vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#elif NNS_BLOCK == 8
+    return (nns_vec){x, x, x, x, x, x, x, x};
+#else
+    return (nns_vec){x, x, x, x};
+#endif
+}
+
+/* ---- windows ------------------------------------------------------------------------------------------------------ */
+
+/* The first parameters of every convolution kernel. Padding at the bottom and at the right follows from the output's size:
+ * whatever lies outside the input is zero. */
+enum {
+    WINDOW_N,
+    WINDOW_C,  /* input channels */
+    WINDOW_H,
+    WINDOW_W,
+    WINDOW_O,  /* output channels */
+    WINDOW_OH,
+    WINDOW_OW,
+    WINDOW_KH,
+    WINDOW_KW,
+    WINDOW_SH,
+    WINDOW_SW,
+    WINDOW_PT,
+    WINDOW_PL,
+    WINDOW_DH,
+    WINDOW_DW,
+    WINDOW_COUNT,
+};
+
+typedef struct {
+    int64_t n, c, h, w, o, oh, ow, kh, kw, sh, sw, pt, pl, dh, dw;
+} window;
+
+NNS_INLINE window window_read(const int64_t *p) {
+    return (window){
+        .n = p[WINDOW_N],   .c = p[WINDOW_C],   .h = p[WINDOW_H],   .w = p[WINDOW_W],   .o = p[WINDOW_O],
+        .oh = p[WINDOW_OH], .ow = p[WINDOW_OW], .kh = p[WINDOW_KH], .kw = p[WINDOW_KW], .sh = p[WINDOW_SH],
+        .sw = p[WINDOW_SW], .pt = p[WINDOW_PT], .pl = p[WINDOW_PL], .dh = p[WINDOW_DH], .dw = p[WINDOW_DW],
+    };
+}
+
+/* Text that says what is wrong with the window at `p`, or NULL. */
+NNS_INLINE const char *window_check(const int64_t *p) {
+    if (!nns_all_within(p, WINDOW_KH, 1, COMPUTE_MAX_EXTENT)) return "a tensor's extent is out of range";
+    if (!nns_all_within(p + WINDOW_KH, WINDOW_PT - WINDOW_KH, 1, COMPUTE_MAX_WINDOW) ||
+        !nns_all_within(p + WINDOW_PT, 2, 0, COMPUTE_MAX_WINDOW) ||
+        !nns_all_within(p + WINDOW_DH, 2, 1, COMPUTE_MAX_WINDOW))
+        return "a kernel size, stride, padding or dilation is out of range";
+    return NULL;
+}
+
+/* The taps of a window that start at `first` (may be negative) and lie within [0, extent): a half-open range. */
+typedef struct {
+    int64_t begin, end;
+} tap_range;
+
+NNS_INLINE tap_range taps_inside(int64_t first, int64_t taps, int64_t dilation, int64_t extent) {
+    const int64_t begin = first >= 0 ? 0 : nns_ceil_div(-first, dilation);
+    const int64_t end = first >= extent ? 0 : nns_min_int(taps, (extent - 1 - first) / dilation + 1);
+    return (tap_range){begin, nns_max_int(begin, end)};
+}
+
+/* Blocks that `channels` take. */
+NNS_INLINE int64_t blocks_of(int64_t channels) { return nns_ceil_div(channels, NNS_BLOCK); }
+
+/* ---- epilogue ----------------------------------------------------------------------------------------------------- */
+
+/* The activation as it is applied to a tile: a clamp in registers, and for the kinds that are no clamp a second pass over
+ * the stored tile. */
+typedef struct {
+    float low, high;
+    bool second_pass;
+    nns_activation activation;
+} epilogue;
+
+NNS_INLINE epilogue epilogue_read(const int64_t *p) {
+    epilogue e = {-INFINITY, INFINITY, false, nns_activation_read(p)};
+    switch (e.activation.kind) {
+    case NNS_ACT_NONE: break;
+    case NNS_ACT_RELU: e.low = 0; break;
+    case NNS_ACT_CLIP:
+        e.low = e.activation.a;
+        e.high = e.activation.b;
+        break;
+    default: e.second_pass = true;
+    }
+    return e;
+}
+
+NNS_INLINE nns_vec epilogue_clamp(const epilogue *e, nns_vec x) {
+    return nns_min(compute_splat(e->high), nns_max(compute_splat(e->low), x));
+}
+
+/* Not inlined: its exponentials would otherwise be repeated in every tile. */
+static __attribute__((noinline, unused)) void epilogue_second_pass(const epilogue *e, float *y, int64_t n) {
+    nns_activate_all(y, n, e->activation);
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* First layers: a convolution that reads a plain NCHW tensor of few channels and writes a blocked one.
+ *
+ * reads   x (NCHW), weights, bias or NULL (one float per lane of the output), residual like the output or NULL
+ * writes  y (blocked)
+ * p       the window, then output rows per unit, and the activation's kind, a, b
+ *
+ * Weights lie in panels of VECTORS output vectors: float[channel][kh][kw][VECTORS][block].
+ *
+ * The input rows of a unit are copied with their padding to scratch, where the columns are sorted by their remainder modulo
+ * the stride: neighbouring output pixels then read neighbouring floats, whatever the stride. */
+#include "compute.h"
+
+enum {
+    PLANAR_ROWS = WINDOW_COUNT,
+    PLANAR_ACTIVATION,
+    PLANAR_PARAMETERS = PLANAR_ACTIVATION + 3,
+};
+
+enum { PLANAR_X, PLANAR_W, PLANAR_BIAS, PLANAR_RESIDUAL, PLANAR_READS };
+
+/* What the tiles of one output row and one panel share. */
+typedef struct {
+    const float *w, *bias, *residual; /* of the panel; the latter two or NULL, the residual from this row on */
+    float *y;                         /* of the panel, from this row on */
+    const int64_t *offsets;           /* of each tap from the packed row, in floats */
+    int64_t taps, y_plane;
+    epilogue finish;
+} planar_row;
+
+/* Computes `count` pixels of a row from `pixel` on; `x` is the packed row of the first channel and tap. */
+typedef void (*planar_tile)(int64_t count, const planar_row *row, const float *x, int64_t pixel);
+
+/* The scratch: offsets of the taps, then packed rows float[channel][row][phase][column]. */
+typedef struct {
+    int64_t panels, chunks;
+    int64_t rows;    /* input rows per channel that a unit reads */
+    int64_t columns; /* per phase */
+    int64_t taps;
+} planar_grid;
+
+static planar_grid grid_of(const window *s, const int64_t *p, int64_t vectors) {
+    return (planar_grid){
+        .panels = blocks_of(s->o) / vectors,
+        .chunks = nns_ceil_div(s->oh, p[PLANAR_ROWS]),
+        .rows = (nns_min_int(p[PLANAR_ROWS], s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
+        .columns = s->ow + (s->kw - 1) * s->dw / s->sw,
+        .taps = s->c * s->kh * s->kw,
+    };
+}
+
+static const char *planar_check(const nns_args *args, nns_work *work, int64_t vectors) {
+    const int64_t *p = args->p;
+    if (args->n_in != PLANAR_READS || args->n_out != 1 || args->n_p != PLANAR_PARAMETERS)
+        return "a planar convolution wants 4 reads, 1 write and 19 parameters";
+    const char *wrong = window_check(p);
+    if (wrong) return wrong;
+    const window s = window_read(p);
+    if (blocks_of(s.o) % vectors) return "the tile's vectors do not divide the output's";
+    if (p[PLANAR_ROWS] < 1 || p[PLANAR_ROWS] > COMPUTE_MAX_EXTENT || !nns_activation_known(p[PLANAR_ACTIVATION]))
+        return "a parameter of the planar convolution is out of range";
+    const planar_grid grid = grid_of(&s, p, vectors);
+    const int64_t width = vectors * NNS_BLOCK, y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
+    if (!nns_holds(args->in_bytes[PLANAR_X], NNS_FLOAT_BYTES(s.n, s.c, s.h, s.w)))
+        return "the planar convolution's input is too small";
+    if (!nns_holds(args->in_bytes[PLANAR_W], NNS_FLOAT_BYTES(grid.panels, grid.taps, width)))
+        return "the planar convolution's weights are too small";
+    if (args->in_bytes[PLANAR_BIAS] && !nns_holds(args->in_bytes[PLANAR_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
+        return "the planar convolution's bias is too small";
+    if (args->in_bytes[PLANAR_RESIDUAL] && !nns_holds(args->in_bytes[PLANAR_RESIDUAL], y))
+        return "the planar convolution's residual is too small";
+    if (!nns_holds(args->out_bytes[0], y)) return "the planar convolution's output is too small";
+    const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, s.sw, grid.columns);
+    if (packed < 0 || packed > INT64_MAX / 2) return "the planar convolution's packed rows are too large";
+    work->units = s.n * grid.chunks;
+    work->scratch = grid.taps * (int64_t)sizeof(int64_t) + packed;
+    return NULL;
+}
+
+/* The columns of one phase: inputs `first`, first + stride, …, zero outside the row. */
+static void pack_phase(float *to, int64_t columns, const float *row, int64_t width, int64_t first, int64_t stride) {
+    const int64_t begin = nns_min_int(columns, first >= 0 ? 0 : nns_ceil_div(-first, stride));
+    const int64_t end = first >= width ? begin : nns_min_int(columns, (width - 1 - first) / stride + 1);
+    for (int64_t i = 0; i < begin; i++) to[i] = 0;
+    if (stride == 1) {
+        if (end > begin) memcpy(to + begin, row + first + begin, (size_t)(end - begin) * sizeof(float));
+    } else if (stride == 2) { /* a constant stride lets the compiler use vectors */
+        for (int64_t i = begin; i < end; i++) to[i] = row[first + 2 * i];
+    } else {
+        for (int64_t i = begin; i < end; i++) to[i] = row[first + stride * i];
+    }
+    for (int64_t i = nns_max_int(begin, end); i < columns; i++) to[i] = 0;
+}
+
+/* Packs the rows that output rows from `oh` on read; `x` is the image. */
+static void pack_rows(const window *s, const planar_grid *grid, const float *x, int64_t oh, int64_t rows, float *to) {
+    for (int64_t c = 0; c < s->c; c++) {
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t h = oh * s->sh - s->pt + i;
+            float *packed = to + (c * grid->rows + i) * s->sw * grid->columns;
+            if (h < 0 || h >= s->h) {
+                memset(packed, 0, (size_t)(s->sw * grid->columns) * sizeof(float));
+                continue;
+            }
+            for (int64_t phase = 0; phase < s->sw; phase++)
+                pack_phase(packed + phase * grid->columns, grid->columns, x + (c * s->h + h) * s->w, s->w,
+                           phase - s->pl, s->sw);
+        }
+    }
+}
+
+static void tap_offsets(const window *s, const planar_grid *grid, int64_t *offsets) {
+    for (int64_t c = 0; c < s->c; c++)
+        for (int64_t i = 0; i < s->kh; i++)
+            for (int64_t j = 0; j < s->kw; j++) {
+                const int64_t column = j * s->dw;
+                *offsets++ = ((c * grid->rows + i * s->dh) * s->sw + column % s->sw) * grid->columns + column / s->sw;
+            }
+}
+
+static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
+                       int64_t vectors, planar_tile tile) {
+    const int64_t *p = args->p;
+    const window s = window_read(p);
+    const planar_grid grid = grid_of(&s, p, vectors);
+    const int64_t width = vectors * NNS_BLOCK, y_plane = s.oh * s.ow * NNS_BLOCK;
+    const float *x = args->in[PLANAR_X], *w = args->in[PLANAR_W], *bias = args->in[PLANAR_BIAS];
+    const float *residual = args->in[PLANAR_RESIDUAL];
+    float *y = args->out[0], *packed = (float *)((int64_t *)scratch + grid.taps);
+    const int64_t tiles = nns_ceil_div(s.ow, tile_pixels);
+    planar_row row = {.offsets = scratch, .taps = grid.taps, .y_plane = y_plane};
+    row.finish = epilogue_read(p + PLANAR_ACTIVATION);
+    tap_offsets(&s, &grid, scratch);
+    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
+        const int64_t image = unit / grid.chunks, first = unit % grid.chunks * p[PLANAR_ROWS];
+        const int64_t last = nns_min_int(s.oh, first + p[PLANAR_ROWS]);
+        pack_rows(&s, &grid, x + image * s.c * s.h * s.w, first, (last - 1 - first) * s.sh + (s.kh - 1) * s.dh + 1,
+                  packed);
+        for (int64_t panel = 0; panel < grid.panels; panel++) {
+            row.w = w + panel * grid.taps * width;
+            row.bias = bias ? bias + panel * width : NULL;
+            for (int64_t oh = first; oh < last; oh++) {
+                const int64_t out = (image * grid.panels + panel) * vectors * y_plane + oh * s.ow * NNS_BLOCK;
+                row.y = y + out;
+                row.residual = residual ? residual + out : NULL;
+                for (int64_t t = 0; t < tiles; t++) { /* tiles of almost equal size */
+                    const int64_t begin = s.ow * t / tiles, end = s.ow * (t + 1) / tiles;
+                    tile(end - begin, &row, packed + (oh - first) * s.sh * s.sw * grid.columns, begin);
+                }
+            }
+        }
+    }
+}
+
+#if COMPUTE_MANY_REGISTERS
+
+#define PIXELS 14
+#define VECTORS 1
+#include "conv_planar.inc"
+#define PIXELS 14
+#define VECTORS 2
+#include "conv_planar.inc"
+#define PIXELS 6
+#define VECTORS 4
+#include "conv_planar.inc"
+
+#define ROW(tile) {"conv_planar_" #tile, tile_##tile##_check, tile_##tile##_run}
+static const nns_kernel rows[] = {ROW(p14v1), ROW(p14v2), ROW(p6v4)};
+
+#else
+
+#define PIXELS 12
+#define VECTORS 1
+#include "conv_planar.inc"
+#define PIXELS 6
+#define VECTORS 2
+#include "conv_planar.inc"
+
+#define ROW(tile) {"conv_planar_" #tile, tile_##tile##_check, tile_##tile##_run}
+static const nns_kernel rows[] = {ROW(p12v1), ROW(p6v2)};
+
+#endif
+
+const nns_kernel_family nns_family_conv_planar = NNS_FAMILY(rows);

@@ -1,0 +1,441 @@
+"""Programs of the native engine, as Python writes and runs them.
+
+The classes here mirror devices/engine/include/nns_engine.h, which says what each number means. A `Program` checks everything
+when it is made (in C) and keeps all memory and OpenCL objects that it was given alive until it is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from nnstretch.devices.engine import binding
+from nnstretch.devices.engine.binding import ABI, Engine, engine
+from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
+
+MAGIC = 0x315453534E4E
+HUGE_PAGE = 2 << 20
+
+
+class LaneKind(IntEnum):
+    """Who computes the steps of a lane."""
+
+    HOST = 0
+    OPENCL = 1
+    CALL = 2
+
+
+class RegionKind(IntEnum):
+    """Where the memory of a region comes from."""
+
+    FIXED = 0
+    INPUT = 1
+    OUTPUT = 2
+    SHARED = 3
+
+
+class StepKind(IntEnum):
+    """What a step runs."""
+
+    KERNEL = 0
+    OPENCL = 1
+    CALL = 2
+
+
+class OpenCLObject(Protocol):
+    """A pyopencl object that wraps a handle of the driver."""
+
+    @property
+    def int_ptr(self) -> int:
+        """The handle."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A processor's place in a program: its kind, its cores (one thread each) and, for OpenCL, an in-order queue.
+
+    Traced runs want the queue to have profiling enabled.
+    """
+
+    kind: LaneKind
+    cores: tuple[int, ...] = ()
+    queue: OpenCLObject | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A stretch of memory.
+
+    Attributes:
+        kind: FIXED and SHARED regions bring `memory`; INPUT and OUTPUT regions get theirs at each run.
+        bytes: its size; `memory` must be at least as large.
+        index: number of the input or output.
+        memory: contiguous host memory.
+        mem: OpenCL buffer of a SHARED region.
+        unified: whether `mem` was made with USE_HOST_PTR on `memory`, so that mapping moves ownership; else it is a copy.
+        lane: the OpenCL lane of a SHARED region.
+    """
+
+    kind: RegionKind
+    bytes: int
+    index: int = 0
+    memory: np.ndarray | None = None
+    mem: OpenCLObject | None = None
+    unified: bool = False
+    lane: int = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Part of a region; `offset` is a multiple of 4."""
+
+    region: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel, launch or call.
+
+    `id` is the kernel's number (`Engine.find`), the index in the program's `launches`, or the index in its `calls`. `reads` and
+    `writes` are buffers by number; -1 stands for an optional input that is absent.
+    """
+
+    kind: StepKind
+    id: int
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    parameters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SubGraph:
+    """The next `steps` steps, on one lane, after the sub-graphs `waits` of other lanes.
+
+    `acquires` and `releases` are SHARED regions that an OpenCL sub-graph reads from or hands back to the host.
+    """
+
+    lane: int
+    steps: int
+    waits: tuple[int, ...] = ()
+    acquires: tuple[int, ...] = ()
+    releases: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """An OpenCL kernel with all its arguments set, for one step."""
+
+    kernel: OpenCLObject
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None = None
+
+
+CallFunction = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
+"""What a call step calls: (reads, writes), flat uint8 views of its buffers; an empty array where a read is absent."""
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """Times of one run in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        steps: (n_steps, 2): begin and end of each step.
+        waits: (n_subgraphs, 2): begin and end of the wait before each sub-graph; equal if there was none.
+        begin: of the run.
+        end: of the run.
+    """
+
+    steps: np.ndarray
+    waits: np.ndarray
+    begin: int
+    end: int
+
+
+def aligned_array(size: int, alignment: int = 4096, huge: bool = True) -> np.ndarray:
+    """A zeroed uint8 array of `size` bytes whose address is a multiple of `alignment` (a power of two).
+
+    Arrays of 2 MiB and more are asked to lie in huge pages if `huge`.
+    """
+    if size >= HUGE_PAGE:
+        alignment = max(alignment, HUGE_PAGE)
+        memory = mmap.mmap(-1, size + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if huge:
+            with suppress(OSError):  # a kernel without huge pages gives small ones
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(memory, np.uint8)
+    else:
+        whole = np.zeros(size + alignment, np.uint8)
+    start = -_address(whole) % alignment
+    return whole[start : start + size]
+
+
+class Program:
+    """A validated program, ready to run.
+
+    Args:
+        lanes, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in a topological order, steps in the order
+            of the sub-graphs.
+        launches: what OpenCL steps run.
+        calls: what call steps call. An NNStretchError raised there comes out of `run`; others come out as the cause of a
+            DeviceError.
+        native: the engine, by default this machine's.
+
+    Raises:
+        PackageError: the program is refused; says where and why.
+        DeviceError: no memory, no threads on those cores, or OpenCL failed.
+        UsageError: a region's memory is too small or not contiguous, or a call step names no call.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        regions: Sequence[Region],
+        buffers: Sequence[Buffer],
+        steps: Sequence[Step],
+        subgraphs: Sequence[SubGraph],
+        *,
+        launches: Sequence[KernelLaunch] = (),
+        calls: Sequence[CallFunction] = (),
+        native: Engine | None = None,
+    ) -> None:
+        self._engine = native or engine()
+        self._steps = len(steps)
+        self._subgraphs = len(subgraphs)
+        self._input_bytes = _bytes_by_index(regions, RegionKind.INPUT)
+        self._output_bytes = _bytes_by_index(regions, RegionKind.OUTPUT)
+        self._turn = threading.Lock()
+        self._calls = _Calls(steps, buffers, calls)
+        if any(lane.kind is LaneKind.OPENCL for lane in lanes):
+            _load_opencl(self._engine)
+        bound = _bind(lanes, regions, launches, self._calls)
+        image = encode(lanes, regions, buffers, steps, subgraphs)
+        handle = ctypes.c_void_p()
+        self._engine.checked(
+            self._engine.library.nns_program_create,
+            image.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
+            image.size,
+            ctypes.byref(bound),
+            ctypes.byref(handle),
+        )
+        self._handle = handle
+        # The last argument keeps everything alive that the program points to.
+        keep = (bound, self._calls, tuple(lanes), tuple(regions), tuple(launches))
+        self._finalizer = weakref.finalize(self, _destroy, self._engine, handle, keep)
+
+    def run(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> None:
+        """Runs once. Arrays are C-contiguous and hold at least their region's bytes; outputs are written in place.
+
+        Thread-safe: concurrent calls take turns.
+
+        Raises:
+            FeedError: a missing, short, strided or read-only array.
+            DeviceError: a device or a call failed; the program can be run again.
+        """
+        self._run(inputs, outputs, None)
+
+    def run_traced(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> RunTrace:
+        """As `run`, with the times of every step and wait."""
+        steps = np.zeros((self._steps, 2), np.int64)
+        waits = np.zeros((self._subgraphs, 2), np.int64)
+        words = ctypes.POINTER(ctypes.c_int64)
+        trace = binding.Trace(steps.ctypes.data_as(words), waits.ctypes.data_as(words), 0, 0)
+        self._run(inputs, outputs, ctypes.byref(trace))
+        return RunTrace(steps, waits, trace.begin, trace.end)
+
+    def time(
+        self,
+        inputs: Sequence[np.ndarray] = (),
+        outputs: Sequence[np.ndarray] = (),
+        *,
+        warmup: int = 3,
+        runs: int = 20,
+        budget_ms: float = 0,
+    ) -> list[int]:
+        """Nanoseconds of each of up to `runs` runs after `warmup` others, in one foreign call.
+
+        Stops early once `budget_ms` has passed and at least 3 runs are timed; 0 means no limit. Errors as for `run`.
+        """
+        times = (ctypes.c_int64 * max(runs, 1))()
+        done = ctypes.c_int64()
+        budget = int(budget_ms * 1e6)
+        self._foreign(
+            self._engine.library.nns_program_time, inputs, outputs, warmup, runs, budget, times, ctypes.byref(done)
+        )
+        return list(times[: done.value])
+
+    def close(self) -> None:
+        """Frees the program; a run in another thread must be over. Closing twice does nothing."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], trace: Any) -> None:
+        self._foreign(self._engine.library.nns_program_run, inputs, outputs, trace)
+
+    def _foreign(
+        self, function: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *arguments: Any
+    ) -> None:
+        given = _addresses("input", inputs, self._input_bytes, writable=False)
+        taken = _addresses("output", outputs, self._output_bytes, writable=True)
+        with self._turn:
+            if not self._finalizer.alive:
+                raise UsageError("the program is closed; make a new one")
+            self._calls.failure = None
+            try:
+                self._engine.checked(function, self._handle, given, taken, *arguments)
+            except NNStretchError as error:
+                failure = self._calls.failure
+                self._calls.failure = None
+                if failure is None:
+                    raise
+                if isinstance(failure, NNStretchError) or not isinstance(failure, Exception):
+                    raise failure from None
+                raise DeviceError(f"{error}: {failure}") from failure
+
+
+def encode(
+    lanes: Sequence[Lane],
+    regions: Sequence[Region],
+    buffers: Sequence[Buffer],
+    steps: Sequence[Step],
+    subgraphs: Sequence[SubGraph],
+) -> np.ndarray:
+    """The image of a program: int64 words as nns_engine.h lays them out.
+
+    The id of a call step is written as the number of the step, which is how `Program` finds the call and its sizes.
+    """
+    inputs, outputs = _bytes_by_index(regions, RegionKind.INPUT), _bytes_by_index(regions, RegionKind.OUTPUT)
+    words = [MAGIC, ABI, len(lanes), len(regions), len(buffers), len(steps), len(subgraphs), len(inputs), len(outputs)]
+    for lane in lanes:
+        words += [lane.kind, len(lane.cores), *lane.cores]
+    for region in regions:
+        words += [region.kind, region.index, region.bytes]
+    for buffer in buffers:
+        words += [buffer.region, buffer.offset, buffer.bytes]
+    for i, step in enumerate(steps):
+        words += [step.kind, i if step.kind is StepKind.CALL else step.id]
+        for numbers in (step.reads, step.writes, step.parameters):
+            words += [len(numbers), *numbers]
+    first = 0
+    for subgraph in subgraphs:
+        words += [subgraph.lane, first, subgraph.steps]
+        for numbers in (subgraph.waits, subgraph.acquires, subgraph.releases):
+            words += [len(numbers), *numbers]
+        first += subgraph.steps
+    return np.array(words, np.int64)
+
+
+class _Calls:
+    """The callback of a program's call steps, and the exception that the last failed one raised."""
+
+    def __init__(self, steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> None:
+        self.failure: BaseException | None = None
+        self._table: dict[int, tuple[CallFunction, list[int], list[int]]] = {}
+        for i, step in enumerate(steps):
+            if step.kind is StepKind.CALL:
+                if not 0 <= step.id < len(calls):
+                    raise UsageError(f"step {i} names call {step.id} of {len(calls)}")
+                sizes = [
+                    [buffers[b].bytes if 0 <= b < len(buffers) else 0 for b in numbers]
+                    for numbers in (step.reads, step.writes)
+                ]
+                self._table[i] = (calls[step.id], sizes[0], sizes[1])
+        self.callback = binding.Call(self._call) if self._table else binding.Call()
+
+    def _call(self, step: int, reads: Any, writes: Any) -> int:
+        function, read_sizes, write_sizes = self._table[step]
+        try:
+            function(
+                [_view(reads[k], size) for k, size in enumerate(read_sizes)],
+                [_view(writes[k], size) for k, size in enumerate(write_sizes)],
+            )
+        except BaseException as error:  # noqa: BLE001 - C cannot carry it: kept, and raised again from run()
+            self.failure = self.failure or error
+            return 1
+        return 0
+
+
+def _view(address: int | None, size: int) -> np.ndarray:
+    if not address or not size:
+        return np.empty(0, np.uint8)
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _addresses(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *, writable: bool) -> Any:
+    if len(arrays) < len(sizes):
+        raise FeedError(f"the program has {len(sizes)} {what}s, the run gives {len(arrays)}")
+    for i, (array, size) in enumerate(zip(arrays, sizes, strict=False)):
+        if array.nbytes < size or not array.flags.c_contiguous or (writable and not array.flags.writeable):
+            wanted = f"{size} contiguous{' writable' if writable else ''} bytes"
+            raise FeedError(
+                f"{what} {i} needs {wanted}; found {array.nbytes} with strides {array.strides}, "
+                f"{'writable' if array.flags.writeable else 'read-only'}"
+            )
+    return (ctypes.c_void_p * max(len(arrays), 1))(*map(_address, arrays))
+
+
+def _bytes_by_index(regions: Sequence[Region], kind: RegionKind) -> list[int]:
+    """Largest region of each input (or output)."""
+    mine = [region for region in regions if region.kind is kind]
+    sizes = [0] * (1 + max((region.index for region in mine), default=-1))
+    for region in mine:
+        sizes[region.index] = max(sizes[region.index], region.bytes)
+    return sizes
+
+
+def _bind(
+    lanes: Sequence[Lane], regions: Sequence[Region], launches: Sequence[KernelLaunch], calls: _Calls
+) -> binding.Bindings:
+    bound_regions = (binding.Region * max(len(regions), 1))()
+    for i, region in enumerate(regions):
+        if region.memory is not None:
+            if region.memory.nbytes < region.bytes or not region.memory.flags.c_contiguous:
+                raise UsageError(f"region {i} needs {region.bytes} contiguous bytes; found {region.memory.nbytes}")
+            bound_regions[i].host = _address(region.memory)
+        bound_regions[i].mem = region.mem.int_ptr if region.mem is not None else None
+        bound_regions[i].unified = int(region.unified)
+        bound_regions[i].lane = region.lane
+    bound_launches = (binding.Launch * max(len(launches), 1))()
+    for bound, launch in zip(bound_launches, launches, strict=False):
+        bound.kernel = launch.kernel.int_ptr
+        bound.dimensions = len(launch.global_size)
+        bound.global_size[: len(launch.global_size)] = launch.global_size
+        if launch.local_size is not None:
+            bound.local_size[: len(launch.local_size)] = launch.local_size
+    queues = (ctypes.c_void_p * len(lanes))(*(lane.queue.int_ptr if lane.queue else None for lane in lanes))
+    # Structures made from arrays keep the arrays alive.
+    return binding.Bindings(bound_regions, bound_launches, len(launches), queues, calls.callback)
+
+
+@cache
+def _load_opencl(native: Engine) -> None:
+    import pyopencl
+
+    native.load_opencl(pyopencl._cl.__file__)
+
+
+def _destroy(native: Engine, handle: ctypes.c_void_p, _keep: object) -> None:
+    native.library.nns_program_destroy(handle)

@@ -1,0 +1,74 @@
+/* Time, and how threads wait for each other: first by spinning, then asleep on a futex. */
+#ifndef NNS_CLOCK_H
+#define NNS_CLOCK_H
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NNS_CACHE_LINE 64
+
+static inline int64_t nns_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Spends a few dozen cycles and tells the core that this is a spin loop. */
+static inline void nns_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Sleeps while `*word == seen`, at most `timeout_ns` if that is positive. May return early. */
+static inline void nns_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
+    const struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, timeout_ns > 0 ? &timeout : NULL, NULL, 0);
+}
+
+static inline void nns_futex_wake(_Atomic uint32_t *word, int count) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+/* A word that one thread changes and one other waits for. Its lowest bit says that the other one sleeps; the sender's values
+ * are even. What the sender wrote before a send is seen by the receiver after the await. */
+typedef struct {
+    _Alignas(NNS_CACHE_LINE) _Atomic uint32_t word;
+} nns_signal;
+
+/* One exchange both publishes the value and learns whether the receiver sleeps, so no wake-up is lost and none is paid for
+ * in vain. */
+static inline void nns_signal_send(nns_signal *signal, uint32_t value) {
+    if (atomic_exchange_explicit(&signal->word, value, memory_order_acq_rel) & 1) nns_futex_wake(&signal->word, 1);
+}
+
+/* Waits until the value is no longer `seen`, and returns it. Spins for about `spin_ns` first. */
+static inline uint32_t nns_signal_await(nns_signal *signal, uint32_t seen, int64_t spin_ns) {
+    enum { BETWEEN_CLOCKS = 32 };
+    uint32_t now = atomic_load_explicit(&signal->word, memory_order_acquire);
+    if (now != seen) return now;
+    const int64_t end = nns_now() + spin_ns;
+    do {
+        for (int i = 0; i < BETWEEN_CLOCKS; i++) {
+            nns_pause();
+            now = atomic_load_explicit(&signal->word, memory_order_acquire);
+            if (now != seen) return now;
+        }
+    } while (nns_now() < end);
+    uint32_t expected = seen;
+    if (!atomic_compare_exchange_strong_explicit(&signal->word, &expected, seen | 1, memory_order_acq_rel, memory_order_acquire))
+        return expected;
+    do {
+        nns_futex_wait(&signal->word, seen | 1, 0);
+        now = atomic_load_explicit(&signal->word, memory_order_acquire);
+    } while (now == (seen | 1));
+    return now;
+}
+
+#endif

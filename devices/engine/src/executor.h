@@ -1,0 +1,19 @@
+/* Runs a validated program on its lanes. */
+#ifndef NNS_EXECUTOR_H
+#define NNS_EXECUTOR_H
+
+#include "program.h"
+
+/* Starts the lanes' threads and takes SHARED memory for the host. On failure nns_executor_stop undoes what was done. */
+int32_t nns_executor_start(nns_program *program, nns_report *report);
+void nns_executor_stop(nns_program *program);
+
+/* Called by nns_program_run with the program's turn: takes the turns of its pools and moves the calling thread to lane 0's
+ * first core, or undoes both. */
+int32_t nns_executor_enter(nns_program *program, nns_report *report);
+void nns_executor_leave(nns_program *program);
+
+/* One run, between enter and leave. Patched operands must be in place. */
+int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *report);
+
+#endif

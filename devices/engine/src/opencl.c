@@ -1,0 +1,200 @@
+#include "opencl.h"
+
+#include <dlfcn.h>
+
+#include "clock.h"
+
+/* Names, types and numbers as the OpenCL 1.2 specification has them; handles are opaque pointers. */
+typedef int32_t cl_int;
+typedef uint32_t cl_uint;
+typedef uint64_t cl_ulong;
+typedef cl_uint cl_bool;
+typedef void *handle;
+enum {
+    CL_MAP_READ_WRITE = 3,
+    CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
+    CL_PROFILING_COMMAND_QUEUED = 0x1280,
+    CL_PROFILING_COMMAND_START = 0x1282,
+    CL_PROFILING_COMMAND_END = 0x1283,
+};
+
+static struct {
+    cl_int (*EnqueueNDRangeKernel)(handle queue, handle kernel, cl_uint dimensions, const size_t *offset, const size_t *global,
+                                   const size_t *local, cl_uint n_waits, const handle *waits, handle *event);
+    void *(*EnqueueMapBuffer)(handle queue, handle buffer, cl_bool blocking, cl_ulong flags, size_t offset, size_t size,
+                              cl_uint n_waits, const handle *waits, handle *event, cl_int *error);
+    cl_int (*EnqueueUnmapMemObject)(handle queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits, handle *event);
+    cl_int (*EnqueueReadBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size, void *to,
+                                cl_uint n_waits, const handle *waits, handle *event);
+    cl_int (*EnqueueWriteBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size, const void *from,
+                                 cl_uint n_waits, const handle *waits, handle *event);
+    cl_int (*Flush)(handle queue);
+    cl_int (*Finish)(handle queue);
+    cl_int (*GetEventInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
+    cl_int (*GetEventProfilingInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
+    cl_int (*WaitForEvents)(cl_uint count, const handle *events);
+    cl_int (*ReleaseEvent)(handle event);
+} cl;
+
+static const struct {
+    const char *name;
+    void *slot;
+} functions[] = {
+    {"clEnqueueNDRangeKernel", &cl.EnqueueNDRangeKernel},
+    {"clEnqueueMapBuffer", &cl.EnqueueMapBuffer},
+    {"clEnqueueUnmapMemObject", &cl.EnqueueUnmapMemObject},
+    {"clEnqueueReadBuffer", &cl.EnqueueReadBuffer},
+    {"clEnqueueWriteBuffer", &cl.EnqueueWriteBuffer},
+    {"clFlush", &cl.Flush},
+    {"clFinish", &cl.Finish},
+    {"clGetEventInfo", &cl.GetEventInfo},
+    {"clGetEventProfilingInfo", &cl.GetEventProfilingInfo},
+    {"clWaitForEvents", &cl.WaitForEvents},
+    {"clReleaseEvent", &cl.ReleaseEvent},
+};
+
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool loaded;
+
+static int32_t load(const char *path, nns_report *report) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return nns_fail(report, NNS_EOPENCL, "%s", dlerror());
+    void *found[NNS_ARRAY_LENGTH(functions)];
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(functions); i++) {
+        found[i] = dlsym(library, functions[i].name);
+        if (found[i]) continue;
+        dlclose(library);
+        return nns_fail(report, NNS_EOPENCL, "%s has no function %s", path, functions[i].name);
+    }
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(functions); i++) memcpy(functions[i].slot, &found[i], sizeof found[i]);
+    atomic_store(&loaded, true);
+    return NNS_OK;
+}
+
+int32_t nns_opencl_load(const char *path, char *error, int64_t error_size) {
+    nns_report report = {0};
+    pthread_mutex_lock(&load_lock);
+    if (!atomic_load(&loaded)) load(path, &report);
+    pthread_mutex_unlock(&load_lock);
+    return nns_answer(&report, error, error_size);
+}
+
+bool nns_opencl_loaded(void) { return atomic_load(&loaded); }
+
+static int32_t checked(cl_int code, const char *function, nns_report *report) {
+    return code ? nns_fail(report, NNS_EOPENCL, "%s failed with OpenCL error %d", function, (int)code) : NNS_OK;
+}
+
+int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report) {
+    cl_int code = 0;
+    void *host = cl.EnqueueMapBuffer(queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL, event, &code);
+    if (code) return checked(code, "clEnqueueMapBuffer", report);
+    area->mapped = true;
+    if (host == area->host) return NNS_OK;
+    area->host = host; /* what unmapping needs; the program is refused */
+    return nns_fail(report, NNS_EOPENCL, "a unified region is mapped at another address than its host memory");
+}
+
+int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report) {
+    area->mapped = false;
+    return checked(cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL), "clEnqueueUnmapMemObject", report);
+}
+
+/* Makes acquired memory visible to the device, and takes touched memory from the host. */
+static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph, void *queue, nns_report *report) {
+    int32_t status = NNS_OK;
+    for (int64_t i = 0; i < subgraph->n_touched && !status; i++)
+        status = nns_opencl_unmap(&program->areas[subgraph->touched[i]], queue, report);
+    for (int64_t i = 0; i < subgraph->n_acquires && !status; i++) {
+        const nns_area *area = &program->areas[subgraph->acquires[i]];
+        if (area->unified || !area->bytes) continue;
+        const cl_int code = cl.EnqueueWriteBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
+        status = checked(code, "clEnqueueWriteBuffer", report);
+    }
+    return status;
+}
+
+/* Replaces the event of an earlier command by that of a later one. */
+static void replace(void **last, void *event) {
+    if (*last) nns_opencl_forget(*last);
+    *last = event;
+}
+
+/* Gives memory back to the host. Each command asks for an event since any may be the last. */
+static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *queue, void **last, nns_report *report) {
+    int32_t status = NNS_OK;
+    for (int64_t i = 0; i < subgraph->n_releases && !status; i++) {
+        const nns_area *area = &program->areas[subgraph->releases[i]];
+        if (area->unified || !area->bytes) continue;
+        void *event = NULL;
+        const cl_int code = cl.EnqueueReadBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
+        status = checked(code, "clEnqueueReadBuffer", report);
+        if (!status) replace(last, event);
+    }
+    for (int64_t i = 0; i < subgraph->n_touched && !status; i++) {
+        void *event = NULL;
+        status = nns_opencl_map(&program->areas[subgraph->touched[i]], queue, false, &event, report);
+        if (event) replace(last, event);
+    }
+    return status;
+}
+
+static int32_t launch(const nns_launch *launch, void *queue, void **event, nns_report *report) {
+    const bool chosen = launch->local[0] || launch->local[1] || launch->local[2];
+    const cl_int code = cl.EnqueueNDRangeKernel(queue, launch->kernel, (cl_uint)launch->dimensions, NULL, launch->global,
+                                                chosen ? launch->local : NULL, 0, NULL, event);
+    return checked(code, "clEnqueueNDRangeKernel", report);
+}
+
+/* Whether a command follows the kernels of a sub-graph. */
+static bool hands_back(const nns_program *program, const nns_subgraph *subgraph) {
+    if (subgraph->n_touched) return true;
+    for (int64_t i = 0; i < subgraph->n_releases; i++)
+        if (program->areas[subgraph->releases[i]].bytes) return true;
+    return false;
+}
+
+int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events, int64_t *times,
+                           nns_report *report) {
+    void *queue = program->lanes[subgraph->lane].queue;
+    const bool more = hands_back(program, subgraph);
+    int32_t status = before_kernels(program, subgraph, queue, report);
+    for (int64_t s = subgraph->first; s < subgraph->end && !status; s++) {
+        const bool final = s + 1 == subgraph->end && !more;
+        if (times) times[2 * s] = nns_now();
+        status = launch(&program->steps[s].launch, queue, times ? &step_events[s] : final ? last : NULL, report);
+        if (times) times[2 * s + 1] = nns_now();
+    }
+    /* A traced launch that comes last has one event for both purposes; nobody but the step owns it. */
+    if (!status && more) status = after_kernels(program, subgraph, queue, last, report);
+    if (!status && times && !more) *last = step_events[subgraph->end - 1];
+    return status ? status : checked(cl.Flush(queue), "clFlush", report);
+}
+
+int32_t nns_opencl_poll(void *event, nns_report *report) {
+    cl_int state = 0;
+    const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    if (!code && state >= 0) return state == 0;
+    nns_fail(report, NNS_EOPENCL, "a command of an OpenCL queue failed with error %d", (int)(code ? code : state));
+    return -1;
+}
+
+void nns_opencl_wait(void *event) { cl.WaitForEvents(1, &event); }
+
+void nns_opencl_finish(void *queue) { cl.Finish(queue); }
+
+void nns_opencl_forget(void *event) { cl.ReleaseEvent(event); }
+
+bool nns_opencl_profile(void *event, nns_profile *profile) {
+    const struct {
+        cl_uint name;
+        uint64_t *value;
+    } wanted[] = {
+        {CL_PROFILING_COMMAND_QUEUED, &profile->queued},
+        {CL_PROFILING_COMMAND_START, &profile->start},
+        {CL_PROFILING_COMMAND_END, &profile->end},
+    };
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(wanted); i++)
+        if (cl.GetEventProfilingInfo(event, wanted[i].name, sizeof(uint64_t), wanted[i].value, NULL)) return false;
+    return true;
+}

@@ -1,0 +1,311 @@
+/* Nothing in an image is trusted: every count is compared with the words that are left before memory is taken for it, and
+ * every number with the range that later code relies on. */
+#include "parse.h"
+
+#include <stdlib.h>
+
+#include "registry.h"
+
+typedef struct {
+    const int64_t *at, *end;
+    const nns_bindings *bindings;
+    nns_program *program;
+    nns_report *report;
+} reader;
+
+#define INVALID(r, ...) nns_fail((r)->report, NNS_EINVALID, __VA_ARGS__)
+/* Leaves the calling function with the status of a step of the parse that failed. */
+#define TRY(expression)                        \
+    do {                                       \
+        const int32_t status_ = (expression);  \
+        if (status_ != NNS_OK) return status_; \
+    } while (0)
+
+static int32_t take(reader *r, int64_t *value, const char *what, int64_t low, int64_t high) {
+    if (r->at == r->end) return INVALID(r, "the program ends before %s", what);
+    *value = *r->at++;
+    if (*value < low || *value > high)
+        return INVALID(r, "%s is %lld; it must be in %lld..%lld", what, (long long)*value, (long long)low, (long long)high);
+    return NNS_OK;
+}
+
+/* A count of things that take at least one word each. */
+static int32_t take_count(reader *r, int64_t *count, const char *what, int64_t high) {
+    TRY(take(r, count, what, 0, high));
+    if (*count > r->end - r->at) return INVALID(r, "%s is %lld, more than the program holds", what, (long long)*count);
+    return NNS_OK;
+}
+
+/* A count and so many numbers within [low, high], which stay in the image. */
+static int32_t take_list(reader *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low, int64_t high) {
+    TRY(take_count(r, count, what, most));
+    *list = r->at;
+    r->at += *count;
+    if (!nns_all_within(*list, *count, low, high))
+        return INVALID(r, "%s: a number is outside %lld..%lld", what, (long long)low, (long long)high);
+    return NNS_OK;
+}
+
+static int32_t make(reader *r, void *array, int64_t count, size_t size) {
+    void *memory = calloc(count ? (size_t)count : 1, size);
+    if (!memory) return nns_fail(r->report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
+    memcpy(array, &memory, sizeof memory);
+    return NNS_OK;
+}
+
+static int32_t parse_header(reader *r) {
+    nns_program *program = r->program;
+    int64_t magic = 0, abi = 0;
+    if (r->end - r->at < 9) return INVALID(r, "the program is shorter than its header");
+    magic = *r->at++;
+    abi = *r->at++;
+    if (magic != NNS_MAGIC) return INVALID(r, "this is not a program: its first word is %lld", (long long)magic);
+    if (abi != NNS_ABI) return INVALID(r, "the program is for engine interface %lld, this is %d", (long long)abi, NNS_ABI);
+    const int64_t words = r->end - r->at;
+    TRY(take(r, &program->n_lanes, "the number of lanes", 1, NNS_MAX_LANES));
+    TRY(take(r, &program->n_regions, "the number of regions", 0, words));
+    TRY(take(r, &program->n_buffers, "the number of buffers", 0, words));
+    TRY(take(r, &program->n_steps, "the number of steps", 0, words));
+    TRY(take(r, &program->n_subgraphs, "the number of sub-graphs", 0, words));
+    TRY(take(r, &program->n_inputs, "the number of inputs", 0, words));
+    TRY(take(r, &program->n_outputs, "the number of outputs", 0, words));
+    return NNS_OK;
+}
+
+static int32_t parse_lanes(reader *r) {
+    nns_program *program = r->program;
+    TRY(make(r, &program->lanes, program->n_lanes, sizeof(nns_lane)));
+    for (int64_t i = 0; i < program->n_lanes; i++) {
+        nns_lane *lane = &program->lanes[i];
+        int64_t kind = 0, n_cores = 0;
+        const int64_t *cores = NULL;
+        TRY(take(r, &kind, "the kind of a lane", NNS_LANE_HOST, NNS_LANE_CALL));
+        if (i == 0 && kind != NNS_LANE_HOST) return INVALID(r, "lane 0 is of kind %lld; it must be a host lane", (long long)kind);
+        TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a lane", 0, NNS_MAX_CORES - 1));
+        lane->kind = (int32_t)kind;
+        TRY(make(r, &lane->cores, n_cores, sizeof(int32_t)));
+        TRY(make(r, &lane->subgraphs, program->n_subgraphs, sizeof(int64_t)));
+        lane->n_cores = (int32_t)n_cores;
+        for (int64_t c = 0; c < n_cores; c++) lane->cores[c] = (int32_t)cores[c];
+        if (kind != NNS_LANE_OPENCL) continue;
+        lane->queue = r->bindings->queues ? r->bindings->queues[i] : NULL;
+        if (!lane->queue) return INVALID(r, "OpenCL lane %lld has no queue", (long long)i);
+    }
+    return NNS_OK;
+}
+
+static int32_t bind_shared(reader *r, nns_area *area, const nns_region *bound, int64_t i) {
+    const nns_program *program = r->program;
+    if (!bound->mem) return INVALID(r, "shared region %lld has no OpenCL memory", (long long)i);
+    if (bound->lane < 0 || bound->lane >= program->n_lanes || program->lanes[bound->lane].kind != NNS_LANE_OPENCL)
+        return INVALID(r, "shared region %lld is bound to lane %d, which is no OpenCL lane", (long long)i, (int)bound->lane);
+    area->mem = bound->mem;
+    area->unified = bound->unified != 0;
+    area->lane = bound->lane;
+    return NNS_OK;
+}
+
+static int32_t bind_region(reader *r, nns_area *area, int64_t i) {
+    const bool caller = area->kind == NNS_REGION_INPUT || area->kind == NNS_REGION_OUTPUT;
+    if (caller) {
+        const int64_t count = area->kind == NNS_REGION_INPUT ? r->program->n_inputs : r->program->n_outputs;
+        if (area->index < 0 || area->index >= count)
+            return INVALID(r, "region %lld is input or output %lld of %lld", (long long)i, (long long)area->index, (long long)count);
+        return NNS_OK;
+    }
+    if (!r->bindings->regions) return INVALID(r, "region %lld has no memory bound to it", (long long)i);
+    const nns_region *bound = &r->bindings->regions[i];
+    if (!bound->host && area->bytes) return INVALID(r, "region %lld has no memory bound to it", (long long)i);
+    area->host = bound->host;
+    return area->kind == NNS_REGION_SHARED ? bind_shared(r, area, bound, i) : NNS_OK;
+}
+
+static int32_t parse_regions(reader *r) {
+    nns_program *program = r->program;
+    TRY(make(r, &program->areas, program->n_regions, sizeof(nns_area)));
+    for (int64_t i = 0; i < program->n_regions; i++) {
+        nns_area *area = &program->areas[i];
+        int64_t kind = 0;
+        TRY(take(r, &kind, "the kind of a region", NNS_REGION_FIXED, NNS_REGION_SHARED));
+        area->kind = (int32_t)kind;
+        TRY(take(r, &area->index, "the index of a region", INT64_MIN, INT64_MAX));
+        TRY(take(r, &area->bytes, "the bytes of a region", 0, INT64_MAX));
+        TRY(bind_region(r, area, i));
+    }
+    return NNS_OK;
+}
+
+static int32_t parse_buffers(reader *r) {
+    nns_program *program = r->program;
+    TRY(make(r, &program->buffers, program->n_buffers, sizeof(nns_buffer)));
+    for (int64_t i = 0; i < program->n_buffers; i++) {
+        nns_buffer *buffer = &program->buffers[i];
+        TRY(take(r, &buffer->region, "the region of a buffer", 0, program->n_regions - 1));
+        const int64_t size = program->areas[buffer->region].bytes;
+        TRY(take(r, &buffer->offset, "the offset of a buffer", 0, size));
+        TRY(take(r, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
+        if (buffer->offset % 4) return INVALID(r, "buffer %lld starts at byte %lld, which 4 does not divide", (long long)i, (long long)buffer->offset);
+    }
+    return NNS_OK;
+}
+
+/* Where operands of one step go: the memory if it is known, else a patch for every run. */
+static char *resolve(nns_program *program, int64_t step, int32_t slot, int64_t index, bool written) {
+    const nns_buffer *buffer = &program->buffers[index];
+    const nns_area *area = &program->areas[buffer->region];
+    if (area->kind == NNS_REGION_FIXED || area->kind == NNS_REGION_SHARED)
+        return area->host ? area->host + buffer->offset : NULL;
+    program->patches[program->n_patches++] = (nns_patch){
+        .step = step, .index = area->index, .offset = buffer->offset, .slot = slot, .written = written,
+        .output = area->kind == NNS_REGION_OUTPUT,
+    };
+    return NULL;
+}
+
+static int32_t parse_operands(reader *r, nns_step *step, int64_t i) {
+    nns_program *program = r->program;
+    const int64_t *list = NULL;
+    int64_t count = 0;
+    TRY(take_list(r, &list, &count, NNS_MAX_READS, "the reads of a step", -1, program->n_buffers - 1));
+    step->args.n_in = (int32_t)count;
+    for (int32_t k = 0; k < count; k++) {
+        if (list[k] < 0) continue;
+        step->args.in[k] = resolve(program, i, k, list[k], false);
+        step->args.in_bytes[k] = program->buffers[list[k]].bytes;
+    }
+    TRY(take_list(r, &list, &count, NNS_MAX_WRITES, "the writes of a step", 0, program->n_buffers - 1));
+    step->args.n_out = (int32_t)count;
+    for (int32_t k = 0; k < count; k++) {
+        if (program->areas[program->buffers[list[k]].region].kind == NNS_REGION_INPUT)
+            return INVALID(r, "step %lld writes to an input of the run", (long long)i);
+        step->args.out[k] = resolve(program, i, k, list[k], true);
+        step->args.out_bytes[k] = program->buffers[list[k]].bytes;
+    }
+    TRY(take_list(r, &list, &count, INT32_MAX, "the parameters of a step", INT64_MIN, INT64_MAX));
+    step->args.p = list;
+    step->args.n_p = (int32_t)count;
+    return NNS_OK;
+}
+
+static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
+    step->kernel = nns_kernel_at(step->id);
+    if (!step->kernel) return INVALID(r, "step %lld asks for kernel %lld; the engine has none of that number", (long long)i, (long long)step->id);
+    const char *objection = step->kernel->check(&step->args, &step->work);
+    if (objection) return INVALID(r, "step %lld, kernel %s: %s", (long long)i, step->kernel->name, objection);
+    if (step->work.units < 0 || step->work.scratch < 0)
+        return INVALID(r, "step %lld, kernel %s: it answers with negative work", (long long)i, step->kernel->name);
+    return NNS_OK;
+}
+
+static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
+    const nns_bindings *bindings = r->bindings;
+    if (step->args.n_in || step->args.n_out) return INVALID(r, "step %lld is an OpenCL launch and may not list buffers", (long long)i);
+    if (step->id < 0 || step->id >= bindings->n_launches || !bindings->launches)
+        return INVALID(r, "step %lld asks for launch %lld of %lld", (long long)i, (long long)step->id, (long long)bindings->n_launches);
+    step->launch = bindings->launches[step->id];
+    const nns_launch *launch = &step->launch;
+    if (!launch->kernel || launch->dimensions < 1 || launch->dimensions > 3)
+        return INVALID(r, "launch %lld has no kernel or not 1 to 3 dimensions", (long long)step->id);
+    for (int32_t d = 0; d < launch->dimensions; d++)
+        if (!launch->global[d]) return INVALID(r, "launch %lld has a global size of 0", (long long)step->id);
+    for (int64_t k = 0; k < i; k++)
+        if (r->program->steps[k].kind == NNS_STEP_OPENCL && r->program->steps[k].launch.kernel == launch->kernel)
+            return INVALID(r, "steps %lld and %lld use one cl_kernel; each needs its own", (long long)k, (long long)i);
+    return NNS_OK;
+}
+
+static int32_t parse_steps(reader *r) {
+    nns_program *program = r->program;
+    TRY(make(r, &program->steps, program->n_steps, sizeof(nns_step)));
+    TRY(make(r, &program->patches, r->end - r->at, sizeof(nns_patch)));
+    for (int64_t i = 0; i < program->n_steps; i++) {
+        nns_step *step = &program->steps[i];
+        int64_t kind = 0;
+        TRY(take(r, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_CALL));
+        TRY(take(r, &step->id, "the id of a step", INT64_MIN, INT64_MAX));
+        step->kind = (int32_t)kind;
+        TRY(parse_operands(r, step, i));
+        if (kind == NNS_STEP_KERNEL) TRY(check_kernel(r, step, i));
+        if (kind == NNS_STEP_OPENCL) TRY(check_launch(r, step, i));
+        if (kind == NNS_STEP_CALL && !r->bindings->call) return INVALID(r, "step %lld is a call and there is nothing to call", (long long)i);
+    }
+    return NNS_OK;
+}
+
+/* Whether steps of a kind may be on lanes of a kind. */
+static bool legal(int32_t lane, int32_t step) {
+    if (lane == NNS_LANE_OPENCL) return step == NNS_STEP_OPENCL;
+    return step == NNS_STEP_CALL || (lane == NNS_LANE_HOST && step == NNS_STEP_KERNEL);
+}
+
+static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
+    for (int64_t k = 0; k < subgraph->n_waits; k++)
+        if (r->program->subgraphs[subgraph->waits[k]].lane == subgraph->lane)
+            return INVALID(r, "sub-graph %lld waits for sub-graph %lld of its own lane", (long long)i, (long long)subgraph->waits[k]);
+    return NNS_OK;
+}
+
+/* Checks regions that an OpenCL sub-graph acquires or releases; unified ones are added to `touched`. */
+static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t *regions, int64_t count, int64_t i) {
+    for (int64_t k = 0; k < count; k++) {
+        const nns_area *area = &r->program->areas[regions[k]];
+        if (area->kind != NNS_REGION_SHARED || area->lane != subgraph->lane)
+            return INVALID(r, "sub-graph %lld transfers region %lld, which its lane does not share", (long long)i, (long long)regions[k]);
+        bool known = !area->unified || !area->bytes;
+        for (int64_t t = 0; t < subgraph->n_touched && !known; t++) known = subgraph->touched[t] == regions[k];
+        if (!known) subgraph->touched[subgraph->n_touched++] = regions[k];
+    }
+    return NNS_OK;
+}
+
+static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
+    nns_program *program = r->program;
+    int64_t lane = 0, begin = 0, count = 0;
+    TRY(take(r, &lane, "the lane of a sub-graph", 0, program->n_lanes - 1));
+    TRY(take(r, &begin, "the first step of a sub-graph", first, first));
+    TRY(take(r, &count, "the number of steps of a sub-graph", 0, program->n_steps - first));
+    subgraph->lane = (int32_t)lane;
+    subgraph->first = first;
+    subgraph->end = first + count;
+    const int32_t kind = program->lanes[lane].kind;
+    if (kind == NNS_LANE_OPENCL && !count) return INVALID(r, "sub-graph %lld is on an OpenCL lane and has no step", (long long)i);
+    for (int64_t s = subgraph->first; s < subgraph->end; s++)
+        if (!legal(kind, program->steps[s].kind))
+            return INVALID(r, "step %lld is of kind %d, which lane %lld cannot run", (long long)s, (int)program->steps[s].kind, (long long)lane);
+    TRY(take_list(r, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph", 0, i - 1));
+    TRY(check_waits(r, subgraph, i));
+    TRY(take_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0, program->n_regions - 1));
+    TRY(take_list(r, &subgraph->releases, &subgraph->n_releases, program->n_regions, "the releases of a sub-graph", 0, program->n_regions - 1));
+    TRY(make(r, &subgraph->touched, subgraph->n_acquires + subgraph->n_releases, sizeof(int64_t)));
+    TRY(check_transfers(r, subgraph, subgraph->acquires, subgraph->n_acquires, i));
+    return check_transfers(r, subgraph, subgraph->releases, subgraph->n_releases, i);
+}
+
+static int32_t parse_subgraphs(reader *r) {
+    nns_program *program = r->program;
+    TRY(make(r, &program->subgraphs, program->n_subgraphs, sizeof(nns_subgraph)));
+    int64_t first = 0;
+    for (int64_t i = 0; i < program->n_subgraphs; i++) {
+        nns_subgraph *subgraph = &program->subgraphs[i];
+        TRY(parse_subgraph(r, subgraph, i, first));
+        first = subgraph->end;
+        nns_lane *lane = &program->lanes[subgraph->lane];
+        lane->subgraphs[lane->n_subgraphs++] = i;
+    }
+    if (first != program->n_steps)
+        return INVALID(r, "the sub-graphs hold %lld of %lld steps", (long long)first, (long long)program->n_steps);
+    return NNS_OK;
+}
+
+int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindings, nns_report *report) {
+    reader r = {program->image, program->image + words, bindings, program, report};
+    program->call = bindings->call;
+    TRY(parse_header(&r));
+    TRY(parse_lanes(&r));
+    TRY(parse_regions(&r));
+    TRY(parse_buffers(&r));
+    TRY(parse_steps(&r));
+    TRY(parse_subgraphs(&r));
+    if (r.at != r.end) return INVALID(&r, "%lld words follow the end of the program", (long long)(r.end - r.at));
+    return NNS_OK;
+}

@@ -1,0 +1,33 @@
+/* The machine's float32 peak: as many independent fused multiply-adds as hide their latency. */
+#include "clock.h"
+#include "kernel.h"
+
+enum { CHAINS = 12, ROUNDS = 20000 };
+
+/* Sums that depend on every chain, so that none can be left out. */
+static float multiply_add(nns_vec *chains, nns_vec factor, nns_vec term) {
+    nns_vec c[CHAINS];
+    memcpy(c, chains, sizeof c);
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < CHAINS; i++) c[i] = c[i] * factor + term;
+    memcpy(chains, c, sizeof c);
+    nns_vec sum = nns_zero();
+    for (int i = 0; i < CHAINS; i++) sum += c[i];
+    return nns_sum_lanes(sum);
+}
+
+double nns_peak_gflops(int32_t milliseconds) {
+    nns_vec chains[CHAINS];
+    for (int i = 0; i < CHAINS; i++) chains[i] = nns_broadcast((float)i);
+    const double flops = 2.0 * NNS_BLOCK * CHAINS * ROUNDS;
+    const int64_t end = nns_now() + (int64_t)milliseconds * 1000000;
+    double best = 0;
+    volatile float sink = 0;
+    do {
+        const int64_t begin = nns_now();
+        sink = sink * 0.0f + multiply_add(chains, nns_broadcast(0.5f), nns_broadcast(1.0f));
+        const double gflops = flops / (double)(nns_now() - begin);
+        best = gflops > best ? gflops : best;
+    } while (nns_now() < end);
+    return best;
+}

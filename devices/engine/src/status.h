@@ -1,0 +1,22 @@
+/* How functions report what went wrong: a status, and one line of text for the caller. */
+#ifndef NNS_STATUS_H
+#define NNS_STATUS_H
+
+#include <stdint.h>
+
+#include "nns_engine.h"
+
+#define NNS_TEXT 256
+
+typedef struct {
+    int32_t status;
+    char text[NNS_TEXT];
+} nns_report;
+
+/* Sets status and text, and returns the status. */
+int32_t nns_fail(nns_report *report, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Copies the text of a report to a caller's buffer, if there is one, and returns the status. */
+int32_t nns_answer(const nns_report *report, char *error, int64_t error_size);
+
+#endif

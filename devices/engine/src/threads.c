@@ -1,0 +1,50 @@
+#include "threads.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+static int32_t fail_start(const int32_t *cores, int32_t n_cores, int error, nns_report *report) {
+    if (n_cores && error == EINVAL)
+        return nns_fail(report, NNS_ETHREAD, "a thread cannot be pinned to core %d%s; this process may not use it", (int)cores[0],
+                        n_cores > 1 ? " and others" : "");
+    return nns_fail(report, NNS_ETHREAD, "a thread cannot be started: %s", strerror(error));
+}
+
+int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores, void *(*body)(void *),
+                         void *argument, nns_report *report) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    int error = 0;
+    if (n_cores) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int32_t i = 0; i < n_cores; i++) CPU_SET((size_t)cores[i], &set);
+        error = pthread_attr_setaffinity_np(&attributes, sizeof set, &set);
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (!error) error = pthread_create(thread, &attributes, body, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (error) return fail_start(cores, n_cores, error, report);
+    pthread_setname_np(*thread, name);
+    return NNS_OK;
+}
+
+int32_t nns_thread_pin(int32_t core, cpu_set_t *before, bool *moved, nns_report *report) {
+    *moved = false;
+    cpu_set_t wanted;
+    CPU_ZERO(&wanted);
+    CPU_SET((size_t)core, &wanted);
+    if (sched_getaffinity(0, sizeof *before, before))
+        return nns_fail(report, NNS_ETHREAD, "the cores of this thread cannot be read: %s", strerror(errno));
+    if (CPU_EQUAL(before, &wanted)) return NNS_OK;
+    if (sched_setaffinity(0, sizeof wanted, &wanted))
+        return nns_fail(report, NNS_ETHREAD, "core %d cannot be used by this process: %s", (int)core, strerror(errno));
+    *moved = true;
+    return NNS_OK;
+}
+
+void nns_thread_restore(const cpu_set_t *before) { sched_setaffinity(0, sizeof *before, before); }

@@ -1,0 +1,160 @@
+"""Runs and times lowerings through pyopencl alone: the check of kernels that needs no engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnstretch.devices.engine.harness import pack, unpack
+from nnstretch.devices.opencl.runtime import MemoryArgument, OpenCLRuntime
+from nnstretch.devices.routine import Layout, Lowering, Operand
+from nnstretch.graph.layer import Layer
+
+if TYPE_CHECKING:
+    import pyopencl
+
+_GUARD = 1024  # floats before and behind every tensor
+_GUARD_BITS = 0x7FC0DEAD  # a NaN: what is read from a guard shows in the result
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """A tensor's floats in a buffer of its own between two guards."""
+
+    buffer: pyopencl.Buffer
+    floats: int
+
+    def contents(self, queue: pyopencl.CommandQueue) -> np.ndarray:
+        """The tensor's floats, flat; the guards must be untouched."""
+        import pyopencl as cl
+
+        whole = np.empty(self.floats + 2 * _GUARD, np.float32)
+        cl.enqueue_copy(queue, whole, self.buffer)
+        bits = whole.view(np.uint32)
+        assert (bits[:_GUARD] == _GUARD_BITS).all(), "a kernel wrote before its tensor"
+        assert (bits[_GUARD + self.floats :] == _GUARD_BITS).all(), "a kernel wrote behind its tensor"
+        return whole[_GUARD : _GUARD + self.floats]
+
+
+def _guarded(runtime: OpenCLRuntime, values: np.ndarray | None, floats: int) -> _Guarded:
+    """`values`, or `floats` floats that are not a number."""
+    whole = np.full(floats + 2 * _GUARD, _GUARD_BITS, np.uint32).view(np.float32)
+    if values is not None:
+        whole[_GUARD : _GUARD + floats] = values.ravel()
+    import pyopencl as cl
+
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    return _Guarded(cl.Buffer(runtime.context, flags, hostbuf=whole), floats)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A lowering with memory for all its operands and kernels ready to be enqueued."""
+
+    operands: dict[Operand, _Guarded]
+    sources: dict[Operand, np.ndarray]
+    launches: list[tuple[pyopencl.Kernel, tuple[int, ...], tuple[int, ...] | None]]
+
+    def enqueue(self, queue: pyopencl.CommandQueue) -> None:
+        import pyopencl as cl
+
+        for kernel, global_size, local_size in self.launches:
+            cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
+
+
+def _prepare(
+    runtime: OpenCLRuntime,
+    lowering: Lowering,
+    layer: Layer,
+    inputs: Sequence[np.ndarray],
+    layouts_in: Sequence[Layout],
+    layouts_out: Sequence[Layout],
+) -> _Prepared:
+    sources: dict[Operand, np.ndarray] = {}
+    for index, values, layout in zip(layer.activations, inputs, layouts_in, strict=True):
+        sources[Operand("input", index)] = pack(np.asarray(values, np.float32), layout)
+    for index, values in enumerate(lowering.constants):
+        sources[Operand("constant", index)] = values
+    operands = {operand: _guarded(runtime, values, values.size) for operand, values in sources.items()}
+    for index, (kind, layout) in enumerate(zip(layer.outputs, layouts_out, strict=True)):
+        operands[Operand("output", index)] = _guarded(runtime, None, layout.bytes(kind) // 4)
+    for index, size in enumerate(lowering.workspaces):
+        operands[Operand("workspace", index)] = _guarded(runtime, None, -(-size // 4))
+
+    launches: list[tuple[pyopencl.Kernel, tuple[int, ...], tuple[int, ...] | None]] = []
+    for call in lowering.calls:
+        assert call.launch is not None
+        kernel = runtime.kernel(call.launch, call.kernel)
+        memory: list[MemoryArgument] = [
+            (operands[operand].buffer, _GUARD) if operand is not None else (None, 0)
+            for operand in (*call.reads, *call.writes)
+        ]
+        runtime.set_arguments(kernel, memory, call.parameters)
+        launches.append((kernel, call.launch.global_size, call.launch.local_size))
+    return _Prepared(operands, sources, launches)
+
+
+def run_lowering(
+    runtime: OpenCLRuntime,
+    lowering: Lowering,
+    layer: Layer,
+    inputs: Sequence[np.ndarray],
+    layouts_in: Sequence[Layout],
+    layouts_out: Sequence[Layout],
+) -> list[np.ndarray]:
+    """Outputs of `layer`, row-major and logical, as the lowering's kernels compute them.
+
+    Lanes that pad the channels of inputs hold large numbers, what surrounds every tensor is not a number, and neither may
+    show; lanes that pad the channels of outputs must be finite.
+
+    Args:
+        runtime: the device.
+        lowering: what a routine made of `layer`.
+        layer: the layer, for shapes.
+        inputs: logical arrays in the order of `layer.activations`.
+        layouts_in: the layouts that the routine wants for them.
+        layouts_out: the layouts that it gives to the outputs.
+
+    Raises:
+        AssertionError: a kernel wrote outside its outputs or left a number of them unwritten.
+        BuildError: a kernel does not compile.
+    """
+    runtime.activate()
+    prepared = _prepare(runtime, lowering, layer, inputs, layouts_in, layouts_out)
+    prepared.enqueue(runtime.queue)
+    runtime.queue.finish()
+    for operand, values in prepared.sources.items():
+        found = prepared.operands[operand].contents(runtime.queue)
+        same = np.array_equal(found.view(np.uint32), np.ascontiguousarray(values).ravel().view(np.uint32))
+        assert same, f"a kernel changed {operand}, which it may only read"
+    outputs: list[np.ndarray] = []
+    for index, (kind, layout) in enumerate(zip(layer.outputs, layouts_out, strict=True)):
+        stored = prepared.operands[Operand("output", index)].contents(runtime.queue)
+        assert np.isfinite(stored).all(), f"output {index} holds a number that is not finite"
+        outputs.append(unpack(stored, layout, kind.shape))
+    return outputs
+
+
+def time_lowering(
+    runtime: OpenCLRuntime,
+    lowering: Lowering,
+    layer: Layer,
+    inputs: Sequence[np.ndarray],
+    layouts_in: Sequence[Layout],
+    layouts_out: Sequence[Layout],
+    runs: int = 10,
+) -> list[float]:
+    """Seconds that each of `runs` runs took from enqueueing to its end, after one run that is not counted."""
+    runtime.activate()
+    prepared = _prepare(runtime, lowering, layer, inputs, layouts_in, layouts_out)
+    seconds: list[float] = []
+    for _ in range(runs + 1):
+        begin = time.perf_counter()
+        prepared.enqueue(runtime.queue)
+        runtime.queue.finish()
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:]

@@ -1,0 +1,79 @@
+/* What all kernels share: the vector type of one channel block, loads and stores, and activations.
+ *
+ * A kernel takes for every tensor a pair (global float *buffer, int offset in floats), reads first, then writes, then its
+ * integer parameters. Float parameters travel as the bits of a float32.
+ *
+ * NNS_BLOCK is the block b of the blocked layout NCHW[b]c: a tensor is stored as N, ceil(C/b), H, W, b. Lanes that pad C
+ * hold finite values of any kind.
+ */
+#define NNS_JOIN_(a, b) a##b
+#define NNS_JOIN(a, b) NNS_JOIN_(a, b)
+
+#define B NNS_BLOCK
+typedef NNS_JOIN(float, NNS_BLOCK) floatb;
+#define LOAD(pointer) NNS_JOIN(vload, NNS_BLOCK)(0, pointer)
+#define STORE(value, pointer) NNS_JOIN(vstore, NNS_BLOCK)(value, 0, pointer)
+
+#define UNROLL _Pragma("unroll")
+
+enum {
+    ACT_NONE = 0,
+    ACT_RELU = 1,
+    ACT_CLIP = 2,
+    ACT_SIGMOID = 3,
+    ACT_SILU = 4,
+    ACT_HARD_SIGMOID = 5,
+    ACT_HARD_SWISH = 6,
+    ACT_LEAKY_RELU = 7,
+    ACT_TANH = 8
+};
+
+static inline floatb sigmoid(floatb x)
+{
+    return 1.0f / (1.0f + exp(-x));
+}
+
+/* The activations that are rare or long, kept out of the way of the common ones. */
+static inline floatb activate_other(floatb x, int kind, float a, float b)
+{
+    switch (kind) {
+    case ACT_CLIP:
+        return min(max(x, a), b);
+    case ACT_SIGMOID:
+        return sigmoid(x);
+    case ACT_SILU:
+        return x * sigmoid(x);
+    case ACT_HARD_SIGMOID:
+        return min(max(a * x + b, 0.0f), 1.0f);
+    case ACT_HARD_SWISH:
+        return x * min(max(x * (1.0f / 6.0f) + 0.5f, 0.0f), 1.0f);
+    case ACT_LEAKY_RELU:
+        return max(x, 0.0f) + a * min(x, 0.0f);
+    default:
+        return tanh(x);
+    }
+}
+
+static inline floatb activate(floatb x, int kind, int a_bits, int b_bits)
+{
+    if (kind == ACT_NONE)
+        return x;
+    if (kind == ACT_RELU)
+        return max(x, 0.0f);
+    return activate_other(x, kind, as_float(a_bits), as_float(b_bits));
+}
+
+/* The same for one number: kernels on plain layouts and rests of rows. */
+static inline float activate_one(float x, int kind, int a_bits, int b_bits)
+{
+    if (kind == ACT_NONE)
+        return x;
+    if (kind == ACT_RELU)
+        return max(x, 0.0f);
+    union {
+        floatb vector;
+        float lane[B];
+    } y;
+    y.vector = activate_other((floatb)(x), kind, as_float(a_bits), as_float(b_bits));
+    return y.lane[0];
+}

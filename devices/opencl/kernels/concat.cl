@@ -1,0 +1,49 @@
+/* Concatenation: every input is copied to its place by a launch of its own, in order. */
+#include "common.cl"
+
+/* Puts a blocked tensor at channel `to` of a wider one. Inputs must arrive in ascending order of `to`: a block shared by two
+ * inputs is completed by the later one, and lanes behind the last channel get what the source holds there, or zero.
+ * Work items: (range of pixels, output block counted from to / B, image). */
+kernel void concat_blocked(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset,
+                           int blocks, int out_blocks, int plane, int to, int per_item, int kind, int a, int b)
+{
+    const int block = to / B + (int)get_global_id(1), image = get_global_id(2);
+    const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
+    const int shift = to % B, source = (int)get_global_id(1);
+    const global float *x = x_buffer + x_offset + (long)image * blocks * plane * B;
+    global float *y = y_buffer + y_offset + ((long)image * out_blocks + block) * plane * B;
+
+    if (shift == 0) {
+        const global float *from = x + (long)source * plane * B;
+        for (long p = begin; p < end; p++)
+            STORE(activate(LOAD(from + p * B), kind, a, b), y + p * B);
+        return;
+    }
+    /* Output lanes [0, shift) come from the end of the source block before (or keep what an earlier input wrote), the others
+     * from the beginning of the source block of this number. */
+    for (long p = begin; p < end; p++) {
+        float pair[2 * B];
+        if (source == 0)
+            STORE(LOAD(y + p * B), pair + B - shift);
+        else
+            STORE(activate(LOAD(x + ((source - 1) * (long)plane + p) * B), kind, a, b), pair);
+        floatb next = (floatb)(0.0f);
+        if (source < blocks)
+            next = activate(LOAD(x + ((long)source * plane + p) * B), kind, a, b);
+        STORE(next, pair + B);
+        STORE(LOAD(pair + B - shift), y + p * B);
+    }
+}
+
+/* Copies rows of `row` floats to position `to` of rows of `out_row` floats. Work items: (row). */
+kernel void concat_plain(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset,
+                         int row, int out_row, int to, int kind, int a, int b)
+{
+    const global float *x = x_buffer + x_offset + (long)get_global_id(0) * row;
+    global float *y = y_buffer + y_offset + (long)get_global_id(0) * out_row + to;
+    long i = 0;
+    for (; i + B <= row; i += B)
+        STORE(activate(LOAD(x + i), kind, a, b), y + i);
+    for (; i < row; i++)
+        y[i] = activate_one(x[i], kind, a, b);
+}

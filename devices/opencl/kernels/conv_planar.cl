@@ -1,0 +1,76 @@
+/* Direct convolution that reads a plain NCHW tensor of few channels (a network's first layer) and writes blocked.
+ *
+ * Macros: PIXELS, VECTORS, KERNEL_W, STRIDE_W, DILATION_W. Work items: (range of tiles, group of VECTORS output blocks, image).
+ *
+ * Weights: [output group][channel][KH][KERNEL_W][VECTORS][B output lanes]. No groups.
+ */
+#include "common.cl"
+#include "tile.cl"
+
+#define TAP (VECTORS * B)
+
+#define ACCUMULATE(space, row)                                                                      \
+    {                                                                                               \
+        const space float *from = (row);                                                            \
+        const global float *tap = taps;                                                             \
+        for (int kx = 0; kx < KERNEL_W; kx++, from += DILATION_W, tap += TAP) {                     \
+            floatb w[VECTORS];                                                                      \
+            UNROLL for (int v = 0; v < VECTORS; v++)                                                \
+                w[v] = LOAD(tap + v * B);                                                           \
+            UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
+                UNROLL for (int v = 0; v < VECTORS; v++)                                            \
+                    sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W]), sum[p][v]);                 \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+kernel void conv_planar(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
+                        const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
+                        int residual_offset, global float *y_buffer, int y_offset,
+                        int channels, int height, int width, int out_blocks, int out_height, int out_width,
+                        int kernel_h, int stride_h, int dilation_h, int pad_top, int pad_left, int tiles_per_item,
+                        int has_residual, int kind, int a, int b)
+{
+    const int group = get_global_id(1), image = get_global_id(2);
+    const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
+    const int tile_begin = (int)get_global_id(0) * tiles_per_item;
+    const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
+
+    const global float *x = x_buffer + x_offset + (long)image * channels * height * width;
+    const global float *weight = weight_buffer + weight_offset + (long)group * channels * kernel_h * KERNEL_W * TAP;
+    const global float *bias = bias_buffer + bias_offset + group * VECTORS * B;
+    const long plane = (long)out_height * out_width * B;
+    const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
+
+    for (int tile = tile_begin; tile < tile_end; tile++) {
+        const int oy = tile / tiles_x, ox = tile % tiles_x * PIXELS;
+        const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
+        const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
+        const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
+        const int inside = x0 >= 0 && x0 + SEGMENT <= width;
+
+        floatb sum[PIXELS][VECTORS];
+        start_tile(sum, bias);
+
+        for (int channel = 0; channel < channels; channel++) {
+            for (int ky = ky_begin; ky < ky_end; ky++) {
+                const global float *taps = weight + (long)(channel * kernel_h + ky) * KERNEL_W * TAP;
+                const global float *row = x + ((long)channel * height + y0 + ky * dilation_h) * width;
+                if (inside) {
+                    ACCUMULATE(global, row + x0)
+                } else {
+                    float segment[SEGMENT];
+                    for (int i = 0; i < SEGMENT; i++) {
+                        const int ix = x0 + i;
+                        segment[i] = ix >= 0 && ix < width ? row[ix] : 0.0f;
+                    }
+                    ACCUMULATE(private, segment)
+                }
+            }
+        }
+
+        const long at = y_first + ((long)oy * out_width + ox) * B;
+        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, plane,
+                    min(PIXELS, out_width - ox), min(VECTORS, out_blocks - group * VECTORS), has_residual, kind, a, b);
+    }
+}

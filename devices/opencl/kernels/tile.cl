@@ -1,0 +1,56 @@
+/* Tiles of PIXELS neighbouring outputs of one row times VECTORS output blocks, as convolutions compute them.
+ *
+ * Macros: PIXELS, VECTORS, KERNEL_W, STRIDE_W, DILATION_W.
+ */
+
+/* Input pixels of one row that a tile reads. */
+#define SEGMENT ((PIXELS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
+
+static inline void start_tile(floatb sum[PIXELS][VECTORS], const global float *bias)
+{
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+        const floatb start = LOAD(bias + v * B);
+        UNROLL for (int p = 0; p < PIXELS; p++)
+            sum[p][v] = start;
+    }
+}
+
+/* Copies one row segment of blocked pixels, with zeros outside the row. */
+static inline void pad_segment(private float *segment, const global float *row, int x0, int width)
+{
+    for (int i = 0; i < SEGMENT; i++) {
+        const int ix = x0 + i;
+        floatb value = (floatb)(0.0f);
+        if (ix >= 0 && ix < width)
+            value = LOAD(row + (long)ix * B);
+        STORE(value, segment + i * B);
+    }
+}
+
+/* Writes `pixels` × `vectors` of a tile's sums to y, whose blocks are `plane` floats apart. `residual` like y, if `has_residual`.
+ * Rare activations are a second pass over what was just written, so that their code exists once and not per register. */
+static inline void finish_tile(floatb sum[PIXELS][VECTORS], const global float *residual, global float *y, long plane,
+                               int pixels, int vectors, int has_residual, int kind, int a, int b)
+{
+    const float lowest = kind == ACT_RELU ? 0.0f : -INFINITY;
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+        if (v < vectors) {
+            UNROLL for (int p = 0; p < PIXELS; p++) {
+                if (p < pixels) {
+                    floatb value = sum[p][v];
+                    if (has_residual)
+                        value += LOAD(residual + v * plane + p * B);
+                    STORE(max(value, lowest), y + v * plane + p * B);
+                }
+            }
+        }
+    }
+    if (kind > ACT_RELU) {
+        for (int v = 0; v < vectors; v++) {
+            for (int p = 0; p < pixels; p++) {
+                global float *at = y + v * plane + p * B;
+                STORE(activate_other(LOAD(at), kind, as_float(a), as_float(b)), at);
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+"""The OpenCL processor: a device with its routines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnstretch.devices.opencl.routines import Reorder, routines
+from nnstretch.devices.opencl.routines.base import DTYPE
+from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Layout, Routine
+from nnstretch.devices.spec import ProcessorSpec, format_cores
+
+
+class OpenCLProcessor(Processor):
+    """An OpenCL device as a processor.
+
+    Args:
+        spec: kind "opencl", the device's number and the cores that it may use if it lives on the CPU.
+
+    Raises:
+        DeviceError: there is no such device or it does not work.
+    """
+
+    def __init__(self, spec: ProcessorSpec) -> None:
+        self.spec = spec
+        self._runtime = OpenCLRuntime(spec)
+        self.dtypes = (DTYPE,)
+        self.memory = "opencl"
+        self.blocked = Layout(self._runtime.traits.block)
+        self._routines = routines(self._runtime.traits)
+        self._reorder = Reorder(self._runtime.traits)
+
+    @property
+    def runtime(self) -> OpenCLRuntime:
+        """Context, queue, programs and memory of the device."""
+        return self._runtime
+
+    @property
+    def fingerprint(self) -> str:
+        """Driver, device, cores in use and kernels: what must be equal for a measured latency to hold."""
+        info = self._runtime.info
+        parts = [info.platform, info.driver, info.name, f"block={self.blocked.block}", f"kernels={sources_hash()}"]
+        if info.on_cpu:
+            parts += [f"cores={format_cores(self.spec.cores)}", f"threads={self._runtime.threads}"]
+        return "opencl|" + "|".join(parts)
+
+    @property
+    def routines(self) -> Sequence[Routine]:
+        """Routines for layers, best guess first."""
+        return self._routines
+
+    def reorder(self) -> Routine:
+        """The routine that changes the layout of a tensor."""
+        return self._reorder

@@ -1,0 +1,43 @@
+"""Routines of the OpenCL processor: one class per kernel, all on float32."""
+
+from __future__ import annotations
+
+from nnstretch.devices.opencl.routines.base import OpenCLRoutine, Traits
+from nnstretch.devices.opencl.routines.conv import Depthwise, Direct, Planar
+from nnstretch.devices.opencl.routines.data import ConcatBlocked, ConcatPlain, Reorder, Softmax
+from nnstretch.devices.opencl.routines.dense import Dense
+from nnstretch.devices.opencl.routines.elementwise import (
+    Affine,
+    BinaryBroadcast,
+    BinaryChannel,
+    BinarySame,
+    Map,
+    Reshape,
+)
+from nnstretch.devices.opencl.routines.pool import GlobalPool, Pool, Resize
+
+__all__ = ["OpenCLRoutine", "Reorder", "Traits", "routines"]
+
+_ROUTINES: tuple[type[OpenCLRoutine], ...] = (
+    Depthwise,
+    Planar,
+    Direct,
+    Dense,
+    Pool,
+    GlobalPool,
+    Map,
+    BinarySame,
+    BinaryChannel,
+    BinaryBroadcast,
+    Affine,
+    ConcatBlocked,
+    ConcatPlain,
+    Softmax,
+    Resize,
+    Reshape,
+)
+
+
+def routines(traits: Traits) -> tuple[OpenCLRoutine, ...]:
+    """All routines for layers on a device with `traits`, best guess first."""
+    return tuple(routine(traits) for routine in _ROUTINES)

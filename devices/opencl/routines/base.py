@@ -1,0 +1,140 @@
+"""What all OpenCL routines share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
+from nnstretch.graph.layer import Layer, TensorType
+
+DTYPE = "float32"
+_ITEM_FLOATS = 16384  # what a work item of a copying kernel handles at least, so that starting it does not show
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What routines need to know of a device.
+
+    Attributes:
+        block: floats per vector, the block of the blocked layout.
+        on_cpu: whether work groups are run by CPU threads, which want few and large ones.
+        compute_units: threads of a CPU device, multiprocessors of another.
+        registers: vectors of `block` floats that a work item may keep in registers.
+    """
+
+    block: int
+    on_cpu: bool
+    compute_units: int
+    registers: int
+
+    def items_wanted(self) -> int:
+        """Work items that keep all compute units busy to the end."""
+        if not self.on_cpu:
+            return 256 * self.compute_units
+        return 1 if self.compute_units == 1 else 8 * self.compute_units
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Quotient of two positive integers, rounded up."""
+    return -(-a // b)
+
+
+def padded(values: np.ndarray, size: int) -> np.ndarray:
+    """A float32 vector lengthened to `size` by zeros."""
+    result = np.zeros(size, np.float32)
+    result[: values.size] = np.asarray(values, np.float32).ravel()
+    return result
+
+
+def is_float32(layer: Layer) -> bool:
+    """Whether all tensors of a layer are float32 and have at least one element."""
+    types = [kind for kind in (*layer.inputs, *layer.outputs) if kind is not None]
+    return all(kind.dtype == DTYPE and kind.elements > 0 for kind in types)
+
+
+def is_image(kind: TensorType) -> bool:
+    """Whether a tensor has the four dimensions that the blocked layout needs."""
+    return len(kind.shape) == 4
+
+
+INPUT, OUTPUT = Operand("input", 0), Operand("output", 0)
+
+
+def constant(index: int) -> Operand:
+    """The prepared constant `index` of a lowering."""
+    return Operand("constant", index)
+
+
+class OpenCLRoutine(Routine):
+    """A routine of OpenCL kernels on float32.
+
+    Subclasses set `algorithm`, `source` (file in devices/opencl/kernels) and `ops` (operators that it may support).
+    """
+
+    algorithm: str
+    source: str
+    ops: tuple[str, ...]
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+        self.blocked = Layout(traits.block)
+        self.descriptor = Descriptor("opencl", DTYPE, self.algorithm)
+
+    def supports(self, layer: Layer) -> bool:
+        """Whether this routine computes `layer` correctly."""
+        return layer.op in self.ops and is_float32(layer) and self._supports(layer)
+
+    def _supports(self, layer: Layer) -> bool:
+        """The same for a layer of a known operator on float32."""
+        raise NotImplementedError
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Blocked in, blocked out; plain for what has not four dimensions."""
+        del parameters
+        inputs = tuple(self._layout(layer.type_of(index)) for index in layer.activations)
+        return inputs, tuple(self._layout(kind) for kind in layer.outputs)
+
+    def _layout(self, kind: TensorType) -> Layout:
+        return self.blocked if is_image(kind) else PLAIN
+
+    def blocks(self, channels: int) -> int:
+        """Blocks that `channels` take."""
+        return ceil_div(channels, self.traits.block)
+
+    def per_item(self, count: int, others: int, smallest: int = 1, multiple: int = 1) -> int:
+        """How many of `count` pieces of work one work item takes.
+
+        Args:
+            count: pieces along the dimension that is split.
+            others: product of the global sizes along the other dimensions.
+            smallest: pieces below which an item is not worth starting.
+            multiple: the result is a multiple of it.
+        """
+        items = max(1, ceil_div(self.traits.items_wanted(), others))
+        pieces = max(ceil_div(count, items), smallest if self.traits.on_cpu else 1)
+        return ceil_div(min(pieces, count), multiple) * multiple
+
+    def plane_per_item(self, plane: int, others: int) -> int:
+        """`per_item` for a kernel that copies `plane` pixels of a block."""
+        return self.per_item(plane, others, smallest=_ITEM_FLOATS // self.traits.block)
+
+    def flat_per_item(self, count: int) -> int:
+        """`per_item` for a kernel that copies `count` floats."""
+        return self.per_item(count, 1, smallest=_ITEM_FLOATS, multiple=self.traits.block)
+
+    def call(
+        self,
+        kernel: str,
+        reads: Sequence[Operand | None],
+        parameters: Sequence[int],
+        global_size: tuple[int, ...],
+        defines: Sequence[tuple[str, int]] = (),
+    ) -> KernelCall:
+        """A call that writes output 0."""
+        local_size = (1,) * len(global_size) if self.traits.on_cpu else None
+        macros = (("NNS_BLOCK", self.traits.block), *defines)
+        launch = Launch(self.source, macros, global_size, local_size)
+        return KernelCall(kernel, tuple(reads), (OUTPUT,), tuple(int(p) for p in parameters), launch)

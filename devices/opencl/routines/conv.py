@@ -1,0 +1,265 @@
+"""Convolutions: direct in the blocked layout, from a plain tensor of few channels, and depthwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, constant, is_image, padded
+from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters
+from nnstretch.graph.layer import Layer
+
+_PLANAR_CHANNELS = 8  # up to so many channels a plain input is read without being blocked first
+_SETTINGS = 6
+_PIXELS = (14, 12, 10, 8, 7, 6, 4, 3, 2, 1)
+_VECTORS = (2, 1, 4, 3)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The numbers of a convolution; a plane that is read pixel by pixel counts as one long row."""
+
+    images: int
+    channels: int
+    height: int
+    width: int
+    out_channels: int
+    out_height: int
+    out_width: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pad_top: int
+    pad_left: int
+    groups: int
+
+    @property
+    def group_in(self) -> int:
+        return self.channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.out_channels // self.groups
+
+
+def _shape(layer: Layer) -> _Shape:
+    n, c, h, w = layer.type_of(0).shape
+    _, m, oh, ow = layer.outputs[0].shape
+    _, _, kh, kw = layer.type_of(1).shape
+    (sh, sw), (dh, dw) = layer.ints("strides"), layer.ints("dilations")
+    top, left, *_ = layer.ints("pads")
+    groups = layer.attributes["groups"]
+    assert isinstance(groups, int)
+    if (kh, kw) == (1, 1):
+        dh = dw = 1
+        if (sh, sw) == (1, 1) and layer.ints("pads") == (0, 0, 0, 0):
+            h, w, oh, ow = 1, h * w, 1, oh * ow
+    return _Shape(n, c, h, w, m, oh, ow, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
+
+
+class _Conv(OpenCLRoutine):
+    """What the three have in common: constant weights, epilogue, tiles of pixels of one row."""
+
+    ops = ("Conv",)
+
+    def _supports(self, layer: Layer) -> bool:
+        constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
+        return constants and is_image(layer.type_of(0)) and self._fits(_shape(layer), layer)
+
+    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+        raise NotImplementedError
+
+    def _macros(self, shape: _Shape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
+        tile = tuple((name.upper(), value) for name, value in sorted(parameters.items()))
+        columns = (shape.kernel[1], shape.strides[1], shape.dilations[1])
+        return (*tile, *zip(("KERNEL_W", "STRIDE_W", "DILATION_W"), columns, strict=True))
+
+    def _tiles(self, shape: _Shape, pixels: int, others: int) -> tuple[int, int]:
+        """Work items along the tiles of a plane, and tiles that each of them takes."""
+        tiles = ceil_div(shape.out_width, pixels) * shape.out_height
+        each = self.per_item(tiles, others)
+        return ceil_div(tiles, each), each
+
+    def _reads(self, layer: Layer) -> tuple[Operand | None, ...]:
+        residual = Operand("input", 3) if layer.has(3) else None
+        return INPUT, constant(0), constant(1), residual
+
+    def _bias(self, layer: Layer, size: int) -> np.ndarray:
+        return padded(layer.constants[2] if layer.has(2) else np.zeros(0), size)
+
+
+class Direct(_Conv):
+    """Any convolution, blocked in and out: `pixels` × `vectors` outputs at a time in registers.
+
+    Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
+    """
+
+    algorithm = "direct"
+    source = "conv.cl"
+
+    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+        del shape, layer
+        return True
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The tiles that waste least at the edges of the output, best first."""
+        shape = _shape(layer)
+        return tile_space(self.traits.registers, shape.out_width, self.blocks(shape.out_channels))
+
+    def _groups(self, shape: _Shape, vectors: int) -> tuple[int, list[tuple[int, int]]]:
+        """Blocks of input that the hungriest output group reads, and first and last input block of every one."""
+        b = self.traits.block
+        ranges = []
+        for begin in range(0, self.blocks(shape.out_channels) * b, vectors * b):
+            end = min(begin + vectors * b, shape.out_channels) - 1
+            first = begin // shape.group_out * shape.group_in
+            last = (end // shape.group_out + 1) * shape.group_in - 1
+            ranges.append((first // b, last // b))
+        return max(last - first + 1 for first, last in ranges), ranges
+
+    def _weights(self, layer: Layer, shape: _Shape, vectors: int) -> np.ndarray:
+        """Weights as [output group][span input blocks][KH][KW][input lane][vector][output lane]."""
+        b = self.traits.block
+        span, ranges = self._groups(shape, vectors)
+        source = np.asarray(layer.constants[1], np.float32)
+        lanes = vectors * b
+        result = np.zeros((len(ranges), span * b, *shape.kernel, lanes), np.float32)
+        for index, (first, _) in enumerate(ranges):
+            begin, end = index * lanes, min((index + 1) * lanes, shape.out_channels)
+            for group in range(begin // shape.group_out, (end - 1) // shape.group_out + 1):
+                low, high = max(begin, group * shape.group_out), min(end, (group + 1) * shape.group_out)
+                at = group * shape.group_in - first * b
+                # (outputs, inputs, KH, KW) -> (inputs, KH, KW, outputs)
+                result[index, at : at + shape.group_in, :, :, low - begin : high - begin] = np.moveaxis(
+                    source[low:high], 0, -1
+                )
+        blocked = result.reshape(len(ranges), span, b, *shape.kernel, lanes)
+        return np.ascontiguousarray(blocked.transpose(0, 1, 3, 4, 2, 5)).ravel()
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `conv_direct`."""
+        shape = _shape(layer)
+        pixels, vectors = parameters["pixels"], parameters["vectors"]
+        span, ranges = self._groups(shape, vectors)
+        items, each = self._tiles(shape, pixels, len(ranges) * shape.images)
+        words = (
+            *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
+            *(shape.kernel[0], shape.strides[0], shape.dilations[0], shape.pad_top, shape.pad_left),
+            *(shape.group_in, shape.group_out, span, each, int(layer.has(3)), *layer.activation.words()),
+        )
+        call = self.call(
+            "conv_direct",
+            self._reads(layer),
+            words,
+            (items, len(ranges), shape.images),
+            self._macros(shape, parameters),
+        )
+        bias = self._bias(layer, len(ranges) * vectors * self.traits.block)
+        return Lowering((call,), (self._weights(layer, shape, vectors), bias))
+
+
+class Planar(_Conv):
+    """Convolution without groups of a plain tensor of few channels, as a network's first layer reads it; blocked out.
+
+    Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
+    """
+
+    algorithm = "planar"
+    source = "conv_planar.cl"
+
+    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+        del layer
+        return shape.groups == 1 and shape.channels <= _PLANAR_CHANNELS
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Plain input; residual and output are blocked."""
+        inputs, outputs = super().layouts(layer, parameters)
+        return (PLAIN, *inputs[1:]), outputs
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The tiles that waste least at the edges of the output, best first."""
+        shape = _shape(layer)
+        return tile_space(self.traits.registers, shape.out_width, self.blocks(shape.out_channels))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `conv_planar`."""
+        shape = _shape(layer)
+        pixels, vectors = parameters["pixels"], parameters["vectors"]
+        lanes = vectors * self.traits.block
+        groups = ceil_div(shape.out_channels, lanes)
+        weight = np.zeros((groups * lanes, shape.channels, *shape.kernel), np.float32)
+        weight[: shape.out_channels] = layer.constants[1]
+        weight = weight.reshape(groups, lanes, shape.channels, *shape.kernel).transpose(0, 2, 3, 4, 1)
+        items, each = self._tiles(shape, pixels, groups * shape.images)
+        words = (
+            *(shape.channels, shape.height, shape.width, self.blocks(shape.out_channels)),
+            *(shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0], shape.dilations[0]),
+            *(shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
+        )
+        call = self.call(
+            "conv_planar", self._reads(layer), words, (items, groups, shape.images), self._macros(shape, parameters)
+        )
+        return Lowering((call,), (np.ascontiguousarray(weight).ravel(), self._bias(layer, groups * lanes)))
+
+
+class Depthwise(_Conv):
+    """Convolution with one kernel per channel, blocked in and out.
+
+    Parameters: `pixels` of a row per tile.
+    """
+
+    algorithm = "depthwise"
+    source = "depthwise.cl"
+
+    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+        del layer
+        return shape.groups == shape.channels == shape.out_channels
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The tiles that waste least at the edge of the output, best first."""
+        width = _shape(layer).out_width
+        sizes = [p for p in (8, 7, 14, 4, 2, 1) if p < self.traits.registers and p < width + 4]
+        ranked = sorted(sizes, key=lambda p: ceil_div(width, p) * (p + 1))
+        return tuple({"pixels": pixels} for pixels in ranked[:_SETTINGS])
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `conv_depthwise`."""
+        shape = _shape(layer)
+        b = self.traits.block
+        blocks = self.blocks(shape.channels)
+        weight = np.zeros((blocks * b, *shape.kernel), np.float32)
+        weight[: shape.channels] = layer.constants[1][:, 0]
+        weight = weight.reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
+        items, each = self._tiles(shape, parameters["pixels"], blocks * shape.images)
+        words = (
+            *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0]),
+            *(shape.dilations[0], shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
+        )
+        call = self.call(
+            "conv_depthwise", self._reads(layer), words, (items, blocks, shape.images), self._macros(shape, parameters)
+        )
+        return Lowering((call,), (np.ascontiguousarray(weight).ravel(), self._bias(layer, blocks * b)))
+
+
+def tile_space(registers: int, width: int, out_blocks: int) -> tuple[Parameters, ...]:
+    """Tiles of `pixels` × `vectors` for rows of `width` pixels and `out_blocks` output blocks, cheapest first.
+
+    The cost of a step of the inner loop is one multiply-add per vector of the tile, or one load per pixel and vector where
+    the tile is too thin to hide them; too few independent sums wait for each other.
+    """
+
+    def cost(tile: tuple[int, int]) -> float:
+        pixels, vectors = tile
+        steps = ceil_div(width, pixels) * ceil_div(out_blocks, vectors)
+        return steps * max(pixels * vectors + 1.0, pixels + vectors, 8.0)
+
+    tiles = [
+        (pixels, vectors)
+        for vectors in _VECTORS
+        for pixels in _PIXELS
+        if pixels * (vectors + (vectors == 1)) + vectors < registers and vectors <= out_blocks and pixels < width + 4
+    ]
+    ranked = sorted(tiles or [(1, 1)], key=cost)
+    return tuple({"pixels": pixels, "vectors": vectors} for pixels, vectors in ranked[:_SETTINGS])

@@ -1,0 +1,210 @@
+"""Activations, arithmetic of two tensors, and scaling by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.opencl.routines.base import (
+    INPUT,
+    OpenCLRoutine,
+    ceil_div,
+    constant,
+    is_image,
+    padded,
+)
+from nnstretch.devices.routine import NO_PARAMETERS, PLAIN, Layout, Lowering, Operand, Parameters
+from nnstretch.graph.layer import Layer
+
+_BINARY = ("Add", "Sub", "Mul")
+_MAX_RANK = 6
+
+
+class _AnyLayout(OpenCLRoutine):
+    """Kernels that treat tensors as rows of floats, whatever the layout, as long as all have the same.
+
+    Parameters: `blocked` 1 or 0, for tensors of four dimensions.
+    """
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """Blocked first: it is what convolutions read and write."""
+        return ({"blocked": 1}, {"blocked": 0}) if is_image(layer.outputs[0]) else (NO_PARAMETERS,)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """The chosen layout everywhere."""
+        layout = self.blocked if parameters.get("blocked") else PLAIN
+        return (layout,) * len(layer.activations), (layout,)
+
+    def floats(self, layer: Layer, parameters: Parameters) -> int:
+        """Floats that the output takes."""
+        layout = self.layouts(layer, parameters)[1][0]
+        return layout.bytes(layer.outputs[0]) // 4
+
+
+class Map(_AnyLayout):
+    """An activation by itself."""
+
+    algorithm = "map"
+    source = "elementwise.cl"
+    ops = ("Activation",)
+
+    def _supports(self, layer: Layer) -> bool:
+        del layer
+        return True
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `map`."""
+        count = self.floats(layer, parameters)
+        each = self.flat_per_item(count)
+        return Lowering((self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),))
+
+
+class Reshape(OpenCLRoutine):
+    """A copy between plain tensors of different shapes."""
+
+    algorithm = "copy"
+    source = "elementwise.cl"
+    ops = ("Reshape",)
+
+    def _supports(self, layer: Layer) -> bool:
+        return layer.type_of(0).elements == layer.outputs[0].elements
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Plain, where the order of the numbers is the row-major order."""
+        del layer, parameters
+        return (PLAIN,), (PLAIN,)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `map`."""
+        del parameters
+        count = layer.outputs[0].elements
+        each = self.flat_per_item(count)
+        return Lowering((self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),))
+
+
+class BinarySame(_AnyLayout):
+    """Two run-time tensors of one shape."""
+
+    algorithm = "binary"
+    source = "elementwise.cl"
+    ops = _BINARY
+
+    def _supports(self, layer: Layer) -> bool:
+        shape = layer.outputs[0].shape
+        return not layer.constants and layer.type_of(0).shape == shape and layer.type_of(1).shape == shape
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `binary_same`."""
+        count = self.floats(layer, parameters)
+        each = self.flat_per_item(count)
+        words = (count, each, _BINARY.index(layer.op), *layer.activation.words())
+        call = self.call("binary_same", (INPUT, Operand("input", 1)), words, (ceil_div(count, each),))
+        return Lowering((call,))
+
+
+class BinaryChannel(OpenCLRoutine):
+    """A blocked tensor with one number per channel, either constant or computed per image (N or 1, C, 1, 1)."""
+
+    algorithm = "binary_channel"
+    source = "elementwise.cl"
+    ops = _BINARY
+
+    def _supports(self, layer: Layer) -> bool:
+        x, y = layer.type_of(0), layer.type_of(1)
+        if 0 in layer.constants or not is_image(x) or x.shape != layer.outputs[0].shape:
+            return False
+        n, c = x.shape[:2]
+        if 1 in layer.constants:
+            return _per_channel(y.shape, c)
+        return y.shape in ((n, c, 1, 1), (1, c, 1, 1))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `binary_channel`."""
+        del parameters
+        n, c, h, w = layer.outputs[0].shape
+        blocks = self.blocks(c)
+        each = self.plane_per_item(h * w, blocks * n)
+        operand, constants, stride = Operand("input", 1), (), 0
+        if 1 in layer.constants:
+            values = np.broadcast_to(np.asarray(layer.constants[1], np.float32).ravel(), (c,))
+            operand, constants = constant(0), (padded(values, blocks * self.traits.block),)
+        elif layer.type_of(1).shape[0] > 1:
+            stride = blocks * self.traits.block
+        words = (blocks, h * w, stride, each, _BINARY.index(layer.op), *layer.activation.words())
+        call = self.call("binary_channel", (INPUT, operand), words, (ceil_div(h * w, each), blocks, n))
+        return Lowering((call,), constants)
+
+
+def _per_channel(shape: tuple[int, ...], channels: int) -> bool:
+    """Whether `shape` broadcasts to (1, channels, 1, 1)."""
+    full = (1,) * (4 - len(shape)) + shape
+    return len(full) == 4 and full[0] == full[2] == full[3] == 1 and full[1] in (1, channels)
+
+
+class BinaryBroadcast(OpenCLRoutine):
+    """Two plain tensors that broadcast in any way, either of which may be constant."""
+
+    algorithm = "binary_broadcast"
+    source = "elementwise.cl"
+    ops = _BINARY
+
+    def _supports(self, layer: Layer) -> bool:
+        return len(layer.outputs[0].shape) <= _MAX_RANK
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Plain everywhere."""
+        del parameters
+        return (PLAIN,) * len(layer.activations), (PLAIN,)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `binary_broadcast`."""
+        del parameters
+        shape = layer.outputs[0].shape
+        full = (1,) * (_MAX_RANK - len(shape)) + shape
+        operands: list[Operand] = []
+        constants: list[np.ndarray] = []
+        for index in (0, 1):
+            if index in layer.constants:
+                operands.append(constant(len(constants)))
+                constants.append(np.ascontiguousarray(layer.constants[index], np.float32).ravel())
+            else:
+                operands.append(Operand("input", index))
+        strides = (*_strides(layer.type_of(0).shape), *_strides(layer.type_of(1).shape))
+        words = (*full[1:], *strides, _BINARY.index(layer.op), *layer.activation.words())
+        rows = layer.outputs[0].elements // full[-1]
+        return Lowering((self.call("binary_broadcast", operands, words, (rows,)),), tuple(constants))
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Floats from one index to the next along each of six dimensions, 0 where the tensor is repeated."""
+    result: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        result.append(0 if size == 1 else step)
+        step *= size
+    return (0,) * (_MAX_RANK - len(shape)) + tuple(reversed(result))
+
+
+class Affine(OpenCLRoutine):
+    """A constant factor and summand per channel, blocked in and out."""
+
+    algorithm = "affine"
+    source = "elementwise.cl"
+    ops = ("Affine",)
+
+    def _supports(self, layer: Layer) -> bool:
+        return is_image(layer.type_of(0)) and 1 in layer.constants and 2 in layer.constants
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `affine`."""
+        del parameters
+        n, c, h, w = layer.outputs[0].shape
+        blocks = self.blocks(c)
+        each = self.plane_per_item(h * w, blocks * n)
+        words = (blocks, h * w, each, *layer.activation.words())
+        call = self.call(
+            "affine", (INPUT, constant(0), constant(1)), words, (ceil_div(h * w, each), blocks, n)
+        )
+        size = blocks * self.traits.block
+        return Lowering((call,), (padded(layer.constants[1], size), padded(layer.constants[2], size)))

@@ -1,0 +1,263 @@
+"""Building and feeding kernels on one OpenCL device; running them is the engine's part."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnstretch.devices.engine.build import local_isa
+from nnstretch.devices.opencl import drivers
+from nnstretch.devices.opencl.routines.base import Traits
+from nnstretch.devices.routine import Launch
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.errors import BuildError, DeviceError
+from nnstretch.settings import atomic_write, cache_dir
+
+if TYPE_CHECKING:
+    import pyopencl
+
+KERNELS = Path(__file__).parent / "kernels"
+_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+_GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
+_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
+
+Defines = Sequence[tuple[str, int]]
+MemoryArgument = tuple["pyopencl.Buffer | None", int]
+"""A buffer and an offset into it in floats; (None, 0) for an absent operand."""
+
+
+def kernel_source(name: str) -> str:
+    """The text of a kernel file with its includes put in, so that it stands by itself."""
+    text = (KERNELS / name).read_text()
+    return _INCLUDE.sub(lambda match: kernel_source(match[1]), text)
+
+
+def sources_hash() -> str:
+    """Short hash of all kernel files."""
+    digest = hashlib.sha256()
+    for path in sorted(KERNELS.glob("*.cl")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def library_path() -> str:
+    """A shared library through which the engine finds the functions of OpenCL."""
+    drivers.import_pyopencl()
+    import pyopencl
+
+    return str(pyopencl._cl.__file__)  # noqa: SLF001 - the extension module links the ICD loader; it has no other name
+
+
+class OpenCLRuntime:
+    """One device with a context, an in-order queue and the programs built for it.
+
+    A device that lives on the CPU works on the cores of `spec`, a GPU ignores them. As the threads of a CPU driver are
+    shared by all runtimes of a process (see `drivers`), call `activate` before work is given to a runtime if there are
+    several with different cores; two such runtimes that work at the same time share the cores of the last one activated.
+
+    Attributes:
+        spec: the processor as written, with its cores.
+        info: what the device is.
+        traits: what routines need to know of it.
+        threads: CPU threads that work for it, 0 for a device of its own.
+        device, context, queue: pyopencl's objects.
+
+    Args:
+        spec: kind "opencl", the device's number and its cores (all usable ones if empty).
+        profile: whether the queue takes the times of commands, which makes each of them slower.
+        sources: texts of kernel files (as `kernel_source` gives them) to use instead of the installed ones.
+
+    Raises:
+        DeviceError: there is no such device, it does not work, or it has no memory left.
+    """
+
+    def __init__(
+        self, spec: ProcessorSpec, profile: bool = False, sources: Mapping[str, str] | None = None
+    ) -> None:
+        drivers.import_pyopencl()
+        import pyopencl as cl
+
+        self.spec = spec
+        self._cores = spec.cores or usable_cores()
+        self.device = drivers.find_device(spec.index, self._cores)
+        self.info = drivers.probe_device(spec.index)
+        if not self.info.usable:
+            raise DeviceError(f"OpenCL device {spec.index} ({self.info.name}) does not work: {self.info.why_not}")
+        self.threads = drivers.warn_if_short(self._cores) if self.info.on_cpu else 0
+        self.traits = _traits(self.info, self.threads)
+        self._sources = sources
+        self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
+        self._lock = threading.Lock()
+        properties = cl.command_queue_properties.PROFILING_ENABLE if profile else 0
+        try:
+            self.context = cl.Context([self.device])
+            self.queue = cl.CommandQueue(self.context, properties=properties)
+        except cl.Error as error:
+            raise self._failure("gave no queue", error) from error
+        self.activate()
+
+    def activate(self) -> None:
+        """Moves the driver's threads to this runtime's cores; cheap if they are there, nothing for a GPU."""
+        if self.info.on_cpu:
+            drivers.pin_workers(self._cores)
+
+    def program(self, source: str, defines: Defines) -> pyopencl.Program:
+        """The built program of kernel file `source` with macros `defines`; built once, and cached on disk.
+
+        Raises:
+            BuildError: it does not compile.
+            FileError: the cache cannot be written.
+        """
+        key = (source, tuple(defines))
+        with self._lock:
+            if key not in self._programs:
+                self._programs[key] = self._load(source, defines)
+            return self._programs[key]
+
+    def kernel(self, launch: Launch, name: str) -> pyopencl.Kernel:
+        """A kernel object of its own, whose arguments can be set once and kept.
+
+        Raises:
+            BuildError: the source does not compile or has no kernel `name`.
+        """
+        import pyopencl as cl
+
+        program = self.program(launch.source, launch.defines)
+        try:
+            return cl.Kernel(program, name)
+        except cl.Error as error:
+            raise BuildError(f"OpenCL source {launch.source} has no kernel {name!r} ({_first_line(error)})") from error
+
+    def set_arguments(
+        self, kernel: pyopencl.Kernel, memory: Sequence[MemoryArgument], parameters: Sequence[int]
+    ) -> None:
+        """Sets all arguments: reads, then writes as (buffer, offset in floats), then integer parameters.
+
+        Raises:
+            DeviceError: the driver refuses one.
+        """
+        import pyopencl as cl
+
+        words: list[pyopencl.Buffer | np.generic | None] = []
+        for buffer, offset in memory:
+            words += [buffer, np.int32(offset)]
+        words += [np.uint32(value & 0xFFFFFFFF) for value in parameters]
+        try:
+            kernel.set_args(*words)
+        except cl.Error as error:
+            raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
+
+    def buffer(self, size: int) -> pyopencl.Buffer:
+        """Memory of the device alone, of `size` bytes.
+
+        Raises:
+            DeviceError: there is not enough.
+        """
+        import pyopencl as cl
+
+        return self._allocate(cl.mem_flags.READ_WRITE, size, None)
+
+    def shared(self, host: np.ndarray) -> pyopencl.Buffer:
+        """Memory that the host sees as `host`, contiguous and 64-byte aligned, and which is kept alive.
+
+        On a device with unified memory it is the same memory, to be mapped and unmapped; else it is the device's copy, to be
+        written and read (`info.unified` says which).
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        import pyopencl as cl
+
+        if self.info.unified:
+            return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
+        return self._allocate(cl.mem_flags.READ_WRITE, host.nbytes, None)
+
+    def constant(self, values: np.ndarray) -> pyopencl.Buffer:
+        """Memory of the device that holds a copy of `values`, to be read only.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        import pyopencl as cl
+
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+        return self._allocate(flags, 0, np.ascontiguousarray(values))
+
+    def _allocate(self, flags: int, size: int, host: np.ndarray | None) -> pyopencl.Buffer:
+        import pyopencl as cl
+
+        wanted = host.nbytes if host is not None else size
+        try:
+            return cl.Buffer(self.context, flags, size, hostbuf=host)
+        except cl.Error as error:
+            raise self._failure(f"has no {wanted} bytes of memory", error) from error
+
+    def _failure(self, what: str, error: Exception) -> DeviceError:
+        return DeviceError(f"OpenCL device {self.spec.index} ({self.info.name}) {what}: {_first_line(error)}")
+
+    def _load(self, source: str, defines: Defines) -> pyopencl.Program:
+        text = self._sources[source] if self._sources is not None else kernel_source(source)
+        options = [*_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
+        if self.info.platform == drivers.POCL:
+            # PoCL caches by itself, for each work group size too, which a binary from it does not hold.
+            return self._build(source, text, options)
+        identity = (text, *options, self.info.platform, self.info.name, self.info.driver)
+        name = hashlib.sha256("\0".join(identity).encode()).hexdigest()
+        path = cache_dir() / "opencl" / f"{name}.bin"
+        return self._from_binary(path, options) or self._to_binary(path, self._build(source, text, options))
+
+    def _build(self, source: str, text: str, options: list[str]) -> pyopencl.Program:
+        import pyopencl as cl
+
+        program = cl.Program(self.context, text)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                return program.build(options, cache_dir=False)
+        except cl.Error as error:
+            raise BuildError(
+                f"OpenCL source {source} ({' '.join(options)}) does not compile on {self.info.name}: {_log_line(error)}"
+            ) from error
+
+    def _from_binary(self, path: Path, options: list[str]) -> pyopencl.Program | None:
+        import pyopencl as cl
+
+        if not path.exists():
+            return None
+        try:
+            return cl.Program(self.context, [self.device], [path.read_bytes()]).build(options, cache_dir=False)
+        except cl.Error:
+            return None  # damaged, or of another driver in spite of its name: built again and replaced
+
+    def _to_binary(self, path: Path, program: pyopencl.Program) -> pyopencl.Program:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(program.binaries[0])
+        return program
+
+
+def _traits(info: drivers.DeviceInfo, threads: int) -> Traits:
+    """The block is that of this machine's CPU engine, so that tensors cross processors unchanged."""
+    isa = local_isa()
+    if not info.on_cpu:
+        return Traits(isa.block, False, info.compute_units, max(_GPU_FLOATS // isa.block, 4))
+    # AVX-512 and NEON have 32 vector registers, older x86 16.
+    wide = isa.block == 16 or isa.name.startswith("aarch64")
+    return Traits(isa.block, True, threads, 32 if wide else 16)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _log_line(error: Exception) -> str:
+    """The first line of a build log that names an error, else the first line of the message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if re.search(r"\berror\b:?", line, re.IGNORECASE) and "clBuild" not in line), lines[0])

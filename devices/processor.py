@@ -1,0 +1,47 @@
+"""The contract of a processor: something that runs a sub-graph by itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from nnstretch.devices.routine import Layout, Routine
+from nnstretch.devices.spec import ProcessorSpec
+
+
+class Processor(ABC):
+    """A group of CPU cores, an OpenCL device, or the fallback engine.
+
+    Attributes:
+        spec: how it is written, with its cores.
+        dtypes: element types that its routines compute in.
+        blocked: its preferred blocked layout; all processors of one plan share it, so that data cross without a change.
+        memory: "host" if its kernels read and write host memory, else "opencl".
+        coherent: whether host and processor may write different bytes of one shared buffer at the same time (always so for
+            CPU cores and OpenCL devices that are the CPU; for others only with fine-grained shared memory).
+    """
+
+    spec: ProcessorSpec
+    dtypes: tuple[str, ...]
+    blocked: Layout
+    memory: str
+    coherent: bool = True
+
+    @property
+    def name(self) -> str:
+        """The processor as written, e.g. `cpu:0-1`."""
+        return str(self.spec)
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Identity for measurements: what must be equal for a measured latency to hold (model, cores in use, engine)."""
+
+    @property
+    @abstractmethod
+    def routines(self) -> Sequence[Routine]:
+        """Routines for layers, best guess first: the first that supports a layer is the untuned choice."""
+
+    @abstractmethod
+    def reorder(self) -> Routine:
+        """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`)."""

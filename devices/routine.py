@@ -1,0 +1,145 @@
+"""Routines: concrete implementations of layers, and what they tell the scheduler (SoftNeuro, section II).
+
+A routine says which layers it supports, by which parameters it can be tuned, which layouts it reads and writes, and what it
+becomes: a few kernel calls with prepared constants. It never runs anything itself; the engine does.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from nnstretch.graph.layer import Layer, TensorType
+
+Parameters = Mapping[str, int]
+"""Routine parameters, e.g. {"pixels": 14, "vectors": 2}."""
+
+NO_PARAMETERS: Parameters = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Memory layout of a tensor.
+
+    `block == 0` is the plain row-major layout of any rank ("NCHW"). `block == b > 0` is NCHW[b]c (NeoCPU, section 3.1): a
+    4-D tensor stored as N, ceil(C/b), H, W, b. The lanes that pad C to a multiple of b hold finite values of any kind:
+    readers must give them weight zero or drop them, writers must keep them finite.
+    """
+
+    block: int = 0
+
+    def __str__(self) -> str:
+        return f"NCHW{self.block}c" if self.block else "NCHW"
+
+    def storage_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the stored array for a tensor of logical `shape`."""
+        if not self.block:
+            return shape
+        n, c, h, w = shape
+        return n, -(-c // self.block), h, w, self.block
+
+    def bytes(self, tensor: TensorType) -> int:
+        """Bytes that a float32 tensor takes in this layout."""
+        return math.prod(self.storage_shape(tensor.shape)) * np.dtype(tensor.dtype).itemsize
+
+
+PLAIN = Layout(0)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Name of a routine: `processor:dtype/algorithm` (SoftNeuro), e.g. `cpu:float32/direct`."""
+
+    processor: str
+    dtype: str
+    algorithm: str
+
+    def __str__(self) -> str:
+        return f"{self.processor}:{self.dtype}/{self.algorithm}"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a kernel call reads or writes: the layer's input or output, a prepared constant, or workspace, by index."""
+
+    kind: Literal["input", "output", "constant", "workspace"]
+    index: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How OpenCL runs a kernel: source file in devices/opencl/kernels, macro definitions, global and local size."""
+
+    source: str
+    defines: tuple[tuple[str, int], ...]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One step: a kernel of the engine (or of OpenCL, then with `launch`) on operands, with integer parameters.
+
+    `reads` holds None where the kernel's optional operand is absent. Float parameters travel as the bits of a float32
+    (`nnstretch.graph.activation.float_bits`).
+    """
+
+    kernel: str
+    reads: tuple[Operand | None, ...]
+    writes: tuple[Operand, ...]
+    parameters: tuple[int, ...] = ()
+    launch: Launch | None = None
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What a routine makes of a layer: calls in order, prepared constants, and workspaces in bytes."""
+
+    calls: tuple[KernelCall, ...]
+    constants: tuple[np.ndarray, ...] = field(default=())
+    workspaces: tuple[int, ...] = ()
+
+
+class Routine(ABC):
+    """One way to compute layers on one kind of processor. Stateless and shareable."""
+
+    descriptor: Descriptor
+
+    @abstractmethod
+    def supports(self, layer: Layer) -> bool:
+        """Whether this routine computes `layer` correctly."""
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """Parameter settings worth measuring for a supported layer, the default (used untuned) first; never empty."""
+        return (NO_PARAMETERS,)
+
+    @abstractmethod
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Layouts wanted for the inputs in `layer.activations` (in that order) and given to the outputs."""
+
+    @abstractmethod
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """The calls that compute `layer`.
+
+        Operand "input" i is `layer.inputs[i]` (a run-time input, in the layout promised by `layouts`); weights go into
+        `constants`, already in the layout that the kernel reads.
+        """
+
+
+REORDER = "Reorder"
+
+
+def reorder_layer(tensor: TensorType, source: Layout, target: Layout) -> Layer:
+    """The adapt layer that changes the layout of `tensor` (a copy where `source == target`).
+
+    Operator "Reorder" with attributes `source` and `target`, the blocks of the two layouts. Lanes that pad the channels of
+    a blocked target are written as zero.
+    """
+    attributes = MappingProxyType({"source": source.block, "target": target.block})
+    return Layer(f"reorder_{source}_{target}", REORDER, (tensor,), (tensor,), attributes)

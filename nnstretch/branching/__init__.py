@@ -1,0 +1,1 @@
+"""Branching: networks of parallel branches fitted to processors (NN-Stretch)."""

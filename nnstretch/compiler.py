@@ -1,0 +1,107 @@
+"""From a model in any form to a session: the calls that the front door and the commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
+from nnstretch.errors import UsageError
+from nnstretch.frontends.resolve import load_model
+from nnstretch.graph.passes import optimize
+from nnstretch.scheduler.candidates import Progress
+from nnstretch.scheduler.planner import Compiled, make_plan
+from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.store import ProfileStore
+
+if TYPE_CHECKING:
+    from nnstretch.scheduler.prediction import ProfilePredictor
+
+
+@dataclass(frozen=True)
+class Processors:
+    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one."""
+
+    named: tuple[Processor, ...]
+    host: Processor
+
+
+def build_processors(text: str, threads: int | None = None) -> Processors:
+    """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
+
+    Raises:
+        UsageError: the specification is wrong.
+        DeviceError: a processor does not exist or does not work.
+    """
+    specs = parse_processors(text)
+    if threads is not None:
+        specs = _limit_threads(specs, threads)
+    named = tuple(_open(spec) for spec in specs)
+    hosts = [p for p in named if p.memory == "host"]
+    return Processors(named, hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=usable_cores())))
+
+
+def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:
+    first = next((i for i, s in enumerate(specs) if s.kind == "cpu"), None)
+    if threads < 1:
+        raise UsageError(f"threads is {threads}; it must be at least 1")
+    if first is None:
+        raise UsageError("threads limits a CPU's cores, but no CPU is among the processors")
+    return tuple(replace(s, cores=s.cores[:threads]) if i == first else s for i, s in enumerate(specs))
+
+
+def _open(spec: ProcessorSpec) -> Processor:
+    if spec.kind == "cpu":
+        from nnstretch.devices.cpu import CpuProcessor
+
+        return CpuProcessor(spec)
+    from nnstretch.devices.opencl import OpenCLProcessor
+
+    return OpenCLProcessor(spec)
+
+
+def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:
+    """The unoptimised graph of a path, zoo name, `module.py:factory`, torch module or onnx_ir model."""
+    if isinstance(model, ir.Model):
+        return model
+    if isinstance(model, str | Path):
+        return load_model(str(model), shapes)
+    from nnstretch.frontends.torch_module import export
+
+    if example_input is None:
+        raise UsageError("a torch module needs example_input, a tensor of the shape to compile for")
+    return export(model, example_input)
+
+
+def plan_model(
+    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+) -> Compiled:
+    """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them."""
+    costs = profiler(processors) if tune else None
+    return make_plan(optimize(model), processors.named, processors.host, costs, progress=progress)
+
+
+def profiler(processors: Processors) -> Profiler:
+    """Measured costs on processors, kept in the profile store of the cache directory."""
+    made = Profiler(ProfileStore(), processors.host)
+    made.watch(processors.named)
+    return made
+
+
+def compile_model(
+    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+) -> Session:
+    """A session for a graph on processors."""
+    return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
+
+
+def predictor(processors: Processors, progress: Progress | None = None) -> ProfilePredictor:
+    """Predicts latencies of designs on processors by measuring each distinct layer once."""
+    from nnstretch.scheduler.prediction import ProfilePredictor
+
+    return ProfilePredictor(processors.named, profiler(processors), progress)

@@ -1,0 +1,45 @@
+"""The errors that a caller of nnstretch can cause.
+
+Every one of them has a message of one line that says what was found, what was wanted and what to do next.
+The command line prints that line and exits with status 2; any other exception is a bug in nnstretch.
+"""
+
+
+class NNStretchError(Exception):
+    """Root of all errors that a caller can cause."""
+
+
+class UsageError(NNStretchError):
+    """An argument, option or specification that cannot be understood or fulfilled."""
+
+
+class ModelError(NNStretchError):
+    """A model that cannot be read, traced, exported or run."""
+
+
+class FeedError(NNStretchError):
+    """Inputs of a run that do not match the model: names, shapes or types."""
+
+
+class DesignError(NNStretchError):
+    """A branching that cannot be found, built or read."""
+
+
+class PackageError(NNStretchError):
+    """A package (.nns) or plan that is damaged, too new or inconsistent."""
+
+
+class DeviceError(NNStretchError):
+    """A processor that does not exist, does not work or was lost."""
+
+
+class BuildError(NNStretchError):
+    """A kernel or engine source that did not compile."""
+
+
+class FileError(NNStretchError):
+    """A file or directory that cannot be read or written (permission, full disk, missing)."""
+
+
+class MissingExtraError(NNStretchError):
+    """An optional package is needed and not installed; the message names the extra to install."""

@@ -1,0 +1,331 @@
+"""ONNX files, read with suspicion and written whole."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx_ir.passes import common
+
+from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.settings import atomic_write
+
+# Older operator sets are converted to this one: from here on the operators that the passes know take their
+# bounds, axes and pads as inputs, and Softmax works on one axis.
+OLDEST_OPSET = 13
+# A single shape that is given without the name of its input.
+UNNAMED = ""
+# Protocol buffers cannot hold more.
+_LARGEST_PROTO = 2**31 - 1
+
+
+class ModelWarning(UserWarning):
+    """Something about a model that runs but is probably not meant."""
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes as the command line states them: "x=1,3,224,224", or "1,3,224,224" for the only input.
+
+    Raises:
+        UsageError: a text of another form, or an input named twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, numbers = text.rpartition("=")
+        try:
+            shape = tuple(int(number) for number in numbers.split(",")) if numbers else ()
+        except ValueError:
+            shape = (0,)
+        if any(length < 1 for length in shape):
+            raise UsageError(
+                f"shape {text!r} is not understood; write --shape NAME=1,3,224,224 with whole numbers above 0"
+            )
+        if name in shapes:
+            raise UsageError(f"two shapes are given for input {name!r}; give one" if name else "two shapes lack a name")
+        shapes[name] = shape
+    return shapes
+
+
+def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> ir.Model:
+    """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
+
+    Args:
+        path: the file. Weights outside of it must lie in its folder.
+        shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
+
+    Raises:
+        FileError: the file or its external data is missing or cannot be read.
+        ModelError: it is no valid ONNX model, has dynamic dimensions without a shape, or operators that
+            nothing runs.
+
+    Warns:
+        ModelWarning: weights hold NaN.
+    """
+    path = Path(path)
+    proto = _read(path)
+    _check_external_data(proto, path)
+    _check(proto, path)
+    proto = _modernise(proto, path)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    common.RemoveInitializersFromInputsPass()(model)
+    fix_shapes(model, shapes or {})
+    _infer_shapes(model, path)
+    _check_operators(model, path)
+    _warn_of_nan(model, path)
+    return model
+
+
+def save(model: ir.Model, path: str | Path) -> None:
+    """Write a model that is not fused as a plain ONNX file, complete or not at all.
+
+    Raises:
+        FileError: the place cannot be written.
+        ModelError: the model is larger than one ONNX file can be (2 GiB).
+    """
+    proto = ir.to_proto(model)
+    if proto.ByteSize() > _LARGEST_PROTO:
+        raise ModelError(f"{path} would be larger than 2 GiB, more than an ONNX file can hold; use a smaller model")
+    with atomic_write(Path(path)) as file:
+        file.write(proto.SerializeToString())
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
+    if not content:
+        raise ModelError(f"{path} is empty; an ONNX file was wanted")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError as error:
+        raise ModelError(
+            f"{path} is not an ONNX file, or it is truncated ({len(content)} bytes); export or copy it again"
+        ) from error
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError(f"{path} is not an ONNX file, or it is truncated: it holds no graph; export or copy it again")
+    return proto
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _check(proto: onnx.ModelProto, path: Path) -> None:
+    try:
+        # It gets the path because a model in memory may be too large for it, or have its weights elsewhere.
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
+    if not proto.graph.output:
+        raise ModelError(f"{path} has no outputs, so there is nothing to compute; export it again")
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """All tensors of a graph and its subgraphs."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
+
+
+def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Weights in other files must be there, complete, and in the folder of the model."""
+    folder = path.resolve().parent
+    for tensor in _tensors(proto.graph):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        place = (folder / location).resolve()
+        if not location or not place.is_relative_to(folder):
+            raise ModelError(
+                f"{path} wants the data of {tensor.name!r} from {location!r}, outside of its folder; "
+                "save the model with its data beside it"
+            )
+        try:
+            size = place.stat().st_size
+        except OSError as error:
+            raise FileError(
+                f"{path} keeps the data of {tensor.name!r} in {place}: {error.strerror}; copy that file too"
+            ) from error
+        try:
+            end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
+        except ValueError as error:
+            raise ModelError(
+                f"{path} has no numbers for the place of {tensor.name!r} in {location}; export it again"
+            ) from error
+        if end > size:
+            raise ModelError(
+                f"{place} has {size} bytes, {path} wants {end} for {tensor.name!r}; it is truncated, copy it again"
+            )
+
+
+def _modernise(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    version = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    if version >= OLDEST_OPSET:
+        return proto
+    try:
+        return onnx.version_converter.convert_version(proto, OLDEST_OPSET)
+    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
+        raise ModelError(
+            f"{path} uses operator set {version} and cannot be converted to {OLDEST_OPSET} "
+            f"({_first_line(error)}); export it again"
+        ) from error
+
+
+def fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Give the inputs of `model` these shapes; if that changes any, forget the shapes of what is computed.
+
+    Raises:
+        ModelError: an input stays dynamic, or a shape contradicts the model or names no input.
+    """
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    if UNNAMED in shapes and UNNAMED not in inputs:
+        dynamic = [name for name, value in inputs.items() if value.shape is None or not value.shape.is_static()]
+        wanted = dynamic if len(dynamic) == 1 else list(inputs)
+        if len(wanted) != 1:
+            raise ModelError(
+                f"a shape is given without a name, but the inputs are {_listing(inputs)}; write NAME=1,3,224,224"
+            )
+        shapes = {
+            **{name: shape for name, shape in shapes.items() if name != UNNAMED},
+            wanted[0]: shapes[UNNAMED],
+        }
+    for name in shapes:
+        if name not in inputs:
+            raise ModelError(f"a shape is given for {name!r}, but the inputs are {_listing(inputs)}")
+    changed = False
+    for name, value in inputs.items():
+        changed |= _fix_shape(name, value, shapes.get(name))
+    if changed:
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            for output in node.outputs:
+                output.shape = None
+
+
+def _listing(names: Mapping[str, object]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> bool:
+    """Set or check one input's shape; whether it changed."""
+    current = value.shape
+    if shape is None:
+        if current is not None and current.is_static():
+            return False
+        found = "unknown shape" if current is None else f"dynamic shape [{','.join(map(_dimension, current))}]"
+        example = "1,3,224,224" if current is None else ",".join(map(str, _example(current)))
+        raise ModelError(f"input {name!r} has {found}; give --shape {name}={example}")
+    fits = current is None or (
+        len(current) == len(shape)
+        and all(not isinstance(old, int) or old == new for old, new in zip(current, shape, strict=True))
+    )
+    if not fits:
+        assert current is not None
+        raise ModelError(
+            f"input {name!r} has the shape [{','.join(map(_dimension, current))}], "
+            f"which {','.join(map(str, shape))} contradicts; change only its dynamic dimensions"
+        )
+    changed = current is None or not current.is_static()
+    value.shape = ir.Shape(shape)
+    return changed
+
+
+def _dimension(dimension: int | ir.SymbolicDim) -> str:
+    return str(dimension) if isinstance(dimension, int) else str(dimension.value or "?")
+
+
+def _example(shape: ir.Shape) -> list[int]:
+    """A likely static shape: one image of 224 x 224 with three channels."""
+    usual = (1, 3, 224, 224) if len(shape) == 4 else (1,) * len(shape)
+    return [old if isinstance(old, int) else new for old, new in zip(shape, usual, strict=True)]
+
+
+def _infer_shapes(model: ir.Model, path: Path) -> None:
+    # The pass says only by a log record that inference failed.
+    logger = logging.getLogger("onnx_ir.passes.common.shape_inference")
+    records = _Records()
+    logger.addFilter(records)
+    try:
+        common.ShapeInferencePass(check_type=True, strict_mode=True, data_prop=True)(model)
+    finally:
+        logger.removeFilter(records)
+    for reason in records.reasons:
+        raise ModelError(f"{path}: the shapes do not fit together: {reason}; check --shape or export it again")
+
+
+class _Records(logging.Filter):
+    """Keeps the log records of failed shape inference to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.reasons.append(_first_line(record.exc_info[1]))
+            return False
+        return True
+
+
+def _check_operators(model: ir.Model, path: Path) -> None:
+    """Operators that are not ONNX's own must be known to ONNX Runtime."""
+    known = {("", schema.name) for schema in onnx.defs.get_all_schemas()}
+    known.update((identifier[0], identifier[1]) for identifier in model.functions)
+    foreign = {
+        (node.domain, node.op_type)
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if ("" if node.domain == "ai.onnx" else node.domain, node.op_type) not in known
+    }
+    if not foreign:
+        return
+    names = ", ".join(f"{domain or 'ai.onnx'}.{op_type}" for domain, op_type in sorted(foreign))
+    try:
+        import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+    except ImportError as error:
+        raise ModelError(f"{path} uses {names}, which only ONNX Runtime can run; pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except (
+        state.Fail,
+        state.InvalidGraph,
+        state.NotImplemented,
+        state.InvalidArgument,
+        state.RuntimeException,
+    ) as error:
+        raise ModelError(
+            f"{path} uses {names}, which neither nnstretch nor ONNX Runtime knows; export it without"
+        ) from error
+
+
+def _warn_of_nan(model: ir.Model, path: Path) -> None:
+    damaged = []
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype.is_floating_point() and np.isnan(tensor.numpy()).any():
+            damaged.append(name)
+    if damaged:
+        others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
+        warnings.warn(
+            f"{path}: weight {damaged[0]!r}{others} holds NaN, so outputs will too; train or export it again",
+            ModelWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,132 @@
+"""Torch modules, exported to ONNX. Nothing else on the way in imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes import common
+from onnxscript.optimizer import fold_constants_ir
+from torch import nn
+
+from nnstretch.errors import ModelError
+from nnstretch.graph.module_path import MODULE_PATH, module_path
+
+OPSET_VERSION = 20
+# What the exporter notes at nodes, source lines and file paths of this machine among it; only the path of the
+# module is of use later.
+_EXPORTER_NOTES = ("pkg.", "namespace")
+# Elements: constants up to this size are computed at export; larger ones would make the file larger.
+_LARGEST_CONSTANT = 1024
+
+
+def export(
+    module: nn.Module,
+    example_input: torch.Tensor | tuple[torch.Tensor, ...],
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> ir.Model:
+    """`module` in evaluation mode as an ONNX graph that nothing is fused in.
+
+    Nodes carry the path of the torch module they came from (`nnstretch.graph.module_path`). Weights are those
+    of `module`: changing them in place afterwards changes the graph.
+
+    Args:
+        module: what to export; its training flags are as before afterwards.
+        example_input: what it is called with. The shapes become those of the graph's inputs.
+        input_names: by default the names of the arguments of `forward`.
+        output_names: by default names that the exporter makes.
+
+    Raises:
+        ModelError: torch cannot trace or export the module.
+    """
+    arguments = example_input if isinstance(example_input, tuple) else (example_input,)
+    with _evaluation_mode(module), _quiet():
+        try:
+            program = torch.onnx.export(
+                module,
+                arguments,
+                dynamo=True,
+                opset_version=OPSET_VERSION,
+                # It would fold batch normalisations too, and lose which module a convolution came from.
+                optimize=False,
+                verbose=False,
+                input_names=input_names,
+                output_names=output_names,
+            )
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"{type(module).__name__} cannot be exported to ONNX: {_cause(error)}; "
+                "make its forward traceable by torch.export"
+            ) from error
+    assert program is not None
+    model = program.model
+    fold_constants_ir(model, onnx_shape_inference=True, output_size_limit=_LARGEST_CONSTANT)
+    common.RemoveUnusedNodesPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    _annotate(model)
+    return model
+
+
+@contextlib.contextmanager
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """All of `module` in evaluation mode, and each part back in its own mode afterwards."""
+    flags = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in flags:
+            part.training = training
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No output, warnings and log records of the exporter."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _cause(error: BaseException) -> str:
+    """First line of the innermost exception, which says what the module did."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _annotate(model: ir.Model) -> None:
+    """Keep of the exporter's notes only the module path, and name nodes after it."""
+    taken: set[str] = set()
+    for node in model.graph:
+        path = module_path(node)
+        for key in [key for key in node.metadata_props if key.startswith(_EXPORTER_NOTES)]:
+            del node.metadata_props[key]
+        node.metadata_props[MODULE_PATH] = path
+        title = f"{path}/{node.op_type}" if path else node.op_type
+        name, count = title, 1
+        while name in taken:
+            count += 1
+            name = f"{title}_{count}"
+        taken.add(name)
+        node.name = name
+    for value in ir.convenience.create_value_mapping(model.graph).values():
+        for key in [key for key in value.metadata_props if key.startswith(_EXPORTER_NOTES)]:
+            del value.metadata_props[key]

@@ -1,0 +1,153 @@
+"""Layers: what one node of a fused graph computes, as routines and the scheduler see it.
+
+After the passes of `nnstretch.graph.passes` a node is either of domain `nnstretch` and one of the operators below, or still
+a plain ONNX operator, which only the fallback (ONNX Runtime) can run.
+
+============  ====================================================  ======================================================
+operator      inputs (shapes; [c] = constant, [o] = optional)       attributes beside `activation`
+============  ====================================================  ======================================================
+Conv          x N,C,H,W; weight O,C/g,KH,KW [c]; bias O [c][o];     strides (h,w); pads (top,left,bottom,right);
+              residual like the output [o] (added before the        dilations (h,w); groups
+              activation)
+Dense         x N,K; weight M,K [c]; bias M [c][o]; residual N,M[o]
+MaxPool       x N,C,H,W                                             kernel (h,w); strides; pads; dilations
+AveragePool   x N,C,H,W                                             kernel; strides; pads; count_include_pad (0/1)
+GlobalPool    x N,C,H,W -> N,C,1,1                                  mode: "average" | "max"
+Activation    x any shape
+Add Sub Mul   x any shape; y the same shape, or N,C,1,1 for a
+              4-D x, or one that broadcasts to 1,C,1,1 or is a
+              scalar (then usually [c])
+Affine        x N,C,H,W; scale C [c]; shift C [c]: x*scale+shift
+Concat        x0, x1, …                                             axis (>= 0)
+Softmax       x any shape                                           axis (>= 0)
+Resize        x N,C,H,W -> N,C,OH,OW                                mode: "nearest" | "linear"; coordinates: "half_pixel" |
+                                                                    "asymmetric" | "align_corners" | "pytorch_half_pixel";
+                                                                    nearest: "floor" | "round_prefer_floor" | …;
+                                                                    scales (h,w)
+Reshape       x any shape (row-major order kept: Flatten,
+              Squeeze, Unsqueeze, Reshape)
+============  ====================================================  ======================================================
+
+Ceil mode and auto_pad are resolved to explicit shapes and pads: the output's shape is in the layer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from nnstretch.graph.activation import NO_ACTIVATION, Activation
+
+DOMAIN = "nnstretch"
+OPERATORS = (
+    "Conv",
+    "Dense",
+    "MaxPool",
+    "AveragePool",
+    "GlobalPool",
+    "Activation",
+    "Add",
+    "Sub",
+    "Mul",
+    "Affine",
+    "Concat",
+    "Softmax",
+    "Resize",
+    "Reshape",
+)
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Static shape (outermost dimension first) and element type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One fused operator with everything that is known of it before it runs.
+
+    Attributes:
+        name: unique in the graph, for people.
+        op: one of OPERATORS, or "onnx:<operator>" for what only the fallback runs.
+        inputs: types of the inputs in the order of the table above; None where an optional one is absent.
+        outputs: types of the outputs.
+        attributes: integers, floats, strings and tuples of them, as in the table above.
+        activation: applied to the result, last.
+        constants: input index -> value, for inputs known before the run (weights).
+    """
+
+    name: str
+    op: str
+    inputs: tuple[TensorType | None, ...]
+    outputs: tuple[TensorType, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
+    activation: Activation = NO_ACTIVATION
+    constants: Mapping[int, np.ndarray] = field(default_factory=lambda: MappingProxyType({}))
+
+    def ints(self, name: str) -> tuple[int, ...]:
+        """The attribute `name`, which is a tuple of integers."""
+        value = self.attributes[name]
+        assert isinstance(value, tuple)
+        return tuple(int(v) for v in value)
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is present."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def type_of(self, index: int) -> TensorType:
+        """Type of input `index`, which must be present."""
+        found = self.inputs[index]
+        assert found is not None
+        return found
+
+    @property
+    def activations(self) -> tuple[int, ...]:
+        """Indices of the inputs that are computed at run time, in order."""
+        return tuple(i for i, t in enumerate(self.inputs) if t is not None and i not in self.constants)
+
+    @property
+    def workload(self) -> str:
+        """Tuning key: layers with equal workloads cost the same, so one is profiled (ACLTuner, task de-duplication).
+
+        Holds operator, types, attributes, fusion and which inputs are constant, but neither names nor weights' values.
+        """
+        description = {
+            "op": self.op,
+            "inputs": [str(t) if t else None for t in self.inputs],
+            "constants": sorted(self.constants),
+            "outputs": [str(t) for t in self.outputs],
+            "attributes": {k: self.attributes[k] for k in sorted(self.attributes)},
+            "activation": str(self.activation),
+        }
+        return json.dumps(description, separators=(",", ":"))
+
+    @property
+    def workload_id(self) -> str:
+        """Short hash of the workload."""
+        return hashlib.sha256(self.workload.encode()).hexdigest()[:16]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of convolutions and dense layers, 0 for the others (the convention of the papers)."""
+        if self.op not in ("Conv", "Dense"):
+            return 0
+        weight = self.type_of(1)
+        return self.outputs[0].elements * math.prod(weight.shape[1:])

@@ -1,0 +1,68 @@
+"""The passes that turn an ONNX graph into a graph of fused layers (see `nnstretch.graph.layer`)."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from nnstretch.graph.layer import DOMAIN
+from nnstretch.graph.passes.activations import lower_activation
+from nnstretch.graph.passes.affine import fold_affine, lower_batch_normalization, shape_affine
+from nnstretch.graph.passes.constants import FoldConstants
+from nnstretch.graph.passes.convolution import lower_convolution
+from nnstretch.graph.passes.dense import lower_dense
+from nnstretch.graph.passes.elementwise import lower_elementwise
+from nnstretch.graph.passes.fusion import fuse_layer
+from nnstretch.graph.passes.joining import lower_concat, lower_softmax
+from nnstretch.graph.passes.no_ops import remove_no_op
+from nnstretch.graph.passes.outputs import KeepOutputs
+from nnstretch.graph.passes.padding import fold_pad
+from nnstretch.graph.passes.pooling import lower_pooling
+from nnstretch.graph.passes.reshaping import lower_reshape, merge_reshapes
+from nnstretch.graph.passes.resizing import lower_resize
+from nnstretch.graph.passes.rewriting import EachNode
+
+__all__ = ["optimize", "pipeline"]
+
+
+def pipeline() -> tuple[ir.passes.PassBase, ...]:
+    """All passes in the order in which they run."""
+    return (
+        common.OutputFixPass(),
+        FoldConstants(),
+        EachNode(remove_no_op),
+        common.CommonSubexpressionEliminationPass(),
+        # ONNX operators become canonical ones.
+        EachNode(lower_activation),
+        common.RemoveUnusedNodesPass(),
+        EachNode(lower_convolution),
+        EachNode(lower_dense),
+        EachNode(lower_pooling),
+        EachNode(lower_batch_normalization),
+        EachNode(lower_elementwise),
+        EachNode(lower_concat),
+        EachNode(lower_softmax),
+        EachNode(lower_resize),
+        EachNode(lower_reshape),
+        # Canonical operators are merged.
+        EachNode(fold_pad),
+        EachNode(fold_affine),
+        EachNode(fuse_layer),
+        EachNode(shape_affine),
+        EachNode(merge_reshapes),
+        KeepOutputs(),
+        common.RemoveUnusedNodesPass(),
+        common.TopologicalSortPass(),
+        common.NameFixPass(),
+    )
+
+
+def optimize(model: ir.Model) -> ir.Model:
+    """A copy of `model` whose nodes are fused layers wherever the operator table has one for them.
+
+    `model` stays as it is and shares its tensors. Inputs and outputs keep names, order and types.
+    """
+    result = model.clone()
+    ir.passes.Sequential(*pipeline())(result)
+    result.graph.opset_imports[DOMAIN] = 1
+    return result

@@ -1,0 +1,61 @@
+"""A slow, plain interpreter of fused graphs: every layer alone, as its expansion, in ONNX Runtime.
+
+What runs fast is checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Layer
+from nnstretch.graph.layers import graph_outputs, layers
+
+# A range below this counts as this: outputs that are all but equal are compared absolutely.
+_SMALLEST_RANGE = 1e-3
+
+
+def run_proto(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Outputs of a standard model from ONNX Runtime, on one thread and without graph optimisations."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feeds)))
+
+
+def run_layer(layer: Layer, *inputs: np.ndarray) -> list[np.ndarray]:
+    """Outputs of one layer for its run-time inputs (`layer.activations`)."""
+    return run_proto(expand(layer), {f"x{position}": array for position, array in enumerate(inputs)})
+
+
+def run_layers(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Outputs of a fused graph, layer by layer; asserts that each computes the types it promises."""
+    values = dict(feeds)
+    for node in layers(model):
+        layer = node.layer
+        results = run_layer(layer, *(values[str(node.inputs[index])] for index in layer.activations))
+        for name, kind, result in zip(node.outputs, layer.outputs, results, strict=True):
+            assert (result.shape, str(result.dtype)) == (kind.shape, kind.dtype), f"{layer.name} ({layer.op})"
+            values[name] = result
+    return [values[name] for name, _ in graph_outputs(model)]
+
+
+def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
+    """Largest difference as a share of the reference's range; infinite if only one is not finite."""
+    if not result.size:
+        return 0.0
+    got, wanted = result.astype(np.float64), reference.astype(np.float64)
+    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(got - wanted))
+    finite = wanted[np.isfinite(wanted)]
+    scale = max(float(np.ptp(finite)) if finite.size else 0.0, _SMALLEST_RANGE)
+    worst = float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max())
+    return worst / scale

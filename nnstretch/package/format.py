@@ -1,0 +1,148 @@
+"""The package file: a ZIP archive whose entries are stored uncompressed, so that weights can be mapped from it.
+
+    nnstretch.json      format version, entries with sizes and SHA-256, free-form metadata
+    plan.json           the plan (nnstretch.scheduler.plan)
+    constants.bin       prepared weights; starts at a multiple of 4096 bytes
+    opencl/NAME.cl      sources of the OpenCL kernels that the plan launches
+    onnx/N.onnx         models of the layers that the fallback engine runs, in the order of `nnstretch.json`'s "models"
+
+Everything read is data: no entry is ever executed, unpickled or unpacked to disk, and no size is believed before it was
+compared with the file's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnstretch.errors import FileError, PackageError
+from nnstretch.settings import atomic_write
+
+FORMAT_VERSION = 1
+_MANIFEST = "nnstretch.json"
+_PAGE = 4096
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """The contents of a package.
+
+    Attributes:
+        plan: JSON text of the plan.
+        constants: bytes of the prepared weights; read-only and mapped from the file when read from one.
+        sources: OpenCL source name -> text.
+        models: fallback step name -> serialised ONNX model.
+        metadata: free-form JSON object (model name, MACs, how it was tuned).
+    """
+
+    plan: str
+    constants: np.ndarray
+    sources: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, bytes] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_package(path: Path) -> bool:
+    """Whether the file at `path` starts like a package."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+def write_package(package: Package, path: Path) -> None:
+    """Writes `package` to `path`, complete or not at all.
+
+    Raises:
+        FileError: the place is not writable or the disk is full.
+    """
+    entries: dict[str, bytes | memoryview] = {
+        "plan.json": package.plan.encode(),
+        "constants.bin": memoryview(np.ascontiguousarray(package.constants)).cast("B"),
+    }
+    entries |= {f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()}
+    entries |= {f"onnx/{i}.onnx": model for i, model in enumerate(package.models.values())}
+    manifest = {
+        "format": FORMAT_VERSION,
+        "entries": {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in entries.items()},
+        "models": list(package.models),
+        "metadata": dict(package.metadata),
+    }
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_entry(_MANIFEST), json.dumps(manifest, indent=1))
+        for name, data in entries.items():
+            info = _entry(name)
+            if name == "constants.bin":
+                info.extra = _padding(file.tell() + _LOCAL_HEADER.size + len(name))
+            archive.writestr(info, data)
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """An archive entry with a fixed date, so that equal packages are equal files."""
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    info.external_attr = 0o644 << 16
+    return info
+
+
+def _padding(start: int) -> bytes:
+    """An extra field that moves an entry's data from `start` to the next page. Its id (0xD935) is that of Android's zipalign."""
+    size = -(start + 4) % _PAGE
+    return struct.pack("<HH", 0xD935, size) + bytes(size)
+
+
+def read_package(path: Path) -> Package:
+    """Reads and verifies a package; its constants are mapped, not copied.
+
+    Raises:
+        FileError: no such file, or not readable.
+        PackageError: not a package, of a newer format, damaged, or incomplete.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            return _read(archive, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), path)
+    except OSError as error:
+        raise FileError(f"cannot read package {path}: {error.strerror}") from error
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, NotImplementedError, struct.error) as error:
+        raise PackageError(f"{path} is not a whole nnstretch package ({error}); compile the model again") from error
+
+
+def _read(archive: zipfile.ZipFile, content: mmap.mmap, path: Path) -> Package:
+    manifest = json.loads(bytes(_slice(archive, content, _MANIFEST)))
+    version = manifest["format"]
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise PackageError(f"{path} has package format {version}, this nnstretch reads up to {FORMAT_VERSION}; upgrade it")
+    data: dict[str, memoryview] = {}
+    for name, entry in manifest["entries"].items():
+        data[name] = _slice(archive, content, name)
+        if len(data[name]) != entry["bytes"] or hashlib.sha256(data[name]).hexdigest() != entry["sha256"]:
+            raise PackageError(f"{path} is damaged: checksum of {name} does not match; copy or compile it again")
+    return Package(
+        plan=bytes(data["plan.json"]).decode(),
+        constants=np.frombuffer(data["constants.bin"], dtype=np.uint8),
+        sources={n[7:-3]: bytes(d).decode() for n, d in data.items() if n.startswith("opencl/")},
+        models={name: bytes(data[f"onnx/{i}.onnx"]) for i, name in enumerate(manifest["models"])},
+        metadata=dict(manifest["metadata"]),
+    )
+
+
+def _slice(archive: zipfile.ZipFile, content: mmap.mmap, name: str) -> memoryview:
+    """The stored bytes of an entry, inside the mapped file."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"entry {name} is compressed")
+    header = _LOCAL_HEADER.unpack_from(content, info.header_offset)
+    start = info.header_offset + _LOCAL_HEADER.size + header[9] + header[10]
+    if header[0] != b"PK\x03\x04" or start + info.file_size > len(content):
+        raise ValueError(f"entry {name} reaches beyond the file")
+    return memoryview(content)[start : start + info.file_size]

@@ -1,0 +1,164 @@
+"""Blocks that the families share. Every tensor is a float ``NCHW`` image batch unless said otherwise.
+
+All blocks are built from ``torch.nn`` modules alone (no functional calls besides ``+`` and ``torch.cat``), so
+that ``torch.fx`` and ``torch.export`` see every layer under a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Activation = Callable[[], nn.Module]
+
+
+class Chain(nn.Module):
+    """A network that is a chain: ``stem``, then ``stages``, then ``head``.
+
+    ``stages`` is an ``nn.Sequential`` of stages, a stage an ``nn.Sequential`` of blocks. All blocks of a
+    stage write the same resolution; only its first block, which may be a pool, reads another one.
+    """
+
+    def __init__(self, stem: nn.Sequential, stages: Iterable[nn.Sequential], head: nn.Sequential) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.Sequential(*stages)
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``N x channels x H x W`` images to ``N x classes`` logits."""
+        logits: Tensor = self.head(self.stages(self.stem(x)))
+        return logits
+
+
+class Residual(nn.Module):
+    """``activation(body(x) + shortcut(x))``; both paths write the same shape."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module, activation: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``N x channels x H x W`` to the shape that both paths write."""
+        y: Tensor = self.activation(self.body(x) + self.shortcut(x))
+        return y
+
+
+class Parallel(nn.Module):
+    """Paths that read the same tensor and whose outputs are concatenated along the channels, in order."""
+
+    def __init__(self, *paths: nn.Module) -> None:
+        super().__init__()
+        self.paths = nn.ModuleList(paths)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``N x channels x H x W`` to the channels of all paths at the resolution that they share."""
+        return torch.cat([path(x) for path in self.paths], dim=1)
+
+
+def conv_bn(
+    in_channels: int,
+    out_channels: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+    activation: Activation | None = nn.ReLU,
+    eps: float = 1e-5,
+) -> nn.Sequential:
+    """A convolution without bias, padded by ``kernel // 2``, its batch norm, and its activation if any."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(out_channels, eps=eps),
+    ]
+    if activation is not None:
+        layers.append(activation())
+    return nn.Sequential(*layers)
+
+
+def conv_relu(
+    in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0
+) -> nn.Sequential:
+    """A convolution with bias and its ReLU, for the families from before batch norm."""
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, kernel, stride, padding), nn.ReLU())
+
+
+def imagenet_stem(in_channels: int, out_channels: int, *, small_images: bool) -> nn.Sequential:
+    """The stem of ResNet and DenseNet: 7x7/2 and a 3x3/2 max pool; for small images 3x3/2 alone."""
+    if small_images:
+        return nn.Sequential(*conv_bn(in_channels, out_channels, 3, stride=2))
+    return nn.Sequential(
+        *conv_bn(in_channels, out_channels, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1)
+    )
+
+
+def classifier(channels: int, num_classes: int, *, dropout: float = 0.0) -> list[nn.Module]:
+    """The layers from an ``N x channels x H x W`` tensor to ``N x num_classes`` logits."""
+    drop: list[nn.Module] = [nn.Dropout(dropout)] if dropout > 0 else []
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *drop, nn.Linear(channels, num_classes)]
+
+
+def with_shortcut(body: nn.Sequential, in_channels: int, out_channels: int, stride: int) -> Residual:
+    """``body`` with ReLU after the addition; the shortcut is a 1x1 projection where the shape changes."""
+    same = stride == 1 and in_channels == out_channels
+    shortcut = (
+        nn.Identity() if same else conv_bn(in_channels, out_channels, 1, stride=stride, activation=None)
+    )
+    return Residual(body, shortcut, nn.ReLU())
+
+
+def bottleneck(in_channels: int, out_channels: int, stride: int, *, inner: int, groups: int = 1) -> Residual:
+    """1x1, 3x3 (which carries the stride), 1x1, with a shortcut: the block of ResNet-50 and of RegNetX."""
+    body = nn.Sequential(
+        conv_bn(in_channels, inner, 1),
+        conv_bn(inner, inner, 3, stride=stride, groups=groups),
+        conv_bn(inner, out_channels, 1, activation=None),
+    )
+    return with_shortcut(body, in_channels, out_channels, stride)
+
+
+@dataclass(frozen=True)
+class InvertedRow:
+    """One row of a MobileNetV2-like table: ``repeats`` blocks, of which the first has ``stride``."""
+
+    expansion: int
+    width: int
+    repeats: int
+    stride: int
+    kernel: int = 3
+
+
+def inverted_bottleneck(
+    in_channels: int, row: InvertedRow, stride: int, *, eps: float = 1e-5
+) -> nn.Sequential | Residual:
+    """1x1 expansion (left out at expansion 1), depthwise, linear 1x1; a residual where the shape is kept."""
+    inner = in_channels * row.expansion
+    expand = [] if row.expansion == 1 else [conv_bn(in_channels, inner, 1, activation=nn.ReLU6, eps=eps)]
+    body = nn.Sequential(
+        *expand,
+        conv_bn(inner, inner, row.kernel, stride=stride, groups=inner, activation=nn.ReLU6, eps=eps),
+        conv_bn(inner, row.width, 1, activation=None, eps=eps),
+    )
+    if stride == 1 and in_channels == row.width:
+        return Residual(body, nn.Identity(), nn.Identity())
+    return body
+
+
+def inverted_stages(
+    in_channels: int, rows: Iterable[InvertedRow], *, eps: float = 1e-5
+) -> list[nn.Sequential]:
+    """The stages of a MobileNetV2-like table; rows of one resolution make one stage."""
+    stages: list[list[nn.Module]] = []
+    for row in rows:
+        if row.stride > 1 or not stages:
+            stages.append([])
+        for index in range(row.repeats):
+            stride = row.stride if index == 0 else 1
+            stages[-1].append(inverted_bottleneck(in_channels, row, stride, eps=eps))
+            in_channels = row.width
+    return [nn.Sequential(*blocks) for blocks in stages]

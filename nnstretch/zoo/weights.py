@@ -1,0 +1,94 @@
+"""Weights for networks that nobody trained yet.
+
+With careless random weights the activations of a deep network vanish or stop to depend on the input, and then
+any two implementations of it agree. The weights made here keep every layer's activations alive.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from nnstretch.zoo.blocks import Residual
+
+_CALIBRATION_BATCH = 4
+_CALIBRATION_SIZE = 64
+_RESIDUAL_STRENGTH = 0.4
+
+
+def _fill_fresh(layer: nn.Module, generator: torch.Generator | None) -> None:
+    """Kaiming weights (fan-in, ReLU), zero biases, identity batch norm: what a training starts from."""
+    if isinstance(layer, (nn.Conv2d, nn.Linear)):
+        fan_in = layer.weight[0].numel()
+        nn.init.normal_(layer.weight, std=math.sqrt(2.0 / fan_in), generator=generator)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    elif isinstance(layer, nn.BatchNorm2d):
+        layer.reset_parameters()
+
+
+def _fill_biases(layer: nn.Module, generator: torch.Generator) -> None:
+    """Scales and shifts as a training would leave them: near to, but nowhere at, one and zero."""
+    if isinstance(layer, (nn.Conv2d, nn.Linear)) and layer.bias is not None:
+        nn.init.normal_(layer.bias, std=0.1, generator=generator)
+    elif isinstance(layer, nn.BatchNorm2d):
+        nn.init.uniform_(layer.weight, 0.8, 1.2, generator=generator)
+        nn.init.normal_(layer.bias, std=0.1, generator=generator)
+
+
+def _damp_residuals(network: nn.Module) -> None:
+    """Let every residual body add little to its shortcut, as training does.
+
+    Bodies of full strength make a deep random network chaotic: rounding errors of its input come out a
+    hundred times larger, and no tolerance can tell them from mistakes.
+    """
+    for block in network.modules():
+        if isinstance(block, Residual):
+            closing = [layer for layer in block.body.modules() if isinstance(layer, nn.BatchNorm2d)][-1]
+            with torch.no_grad():
+                closing.weight.mul_(_RESIDUAL_STRENGTH)
+
+
+def _calibrate(network: nn.Module, in_channels: int, generator: torch.Generator) -> None:
+    """Set the statistics of every batch norm to those of its input on a few images of noise.
+
+    Runs in float64, so that the rounded statistics do not depend on the number of threads or the machine.
+    """
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    if not norms:
+        return
+    images = torch.randn(
+        (_CALIBRATION_BATCH, in_channels, _CALIBRATION_SIZE, _CALIBRATION_SIZE),
+        generator=generator,
+        dtype=torch.float64,
+    )
+    momenta = [norm.momentum for norm in norms]
+    network.double().eval()
+    for norm in norms:
+        norm.momentum = 1.0  # the statistics become those of this one batch
+        norm.train()
+    with torch.no_grad():
+        network(images)
+    network.float().eval()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
+
+
+def initialise(network: nn.Module, in_channels: int, seed: int | None) -> None:
+    """Fill all weights of ``network`` in place, on the CPU, in float32.
+
+    With a ``seed`` they are as if trained: Kaiming weights, mildly random scales, shifts and biases, and
+    batch-norm statistics measured on noise; the same seed gives the same weights and leaves torch's global
+    generator alone. With ``None`` they are what a training starts from, drawn from torch's global generator.
+    """
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    for layer in network.modules():
+        _fill_fresh(layer, generator)
+    if generator is not None:
+        for layer in network.modules():
+            _fill_biases(layer, generator)
+        _damp_residuals(network)
+        _calibrate(network, in_channels, generator)

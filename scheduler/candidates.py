@@ -1,0 +1,189 @@
+"""Choices of every unit, and the selection problem they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
+from nnstretch.errors import DesignError, ModelError
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.draft import Choice, is_view, joinable
+from nnstretch.scheduler.plan import PlanLane
+from nnstretch.scheduler.problem import Costs, Problem
+from nnstretch.scheduler.units import Unit, UnitGraph
+
+
+@dataclass(frozen=True)
+class LanePool:
+    """The lanes of a plan and the processor behind each (lane 0 always has one that can change layouts on the host).
+
+    `lane_of[i]` is the lane of the i-th processor that the caller named.
+    """
+
+    lanes: tuple[PlanLane, ...]
+    processors: tuple[Processor, ...]
+    lane_of: tuple[int, ...]
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, what) while routines are being measured."""
+
+
+def is_native(pool: LanePool) -> Callable[[Layer], bool]:
+    """Whether any named processor has a routine for a layer."""
+    return lambda layer: any(r.supports(layer) for lane in pool.lane_of for r in pool.processors[lane].routines)
+
+
+def unit_choices(
+    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None
+) -> list[list[Choice]]:
+    """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
+
+    Raises:
+        ModelError: a layer has no working routine on the processor that it was given to.
+    """
+    choices: list[list[Choice]] = []
+    for number, unit in enumerate(graph.units):
+        if progress:
+            progress(number, len(graph.units), unit.name)
+        allowed = _allowed_lanes(unit, pool)
+        found = _fallback_choices(unit, allowed, pool) if unit.layer is None else _cheapest(unit, allowed, pool, costs)
+        if not found and unit.placement is not None:
+            found = _cheapest(unit, pool.lane_of, pool, costs)
+        if not found:
+            op = unit.layer.op if unit.layer else unit.name
+            raise ModelError(f"no routine computes layer {unit.name} ({op}) on {', '.join(_names(pool))}")
+        choices.append(found)
+    if progress:
+        progress(len(graph.units), len(graph.units), "")
+    return choices
+
+
+def _names(pool: LanePool) -> list[str]:
+    return [pool.processors[lane].name for lane in pool.lane_of]
+
+
+def _allowed_lanes(unit: Unit, pool: LanePool) -> tuple[int, ...]:
+    if unit.placement is None:
+        return pool.lane_of
+    if unit.placement >= len(pool.lane_of):
+        raise DesignError(
+            f"layer {unit.name} is made for processor number {unit.placement}, but only {len(pool.lane_of)} are given "
+            f"({', '.join(_names(pool))}); name as many processors as the design has branches"
+        )
+    return (pool.lane_of[unit.placement],)
+
+
+def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool) -> list[Choice]:
+    hosts = [lane for lane in allowed if pool.lanes[lane].kind == "host"] or [0]
+    plain = (PLAIN,)
+    return [Choice(lane, None, {}, plain * len(unit.inputs), plain * len(unit.outputs), 0.0) for lane in hosts[:1]]
+
+
+def _cheapest(unit: Unit, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
+    assert unit.layer is not None
+    best: dict[tuple[object, ...], Choice] = {}
+    for lane in allowed:
+        processor = pool.processors[lane]
+        for routine in processor.routines:
+            if not routine.supports(unit.layer):
+                continue
+            space = routine.parameter_space(unit.layer)
+            for position, parameters in enumerate(space):
+                inputs, outputs = routine.layouts(unit.layer, parameters)
+                key = (lane, inputs, outputs)
+                if not costs.measured and position and key in best:
+                    continue
+                seconds = (
+                    0.0
+                    if _becomes_view(unit.layer, inputs, outputs)
+                    else costs.seconds(processor, routine, unit.layer, parameters)
+                )
+                if seconds is not None and (key not in best or seconds < (best[key].seconds or 0.0)):
+                    best[key] = Choice(lane, routine, parameters, inputs, outputs, seconds)
+    return list(best.values())
+
+
+def _becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
+    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
+    if layer.op == "Concat":
+        return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
+    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
+
+
+def selection_problem(
+    graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: LanePool, costs: CostModel
+) -> Problem:
+    """The problem of one choice per unit, with layout changes and handovers on the edges.
+
+    The caller's inputs and outputs count as one more unit each, with the single choice "plain, on the host".
+    """
+    return _ProblemMaker(graph, choices, pool, costs).make()
+
+
+class _ProblemMaker:
+    def __init__(
+        self, graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: LanePool, costs: CostModel
+    ) -> None:
+        self._graph, self._choices, self._pool, self._costs = graph, choices, pool, costs
+        self._adapt_seconds: dict[tuple[TensorType, Layout, Layout, int], float] = {}
+
+    def make(self) -> Problem:
+        graph = self._graph
+        node_costs: list[Costs] = [np.array([c.seconds or 0.0 for c in cs]) for cs in self._choices]
+        edges: dict[tuple[int, int], Costs] = {}
+        producer = {name: (i, k) for i, unit in enumerate(graph.units) for k, name in enumerate(unit.outputs)}
+        for v, unit in enumerate(graph.units):
+            for position, name in enumerate(unit.inputs):
+                if name in producer:
+                    u, k = producer[name]
+                    matrix = self._matrix(graph.types[name], u, k, v, position)
+                    edges[u, v] = edges.get((u, v), np.zeros_like(matrix)) + matrix
+                else:
+                    node_costs[v] = node_costs[v] + self._from_caller(graph.types[name], v, position)
+        for name in graph.outputs:
+            if name in producer:
+                u, k = producer[name]
+                node_costs[u] = node_costs[u] + self._to_caller(graph.types[name], u, k)
+        return Problem(tuple(node_costs), edges)
+
+    def _matrix(self, tensor: TensorType, u: int, output: int, v: int, position: int) -> Costs:
+        return np.array(
+            [
+                [
+                    self._edge(tensor, a.outputs[output], a.lane, b.inputs[position], b.lane)
+                    for b in self._choices[v]
+                ]
+                for a in self._choices[u]
+            ]
+        )
+
+    def _from_caller(self, tensor: TensorType, v: int, position: int) -> Costs:
+        return np.array([self._edge(tensor, PLAIN, 0, c.inputs[position], c.lane, True) for c in self._choices[v]])
+
+    def _to_caller(self, tensor: TensorType, u: int, output: int) -> Costs:
+        return np.array([self._edge(tensor, c.outputs[output], c.lane, PLAIN, 0, True) for c in self._choices[u]])
+
+    def _edge(
+        self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool = False
+    ) -> float:
+        kinds = {self._pool.lanes[source].kind, self._pool.lanes[target].kind}
+        crosses = source != target and "opencl" in kinds
+        seconds = self._costs.handover(tensor) if crosses else 0.0
+        if before != after or (caller and crosses):
+            seconds += self._adapt(tensor, before, after, source)
+        return seconds
+
+    def _adapt(self, tensor: TensorType, before: Layout, after: Layout, lane: int) -> float:
+        key = (tensor, before, after, lane)
+        if key not in self._adapt_seconds:
+            processor = self._pool.processors[lane]
+            layer, routine = reorder_layer(tensor, before, after), processor.reorder()
+            seconds = self._costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+            self._adapt_seconds[key] = float("inf") if seconds is None else seconds
+        return self._adapt_seconds[key]

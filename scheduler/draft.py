@@ -1,0 +1,365 @@
+"""Drafts: the steps of a plan before they have an order and places in memory.
+
+Turns units with their chosen routines into steps over values. Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are
+inserted here: a tensor is brought into another layout at most once per layout, on the lane that made it, right after it was
+made. Copies are avoided by views: a reshape of plain data is its input, and the inputs of a concat whose parts lie one after
+the other are written into the concat's memory in the first place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nnstretch.devices.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.plan import PlanLane
+from nnstretch.scheduler.units import Unit, UnitGraph
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A unit's routine, parameters and lane. `routine` is None for the fallback; `seconds` is its cost if known."""
+
+    lane: int
+    routine: Routine | None
+    parameters: Parameters
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    seconds: float | None = None
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor in one layout, or a workspace. A view has a `root` whose bytes it shares from `offset` on."""
+
+    name: str
+    bytes: int
+    layout: Layout
+    type: TensorType | None
+    external: tuple[str, int] | None = None  # ("input", i) or ("output", i)
+    root: Value | None = None
+    offset: int = 0
+
+    def base(self) -> Value:
+        """The value that owns the bytes."""
+        return self.root.base() if self.root else self
+
+    def base_offset(self) -> int:
+        """Where this value starts in its base, bytes."""
+        return self.offset + (self.root.base_offset() if self.root else 0)
+
+
+@dataclass(eq=False)
+class Step:
+    """One kernel call, or one call of the fallback, on a lane."""
+
+    unit: str
+    op: str
+    routine: str
+    lane: int
+    call: KernelCall | None  # None: fallback
+    reads: tuple[Value | int | None, ...]  # int: a constant of the lane's constants
+    writes: tuple[Value, ...]
+    parameters: Parameters
+    seconds: float | None
+    macs: int
+    fallback: Unit | None = None
+
+
+@dataclass
+class Draft:
+    """Steps in a topological order, and prepared constants by constant range (0: host lanes; else the OpenCL lane)."""
+
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[int, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+
+
+Reorders = Mapping[int, Routine]
+"""For each lane the routine that changes layouts there."""
+
+
+def draft(
+    graph: UnitGraph,
+    choices: Sequence[Choice],
+    lanes: Sequence[PlanLane],
+    reorders: Reorders,
+    coherent: bool,
+) -> Draft:
+    """Steps and values for all units.
+
+    Args:
+        graph: the units in topological order.
+        choices: one per unit.
+        lanes: the plan's lanes.
+        reorders: the layout-changing routine of each lane.
+        coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
+    """
+    return _Drafter(graph, choices, lanes, reorders, coherent).draft()
+
+
+_Variant = tuple[str, Layout, int]
+"""Tensor, layout, and memory domain (0: host, else an OpenCL lane) of what made it or of the copy made for it."""
+
+FALLBACK = "cpu:float32/onnxruntime"
+"""Descriptor of the fallback engine's steps."""
+
+
+class _Drafter:
+    def __init__(
+        self,
+        graph: UnitGraph,
+        choices: Sequence[Choice],
+        lanes: Sequence[PlanLane],
+        reorders: Reorders,
+        coherent: bool,
+    ) -> None:
+        self._graph = graph
+        self._choices = choices
+        self._lanes = lanes
+        self._reorders = reorders
+        self._coherent = coherent
+        self._draft = Draft()
+        self._values: dict[_Variant, Value] = {}
+        self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
+        self._producer: dict[str, tuple[int, int]] = {}  # tensor -> unit, output
+        self._counter = itertools.count()
+
+    def draft(self) -> Draft:
+        self._collect_wishes()
+        for index, name in enumerate(self._graph.inputs):
+            value = self._new(name, self._graph.types[name], PLAIN)
+            value.external = ("input", index)
+            self._values[name, PLAIN, 0] = value
+            self._adapt(name)
+        self._plan_views()
+        for number in range(len(self._graph.units)):
+            self._emit_unit(number)
+        for index, name in enumerate(self._graph.outputs):
+            self._emit_output(index, name)
+        return self._draft
+
+    # -- what is wanted ------------------------------------------------------------------------------------------
+
+    def _domain(self, lane: int) -> int:
+        """Memory domain of a lane: 0 for host memory, else the OpenCL lane itself."""
+        return lane if self._lanes[lane].kind == "opencl" else 0
+
+    def _collect_wishes(self) -> None:
+        for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):
+            for name, layout in zip(unit.inputs, choice.inputs, strict=True):
+                self._wanted[name][layout, self._domain(choice.lane)] = None
+            for output, name in enumerate(unit.outputs):
+                self._producer[name] = (number, output)
+        for name in self._graph.outputs:
+            if self._home(name)[1] == 0:
+                self._wanted[name][PLAIN, 0] = None
+
+    def _home(self, name: str) -> tuple[Layout, int]:
+        """Layout and memory domain in which a tensor is made."""
+        if name not in self._producer:
+            return PLAIN, 0
+        number, output = self._producer[name]
+        choice = self._choices[number]
+        return choice.outputs[output], self._domain(choice.lane)
+
+    def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
+        """The variant of a tensor that a reader in `domain` takes.
+
+        Host and one OpenCL device share memory, so what one makes the other reads. A copy is needed where the caller's array
+        would have to be read by a device, and between two devices.
+        """
+        _, made = self._home(name)
+        crosses = name not in self._producer and layout == PLAIN
+        return (name, layout, domain) if domain and (crosses or (made and made != domain)) else (name, layout, made)
+
+    # -- views ---------------------------------------------------------------------------------------------------
+
+    def _plan_views(self) -> None:
+        """Makes the inputs of joinable concats parts of the concat's value, before anything writes them."""
+        for unit, choice in zip(self._graph.units, self._choices, strict=True):
+            layer = unit.layer
+            offsets = joinable(layer, choice.outputs[0]) if layer is not None and layer.op == "Concat" else None
+            if layer is None or offsets is None:
+                continue
+            domain = self._domain(choice.lane)
+            whole = self._new(unit.outputs[0], layer.outputs[0], choice.outputs[0])
+            self._values[unit.outputs[0], choice.outputs[0], domain] = whole
+            for name, offset in zip(unit.inputs, offsets, strict=True):
+                self._plan_part(name, whole, offset, domain)
+
+    def _plan_part(self, name: str, whole: Value, offset: int, domain: int) -> None:
+        """Lets `name` be made inside `whole`, unless it comes from the caller, is a view already, or cannot be."""
+        layout, made = self._home(name)
+        if name not in self._producer or layout != whole.layout or (made != domain and not self._coherent):
+            return
+        layer = self._graph.units[self._producer[name][0]].layer
+        if layer is not None and layer.op == "Reshape":
+            return
+        part = self._values.setdefault((name, layout, made), self._new(name, self._graph.types[name], layout))
+        if part.root is None:
+            part.root, part.offset = whole, offset
+
+    # -- emission ------------------------------------------------------------------------------------------------
+
+    def _new(self, name: str, tensor: TensorType, layout: Layout) -> Value:
+        return Value(f"{name}#{next(self._counter)}", layout.bytes(tensor), layout, tensor)
+
+    def _emit_unit(self, number: int) -> None:
+        unit, choice = self._graph.units[number], self._choices[number]
+        domain = self._domain(choice.lane)
+        reads = [
+            self._values[self._variant(n, layout, domain)] for n, layout in zip(unit.inputs, choice.inputs, strict=True)
+        ]
+        if unit.layer is None or choice.routine is None:
+            writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
+            self._emit_fallback(unit, choice, reads, writes)
+        elif not self._emit_as_view(unit, unit.layer, choice, reads):
+            writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
+            by_input = dict(zip(unit.layer.activations, reads, strict=True))
+            self._emit_lowering(unit.layer, choice, by_input, writes)
+        for name in unit.outputs:
+            self._adapt(name)
+
+    def _emit_fallback(self, unit: Unit, choice: Choice, reads: Sequence[Value], writes: Sequence[Value]) -> None:
+        operators = "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes)
+        macs = sum(n.layer.macs for n in unit.nodes)
+        self._draft.steps.append(
+            Step(
+                unit.name,
+                operators,
+                FALLBACK,
+                choice.lane,
+                None,
+                tuple(reads),
+                tuple(writes),
+                choice.parameters,
+                choice.seconds,
+                macs,
+                unit,
+            )
+        )
+
+    def _emit_as_view(self, unit: Unit, layer: Layer, choice: Choice, reads: Sequence[Value]) -> bool:
+        """Emits a concat or reshape that needs no kernel of its own; False if it needs one."""
+        name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.lane)
+        if layer.op == "Concat" and (offsets := joinable(layer, layout)) is not None:
+            whole = self._values[name, layout, domain]
+            for read, offset in zip(reads, offsets, strict=True):
+                if read.root is not whole or read.offset != offset:
+                    part = Value(whole.name, read.bytes, layout, read.type, root=whole, offset=offset)
+                    self._emit_reorder(read, part, layout, layout, choice.lane)
+            return True
+        if layer.op == "Reshape" and is_view(layer, choice.inputs[0], layout) and not reads[0].external:
+            view = self._values[name, layout, domain] = self._new(name, layer.outputs[0], layout)
+            view.root = reads[0]
+            return True
+        return False
+
+    def _output_value(self, name: str, layout: Layout, domain: int) -> Value:
+        """The value that a unit writes: part of a concat if so planned, the caller's array if it is an output."""
+        if (name, layout, domain) not in self._values:
+            value = self._values[name, layout, domain] = self._new(name, self._graph.types[name], layout)
+            self._bind_output(name, value, domain)
+        return self._values[name, layout, domain]
+
+    def _bind_output(self, name: str, value: Value, domain: int) -> None:
+        if name in self._graph.outputs and value.layout == PLAIN and domain == 0:
+            value.external = ("output", self._graph.outputs.index(name))
+
+    def _adapt(self, name: str) -> None:
+        """Brings a tensor that was just made into all other variants that somebody wants, each once."""
+        layout, domain = self._home(name)
+        source = self._values[name, layout, domain]
+        for wanted, reader in list(self._wanted[name]):
+            variant = self._variant(name, wanted, reader)
+            if variant in self._values:
+                continue
+            value = self._values[variant] = self._new(name, self._graph.types[name], wanted)
+            if variant[2] == 0:
+                self._bind_output(name, value, 0)
+            lane = self._lane_of(name) if variant[2] == domain else 0
+            self._emit_reorder(source, value, layout, wanted, lane)
+
+    def _lane_of(self, name: str) -> int:
+        """The lane that makes a tensor; lane 0 for the caller's inputs."""
+        return self._choices[self._producer[name][0]].lane if name in self._producer else 0
+
+    def _emit_output(self, index: int, name: str) -> None:
+        """Copies an output into the caller's array unless it was made there."""
+        layout, domain = self._home(name)
+        value = self._values[name, PLAIN, 0] if (name, PLAIN, 0) in self._values else self._values[name, layout, domain]
+        if value.external == ("output", index):
+            return
+        target = self._new(name, self._graph.types[name], PLAIN)
+        target.external = ("output", index)
+        self._emit_reorder(value, target, value.layout, PLAIN, 0 if domain else self._lane_of(name))
+
+    def _emit_reorder(self, source: Value, target: Value, before: Layout, after: Layout, lane: int) -> None:
+        assert source.type is not None
+        layer = reorder_layer(source.type, before, after)
+        routine = self._reorders[lane]
+        choice = Choice(lane, routine, routine.parameter_space(layer)[0], (before,), (after,))
+        self._emit_lowering(layer, choice, {0: source}, [target])
+
+    def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:
+        assert choice.routine is not None
+        lowering: Lowering = choice.routine.lower(layer, choice.parameters)
+        domain = self._domain(choice.lane)
+        first = len(self._draft.constants[domain])
+        self._draft.constants[domain] += lowering.constants
+        spaces = [
+            Value(f"{layer.name}.workspace{i}#{next(self._counter)}", size, PLAIN, None)
+            for i, size in enumerate(lowering.workspaces)
+        ]
+
+        def resolve(operand: Operand) -> Value | int:
+            if operand.kind == "constant":
+                return first + operand.index
+            return {"input": reads, "output": writes, "workspace": spaces}[operand.kind][operand.index]  # type: ignore[index]
+
+        for position, call in enumerate(lowering.calls):
+            targets = [resolve(o) for o in call.writes]
+            self._draft.steps.append(
+                Step(
+                    layer.name,
+                    layer.op,
+                    str(choice.routine.descriptor),
+                    choice.lane,
+                    call,
+                    tuple(None if o is None else resolve(o) for o in call.reads),
+                    tuple(t for t in targets if isinstance(t, Value)),
+                    choice.parameters,
+                    choice.seconds if position == 0 else (None if choice.seconds is None else 0.0),
+                    layer.macs if position == 0 else 0,
+                )
+            )
+
+
+def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
+    """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
+
+    That is so where all dimensions outside the axis are 1 and, in a blocked layout, every input but the last fills its blocks.
+    """
+    axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
+    shapes = [t.shape for t in layer.inputs if t is not None]
+    if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
+        return None
+    if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
+        return None
+    sizes = [layout.bytes(layer.type_of(i)) for i in range(len(shapes))]
+    return tuple(itertools.accumulate(sizes[:-1], initial=0))
+
+
+def is_view(layer: Layer, before: Layout, after: Layout) -> bool:
+    """Whether a reshape leaves all bytes where they are."""
+    if after.block:
+        return False
+    if not before.block:
+        return True
+    n, c, h, w = layer.type_of(0).shape
+    return h == w == 1 and (n == 1 or c % before.block == 0)

@@ -1,0 +1,242 @@
+"""Loading: a validated plan becomes a program of the native engine, with memory, OpenCL objects and fallback sessions bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnstretch.devices.engine.binding import engine
+from nnstretch.devices.engine.program import (
+    Buffer,
+    CallFunction,
+    KernelLaunch,
+    Lane,
+    LaneKind,
+    Program,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+    aligned_array,
+)
+from nnstretch.devices.onnxruntime import FallbackModel
+from nnstretch.devices.spec import parse_processors
+from nnstretch.errors import PackageError
+from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.plan import PlanStep
+from nnstretch.scheduler.planner import Compiled
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+    from nnstretch.devices.opencl.runtime import OpenCLRuntime
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A program and everything that must live as long as it does."""
+
+    program: Program
+    sources: dict[str, str]
+    runtimes: tuple[OpenCLRuntime, ...]
+
+    def activate(self) -> None:
+        """Moves the threads of OpenCL devices that live on the CPU to the plan's cores."""
+        for runtime in self.runtimes:
+            runtime.activate()
+
+    def close(self) -> None:
+        """Frees the program and its memory."""
+        self.program.close()
+
+
+def load_program(compiled: Compiled, sources: Mapping[str, str] | None) -> Loaded:
+    """Binds a plan that `validate` has passed.
+
+    Raises:
+        PackageError: the plan was made for an engine of another block size, or names unknown kernels.
+        DeviceError: a processor is missing or out of memory.
+    """
+    plan = compiled.plan
+    native = engine()
+    if plan.block != native.block:
+        raise PackageError(
+            f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
+            "compile the model here"
+        )
+    return _Loader(compiled, sources).load()
+
+
+class _Loader:
+    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None) -> None:
+        self._plan = compiled.plan
+        self._compiled = compiled
+        self._sources = sources
+        self._runtimes: dict[int, OpenCLRuntime] = {}
+        for number, lane in enumerate(self._plan.lanes):
+            if lane.kind == "opencl":
+                self._runtimes[number] = _runtime(lane.processor, sources)
+        self._regions: list[Region] = []
+        self._region_of: dict[tuple[str, int], int] = {}
+        self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
+        self._buffer_of: dict[int, int] = {}  # number in the plan -> number in the program
+        self._launches: list[KernelLaunch] = []
+        self._calls: list[CallFunction] = []
+
+    def load(self) -> Loaded:
+        self._make_regions()
+        buffers = self._engine_buffers()
+        lanes = [
+            Lane(
+                LaneKind.OPENCL if lane.kind == "opencl" else LaneKind.HOST,
+                lane.cores if lane.kind == "host" else (),
+                self._runtimes[number].queue if number in self._runtimes else None,
+            )
+            for number, lane in enumerate(self._plan.lanes)
+        ]
+        steps = [
+            self._step(step, subgraph.lane)
+            for subgraph in self._plan.subgraphs
+            for step in self._plan.steps[subgraph.first : subgraph.first + subgraph.count]
+        ]
+        subgraphs = [
+            SubGraph(
+                s.lane,
+                s.count,
+                s.waits,
+                tuple(self._region_of["shared", slot] for slot in s.acquires),
+                tuple(self._region_of["shared", slot] for slot in s.releases),
+            )
+            for s in self._plan.subgraphs
+        ]
+        program = Program(
+            lanes, self._regions, buffers, steps, subgraphs, launches=self._launches, calls=self._calls
+        )
+        return Loaded(program, self._used_sources(), tuple(self._runtimes.values()))
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _add_region(self, key: tuple[str, int], region: Region) -> None:
+        self._region_of[key] = len(self._regions)
+        self._regions.append(region)
+
+    def _make_regions(self) -> None:
+        plan = self._plan
+        for index, tensor in enumerate(plan.inputs):
+            self._add_region(("input", index), Region(RegionKind.INPUT, _bytes(tensor.type), index))
+        for index, tensor in enumerate(plan.outputs):
+            self._add_region(("output", index), Region(RegionKind.OUTPUT, _bytes(tensor.type), index))
+        if plan.host_bytes:
+            self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
+        for slot, size in enumerate(plan.shared_bytes):
+            self._make_shared(slot, size)
+        for domain, (offset, size) in plan.constant_ranges.items():
+            if offset + size > self._compiled.constants.nbytes:
+                raise PackageError(f"the plan's constants reach beyond the {self._compiled.constants.nbytes} bytes given")
+            constants = self._compiled.constants[offset : offset + size]
+            if domain == 0 and size:
+                self._add_region(("constant", 0), _fixed(constants))
+            elif size:
+                self._memories["constant", domain] = self._runtimes[domain].constant(constants)
+        for lane, size in plan.opencl_bytes.items():
+            if size:
+                self._memories["opencl", lane] = self._runtimes[lane].buffer(size)
+
+    def _make_shared(self, slot: int, size: int) -> None:
+        lane = self._plan.shared_lanes[slot]
+        runtime = self._runtimes[lane]
+        memory = aligned_array(size)
+        mem = self._memories["shared", slot] = runtime.shared(memory)
+        region = Region(RegionKind.SHARED, size, memory=memory, mem=mem, unified=runtime.info.unified, lane=lane)
+        self._add_region(("shared", slot), region)
+
+    def _engine_buffers(self) -> list[Buffer]:
+        """The buffers that host steps use; those that only OpenCL kernels see are no business of the engine."""
+        buffers: list[Buffer] = []
+        for number, buffer in enumerate(self._plan.buffers):
+            region = self._region_of.get((buffer.memory, buffer.index))
+            if region is not None:
+                self._buffer_of[number] = len(buffers)
+                buffers.append(Buffer(region, buffer.offset, buffer.bytes))
+        return buffers
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _step(self, step: PlanStep, lane: int) -> Step:
+        if step.kind == "opencl":
+            self._launches.append(self._launch(step, lane))
+            return Step(StepKind.OPENCL, len(self._launches) - 1)
+        reads = tuple(-1 if r is None else self._buffer_of[r] for r in step.reads)
+        writes = tuple(self._buffer_of[w] for w in step.writes)
+        if step.kind == "call":
+            self._calls.append(self._call(step))
+            return Step(StepKind.CALL, len(self._calls) - 1, reads, writes)
+        return Step(StepKind.KERNEL, engine().find(step.kernel), reads, writes, step.arguments)
+
+    def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
+        """A kernel with its arguments set: (buffer, offset in floats) per operand, then the integers."""
+        assert step.launch is not None
+        kernel = self._runtimes[lane].kernel(step.launch, step.kernel)
+        memory: list[tuple[cl.Buffer | None, int]] = []
+        for index in (*step.reads, *step.writes):
+            if index is None:
+                memory.append((None, 0))
+            else:
+                buffer = self._plan.buffers[index]
+                memory.append((self._memories[buffer.memory, buffer.index], buffer.offset // 4))
+        self._runtimes[lane].set_arguments(kernel, memory, step.arguments)
+        return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
+
+    def _call(self, step: PlanStep) -> CallFunction:
+        model = self._compiled.models.get(step.kernel)
+        if model is None:
+            raise PackageError(f"the package lacks the fallback model of {step.layer}; compile it again")
+        threads = max(1, len(self._plan.lanes[0].cores))
+        return partial(_run_fallback, FallbackModel(model, threads).run, step.read_types, step.write_types)
+
+    def _used_sources(self) -> dict[str, str]:
+        names = {step.launch.source for step in self._plan.steps if step.launch is not None}
+        if not names:
+            return {}
+        if self._sources is not None:
+            return {name: self._sources[name] for name in names}
+        from nnstretch.devices.opencl.runtime import kernel_source
+
+        return {name: kernel_source(name) for name in names}
+
+
+def _runtime(processor: str, sources: Mapping[str, str] | None) -> OpenCLRuntime:
+    from nnstretch.devices.opencl.runtime import OpenCLRuntime
+
+    (spec,) = parse_processors(processor)
+    return OpenCLRuntime(spec, profile=True, sources=sources)
+
+
+def _bytes(tensor: TensorType) -> int:
+    return tensor.elements * np.dtype(tensor.dtype).itemsize
+
+
+def _fixed(memory: np.ndarray) -> Region:
+    return Region(RegionKind.FIXED, memory.nbytes, memory=memory)
+
+
+def _run_fallback(
+    run: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None],
+    read_types: Sequence[TensorType],
+    write_types: Sequence[TensorType],
+    reads: Sequence[np.ndarray],
+    writes: Sequence[np.ndarray],
+) -> None:
+    """Gives the bytes of a call step their types and shapes."""
+    run(
+        [_typed(r, t) for r, t in zip(reads, read_types, strict=True)],
+        [_typed(w, t) for w, t in zip(writes, write_types, strict=True)],
+    )
+
+
+def _typed(raw: np.ndarray, tensor: TensorType) -> np.ndarray:
+    return raw[: _bytes(tensor)].view(tensor.dtype).reshape(tensor.shape)

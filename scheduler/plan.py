@@ -1,0 +1,218 @@
+"""The plan: everything the runtime needs to know, as data.
+
+A plan is what `nnstretch compile` decides and the engine obeys: lanes (one per processor), buffers with their place in memory,
+steps with their kernels, and sub-graphs with their waits. It is JSON on disk, versioned, and checked by
+`nnstretch.scheduler.validate.validate` before anything runs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nnstretch.devices.routine import Launch
+from nnstretch.errors import PackageError
+from nnstretch.graph.layer import TensorType
+
+PLAN_VERSION = 1
+ALIGNMENT = 64
+"""Bytes to which buffers are aligned: a cache line, and a vector of the widest instruction set."""
+
+Memory = Literal["input", "output", "constant", "host", "shared", "opencl"]
+"""Where a buffer lives.
+
+input, output   the caller's arrays of run `index`
+constant        prepared weights of lane `index` (0: all host lanes), `offset` into that lane's range of the constants
+host            the arena of the host lanes
+shared          shared slot `index`: host memory that an OpenCL lane reads or writes too
+opencl          the private arena of OpenCL lane `index`
+"""
+
+
+@dataclass(frozen=True)
+class PlanTensor:
+    """An input or output of the model: row-major, as the caller gives or gets it."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class PlanBuffer:
+    """A tensor's (or workspace's) place in memory.
+
+    `value` names what the bytes mean; slices of one tensor (a concat's inputs written in place) carry that tensor's value.
+    """
+
+    value: str
+    memory: Memory
+    index: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One kernel call, or one call of the fallback engine (`kind == "call"`, `kernel` names its model in the package)."""
+
+    layer: str
+    op: str
+    routine: str
+    kind: Literal["kernel", "opencl", "call"]
+    kernel: str
+    reads: tuple[int | None, ...]
+    writes: tuple[int, ...]
+    arguments: tuple[int, ...] = ()
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    launch: Launch | None = None
+    cost_ms: float | None = None
+    macs: int = 0
+    read_types: tuple[TensorType, ...] = ()
+    write_types: tuple[TensorType, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanSubgraph:
+    """Steps [first, first + count) on `lane`; starts when the sub-graphs in `waits` are done.
+
+    `acquires` and `releases` are shared slots that change hands between host and device (OpenCL lanes only).
+    """
+
+    lane: int
+    first: int
+    count: int
+    waits: tuple[int, ...] = ()
+    acquires: tuple[int, ...] = ()
+    releases: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanLane:
+    """A processor of the plan. Lane 0 is of kind "host"; its processor is "" if it only serves an OpenCL lane."""
+
+    kind: Literal["host", "opencl"]
+    processor: str
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A complete, executable description of a network on its processors. See the module's text."""
+
+    block: int
+    lanes: tuple[PlanLane, ...]
+    inputs: tuple[PlanTensor, ...]
+    outputs: tuple[PlanTensor, ...]
+    buffers: tuple[PlanBuffer, ...]
+    steps: tuple[PlanStep, ...]
+    subgraphs: tuple[PlanSubgraph, ...]
+    host_bytes: int
+    shared_bytes: tuple[int, ...]
+    shared_lanes: tuple[int, ...]
+    opencl_bytes: Mapping[int, int]
+    constant_ranges: Mapping[int, tuple[int, int]]
+    version: int = PLAN_VERSION
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one run."""
+        return sum(step.macs for step in self.steps)
+
+    @property
+    def predicted_ms(self) -> float | None:
+        """Sum of the steps' measured costs, or None if the plan was not tuned. Serial: concurrency is not counted."""
+        costs = [step.cost_ms for step in self.steps]
+        return None if any(c is None for c in costs) else sum(c for c in costs if c is not None)
+
+    @property
+    def fallback_layers(self) -> tuple[str, ...]:
+        """Names of the layers that run on the fallback engine."""
+        return tuple(step.layer for step in self.steps if step.kind == "call")
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PackageError: not JSON, of another shape, or of a newer version.
+        """
+        try:
+            raw = json.loads(text)
+            version = raw["version"]
+            if version != PLAN_VERSION:
+                raise PackageError(
+                    f"plan has version {version}, this nnstretch reads {PLAN_VERSION}; compile it again or upgrade"
+                )
+            return _plan(raw)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PackageError(f"plan is damaged: {error!r}; compile it again") from error
+
+
+def _type(raw: Mapping[str, Any]) -> TensorType:
+    return TensorType(tuple(map(int, raw["shape"])), str(raw["dtype"]))
+
+
+def _types(raw: Sequence[Mapping[str, Any]]) -> tuple[TensorType, ...]:
+    return tuple(map(_type, raw))
+
+
+def _launch(raw: Mapping[str, Any] | None) -> Launch | None:
+    if raw is None:
+        return None
+    local = raw["local_size"]
+    return Launch(
+        source=str(raw["source"]),
+        defines=tuple((str(k), int(v)) for k, v in raw["defines"]),
+        global_size=tuple(map(int, raw["global_size"])),
+        local_size=None if local is None else tuple(map(int, local)),
+    )
+
+
+def _step(raw: Mapping[str, Any]) -> PlanStep:
+    return PlanStep(
+        **{
+            **raw,
+            "reads": tuple(None if r is None else int(r) for r in raw["reads"]),
+            "writes": tuple(map(int, raw["writes"])),
+            "arguments": tuple(map(int, raw["arguments"])),
+            "launch": _launch(raw["launch"]),
+            "read_types": _types(raw["read_types"]),
+            "write_types": _types(raw["write_types"]),
+        }
+    )
+
+
+def _subgraph(raw: Mapping[str, Any]) -> PlanSubgraph:
+    lists = {k: tuple(map(int, raw[k])) for k in ("waits", "acquires", "releases")}
+    return PlanSubgraph(lane=int(raw["lane"]), first=int(raw["first"]), count=int(raw["count"]), **lists)
+
+
+def _plan(raw: Mapping[str, Any]) -> Plan:
+    return Plan(
+        block=int(raw["block"]),
+        lanes=tuple(PlanLane(r["kind"], r["processor"], tuple(map(int, r["cores"]))) for r in raw["lanes"]),
+        inputs=tuple(PlanTensor(r["name"], _type(r["type"])) for r in raw["inputs"]),
+        outputs=tuple(PlanTensor(r["name"], _type(r["type"])) for r in raw["outputs"]),
+        buffers=tuple(PlanBuffer(**r) for r in raw["buffers"]),
+        steps=tuple(map(_step, raw["steps"])),
+        subgraphs=tuple(map(_subgraph, raw["subgraphs"])),
+        host_bytes=int(raw["host_bytes"]),
+        shared_bytes=tuple(map(int, raw["shared_bytes"])),
+        shared_lanes=tuple(map(int, raw["shared_lanes"])),
+        opencl_bytes={int(k): int(v) for k, v in raw["opencl_bytes"].items()},
+        constant_ranges={int(k): (int(v[0]), int(v[1])) for k, v in raw["constant_ranges"].items()},
+    )
+
+
+def aligned(offset: int) -> int:
+    """`offset` rounded up to ALIGNMENT."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+

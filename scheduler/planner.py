@@ -1,0 +1,285 @@
+"""The planner: from an optimised graph to a plan, in the steps that its main function lists."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.devices.processor import Processor
+from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.costs import CostModel, Estimates
+from nnstretch.scheduler.draft import Draft, Step, Value, draft
+from nnstretch.scheduler.memory import Tenant, plan_arena
+from nnstretch.scheduler.order import HappensBefore
+from nnstretch.scheduler.plan import (
+    Memory,
+    Plan,
+    PlanBuffer,
+    PlanLane,
+    PlanStep,
+    PlanSubgraph,
+    PlanTensor,
+    aligned,
+)
+from nnstretch.scheduler.problem import Assignment, Selector
+from nnstretch.scheduler.selectors import Elimination
+from nnstretch.scheduler.subgraphs import Subgraph, partition
+from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
+from nnstretch.scheduler.validate import validate
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A plan with all that it needs to run, and how its routines were chosen.
+
+    Attributes:
+        plan: validated.
+        constants: the bytes that the plan's constant ranges lie in.
+        models: name -> serialised ONNX model of the steps that the fallback engine runs.
+        selection: the selector's answer.
+    """
+
+    plan: Plan
+    constants: np.ndarray
+    models: dict[str, bytes] = field(default_factory=dict)
+    selection: Assignment | None = None
+
+
+def make_plan(
+    model: ir.Model,
+    processors: Sequence[Processor],
+    host: Processor,
+    costs: CostModel | None = None,
+    selector: Selector | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Chooses a routine for every layer and lays out lanes, sub-graphs and memory.
+
+    Args:
+        model: an optimised graph (`nnstretch.graph.passes.optimize`).
+        processors: those that may be used, in the order that designs number them.
+        host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
+        costs: measured costs (`nnstretch.scheduler.profiling.Profiler`); estimates if None.
+        selector: how routines are selected; exact elimination if None.
+        progress: told how far measuring has come.
+    """
+    costs = costs or Estimates()
+    pool = lane_pool(processors, host)
+    graph = unit_graph(model, is_native(pool))
+    choices = unit_choices(graph, pool, costs, progress)
+    assignment = (selector or Elimination()).select(selection_problem(graph, choices, pool, costs))
+    chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
+    reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
+    coherent = all(p.coherent for p in pool.processors)
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent)
+    plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
+    models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
+    return Compiled(plan, constants, models, assignment)
+
+
+def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:
+    """Lanes for `processors`: the first CPU becomes lane 0, which the calling thread serves."""
+    first_cpu = next((i for i, p in enumerate(processors) if p.memory == "host"), None)
+    lanes = [_lane(processors[first_cpu])] if first_cpu is not None else [PlanLane("host", "", ())]
+    behind = [processors[first_cpu] if first_cpu is not None else host]
+    lane_of = [0] * len(processors)
+    for i, processor in enumerate(processors):
+        if i != first_cpu:
+            lane_of[i] = len(lanes)
+            lanes.append(_lane(processor))
+            behind.append(processor)
+    return LanePool(tuple(lanes), tuple(behind), tuple(lane_of))
+
+
+def _lane(processor: Processor) -> PlanLane:
+    return PlanLane("host" if processor.memory == "host" else "opencl", processor.name, processor.spec.cores)
+
+
+def assemble(graph: UnitGraph, steps: Draft, lanes: Sequence[PlanLane], block: int) -> tuple[Plan, np.ndarray]:
+    """The validated plan of a draft, and its constants as one array of bytes."""
+    return _Assembler(graph, steps, lanes, block).assemble()
+
+
+class _Assembler:
+    """Gives a draft's steps their order and its values their places."""
+
+    def __init__(self, graph: UnitGraph, drafted: Draft, lanes: Sequence[PlanLane], block: int) -> None:
+        self._graph, self._lanes, self._block = graph, lanes, block
+        self._constants = drafted.constants
+        subgraphs = partition(drafted.steps)
+        self._steps: list[Step] = [drafted.steps[number] for s in subgraphs for number in s.steps]
+        self._subgraphs = subgraphs
+        self._users: dict[Value, list[int]] = defaultdict(list)
+        for number, step in enumerate(self._steps):
+            for value in (*step.reads, *step.writes):
+                if isinstance(value, Value):
+                    self._users[value.base()].append(number)
+        self._place: dict[Value, tuple[Memory, int, int]] = {}
+        self._buffers: dict[PlanBuffer, int] = {}
+
+    def assemble(self) -> tuple[Plan, np.ndarray]:
+        order = HappensBefore([PlanSubgraph(s.lane, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
+        shared_bytes, shared_lanes = self._place_shared()
+        host_bytes, opencl_bytes = self._place_arenas(order)
+        constants, ranges, places = _pack_constants(self._constants)
+        plan_steps = tuple(self._plan_step(step, places) for step in self._steps)
+        plan = Plan(
+            block=self._block,
+            lanes=tuple(self._lanes),
+            inputs=self._tensors(self._graph.inputs),
+            outputs=self._tensors(self._graph.outputs),
+            buffers=tuple(self._buffers),
+            steps=plan_steps,
+            subgraphs=self._plan_subgraphs(),
+            host_bytes=host_bytes,
+            shared_bytes=tuple(shared_bytes),
+            shared_lanes=tuple(shared_lanes),
+            opencl_bytes=opencl_bytes,
+            constant_ranges=ranges,
+        )
+        validate(plan)
+        return plan, constants
+
+    def _tensors(self, names: Sequence[str]) -> tuple[PlanTensor, ...]:
+        return tuple(PlanTensor(n, self._graph.types[n]) for n in names)
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _opencl_lanes(self, value: Value) -> tuple[set[int], bool]:
+        """OpenCL lanes that use a value, and whether the host does too."""
+        lanes = {self._steps[i].lane for i in self._users[value]}
+        opencl = {lane for lane in lanes if self._lanes[lane].kind == "opencl"}
+        return opencl, bool(lanes - opencl)
+
+    def _place_shared(self) -> tuple[list[int], list[int]]:
+        """Places the caller's tensors, and values that cross between host and device, each in a slot of its own.
+
+        One OpenCL memory object may not be in use on both sides at once, so every slot is an object.
+        """
+        sizes: list[int] = []
+        lanes: list[int] = []
+        for value in self._users:
+            if value.external:
+                memory: Memory = "input" if value.external[0] == "input" else "output"
+                self._place[value] = (memory, value.external[1], 0)
+                continue
+            opencl, host = self._opencl_lanes(value)
+            if opencl and host:
+                self._place[value] = ("shared", len(sizes), 0)
+                sizes.append(aligned(value.bytes))
+                lanes.append(min(opencl))
+        return sizes, lanes
+
+    def _place_arenas(self, order: HappensBefore) -> tuple[int, dict[int, int]]:
+        arenas: dict[int, list[Value]] = defaultdict(list)
+        for value in self._users:
+            if value not in self._place:
+                opencl, _ = self._opencl_lanes(value)
+                arenas[min(opencl) if opencl else 0].append(value)
+        sizes: dict[int, int] = {}
+        for lane, values in arenas.items():
+            tenants = [Tenant(v.bytes, tuple(self._users[v])) for v in values]
+            offsets, sizes[lane] = plan_arena(tenants, order.steps)
+            memory: Memory = "opencl" if lane else "host"
+            self._place.update({v: (memory, lane, o) for v, o in zip(values, offsets, strict=True)})
+        return sizes.pop(0, 0), sizes
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def _buffer(self, buffer: PlanBuffer) -> int:
+        return self._buffers.setdefault(buffer, len(self._buffers))
+
+    def _value_buffer(self, value: Value) -> int:
+        base = value.base()
+        memory, index, offset = self._place[base]
+        return self._buffer(PlanBuffer(base.name, memory, index, offset + value.base_offset(), value.bytes))
+
+    def _plan_step(self, step: Step, places: dict[int, list[tuple[int, int]]]) -> PlanStep:
+        domain = step.lane if self._lanes[step.lane].kind == "opencl" else 0
+
+        def read(value: Value | int | None) -> int | None:
+            if isinstance(value, int):
+                offset, size = places[domain][value]
+                return self._buffer(PlanBuffer(f"{step.unit}.constant{value}", "constant", domain, offset, size))
+            return None if value is None else self._value_buffer(value)
+
+        call = step.call
+        return PlanStep(
+            layer=step.unit,
+            op=step.op,
+            routine=step.routine,
+            kind="call" if call is None else "opencl" if call.launch else "kernel",
+            kernel=step.unit if call is None else call.kernel,
+            reads=tuple(read(r) for r in step.reads),
+            writes=tuple(self._value_buffer(w) for w in step.writes),
+            arguments=() if call is None else call.parameters,
+            parameters=dict(step.parameters),
+            launch=None if call is None else call.launch,
+            cost_ms=None if step.seconds is None else step.seconds * 1e3,
+            macs=step.macs,
+            read_types=_types(step.reads) if call is None else (),
+            write_types=_types(step.writes) if call is None else (),
+        )
+
+    def _plan_subgraphs(self) -> tuple[PlanSubgraph, ...]:
+        subgraphs: list[PlanSubgraph] = []
+        first = 0
+        for subgraph in self._subgraphs:
+            acquires, releases = self._slots(subgraph, first)
+            count = len(subgraph.steps)
+            subgraphs.append(
+                PlanSubgraph(subgraph.lane, first, count, tuple(sorted(subgraph.waits)), acquires, releases)
+            )
+            first += count
+        return tuple(subgraphs)
+
+    def _slots(self, subgraph: Subgraph, first: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shared slots that a sub-graph on a device reads and writes."""
+        if self._lanes[subgraph.lane].kind != "opencl":
+            return (), ()
+        mine = self._steps[first : first + len(subgraph.steps)]
+        reads = {self._slot(v) for step in mine for v in step.reads if isinstance(v, Value)} - {None}
+        writes = {self._slot(v) for step in mine for v in step.writes} - {None}
+        return _sorted(reads), _sorted(writes)
+
+    def _slot(self, value: Value) -> int | None:
+        memory, index, _ = self._place[value.base()]
+        return index if memory == "shared" else None
+
+
+def _sorted(slots: set[int | None]) -> tuple[int, ...]:
+    return tuple(sorted(s for s in slots if s is not None))
+
+
+def _types(values: Sequence[Value | int | None]) -> tuple[TensorType, ...]:
+    return tuple(v.type for v in values if isinstance(v, Value) and v.type is not None)
+
+
+def _pack_constants(
+    constants: dict[int, list[np.ndarray]],
+) -> tuple[np.ndarray, dict[int, tuple[int, int]], dict[int, list[tuple[int, int]]]]:
+    """All constants as one array of bytes; range (offset, bytes) per domain; (offset in range, bytes) per constant."""
+    ranges: dict[int, tuple[int, int]] = {}
+    places: dict[int, list[tuple[int, int]]] = {}
+    end = 0
+    for domain, arrays in sorted(constants.items()):
+        places[domain] = []
+        size = 0
+        for array in arrays:
+            places[domain].append((size, array.nbytes))
+            size = aligned(size + array.nbytes)
+        ranges[domain] = (end, size)
+        end = -(-(end + size) // _PAGE) * _PAGE
+    packed = np.zeros(end, dtype=np.uint8)
+    for domain, arrays in constants.items():
+        start = ranges[domain][0]
+        for array, (offset, size) in zip(arrays, places[domain], strict=True):
+            packed[start + offset : start + offset + size] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    return packed, ranges, places

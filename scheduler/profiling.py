@@ -1,0 +1,183 @@
+"""Profiling: measured costs of routines, each workload once (SoftNeuro, section III-B; ACLTuner, task de-duplication).
+
+A routine's answer is checked against ONNX Runtime before its time counts; one that is wrong, is refused or fails to build is
+remembered with the reason and never chosen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from nnstretch.devices.engine.harness import unpack
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routine, reorder_layer
+from nnstretch.errors import NNStretchError
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.draft import Choice, draft
+from nnstretch.scheduler.planner import Compiled, assemble, lane_pool
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.single import SingleLayer, random_inputs, single_layer_plan
+from nnstretch.scheduler.store import Measurement, ProfileStore
+from nnstretch.scheduler.units import Unit, UnitGraph
+
+TOLERANCE = 1e-4
+"""Error that a routine may have against the reference, relative to the output's range."""
+
+_WARMUP = 2
+_RUNS = 25
+_BUDGET = 0.03
+_DEVICE_REPEATS = 8
+
+
+class Profiler(CostModel):
+    """Measures what the store does not know yet."""
+
+    measured = True
+
+    def __init__(self, store: ProfileStore, host: Processor) -> None:
+        """`host` copies results of devices out for the check."""
+        self._store = store
+        self._host = host
+        self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...]], float | None] = {}
+        self._references: dict[str, list[np.ndarray]] = {}
+        self._handovers: dict[TensorType, float] = {}
+        self._device: Processor | None = None
+        self.measurements = 0
+
+    def watch(self, processors: tuple[Processor, ...]) -> None:
+        """Tells which device handovers are measured with: the first OpenCL processor, if any."""
+        self._device = next((p for p in processors if p.memory == "opencl"), None)
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        key = (processor.fingerprint, layer.workload, str(routine.descriptor), tuple(sorted(parameters.items())))
+        if key not in self._known:
+            self._known[key] = self._measurement(processor, routine, layer, parameters).seconds
+        return self._known[key]
+
+    def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
+        """Why a routine that was measured has no time, or None."""
+        found = self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
+        return found.failure if found else None
+
+    def handover(self, tensor: TensorType) -> float:
+        if self._device is None:
+            return 0.0
+        if tensor not in self._handovers:
+            self._handovers[tensor] = self._measured_handover(self._device, tensor)
+        return self._handovers[tensor]
+
+    # -- layers --------------------------------------------------------------------------------------------------
+
+    def _measurement(
+        self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
+    ) -> Measurement:
+        names = (processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
+        found = self._store.get(*names)
+        if found is None:
+            try:
+                found = self._measure(processor, routine, layer, parameters)
+            except NNStretchError as error:
+                found = Measurement(None, failure=str(error))
+            self._store.put(*names, found)
+            self.measurements += 1
+        return found
+
+    def _measure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Measurement:
+        inputs = random_inputs(layer)
+        if layer.op != REORDER:
+            wrong = self._wrong(SingleLayer(processor, routine, layer, parameters, host=self._host), inputs)
+            if wrong is not None:
+                return Measurement(None, failure=wrong)
+        repeats = _DEVICE_REPEATS if processor.memory == "opencl" else 1
+        single = SingleLayer(processor, routine, layer, parameters, repeats)
+        samples = _samples(single_layer_plan(single, inputs)) / repeats
+        return Measurement(float(np.median(samples)), tuple(float(s) for s in samples))
+
+    def _wrong(self, single: SingleLayer, inputs: list[np.ndarray]) -> str | None:
+        """What is wrong with a routine's answer, or None."""
+        layer = single.layer
+        _, layouts = single.routine.layouts(layer, single.parameters)
+        with Session(single_layer_plan(single, inputs)) as session:
+            stored = session.run(None, {})
+        for index, expected in enumerate(self._reference(layer, inputs)):
+            found = unpack(stored[index], layouts[index], layer.outputs[index].shape)
+            error = relative_error(found, expected)
+            if not error <= TOLERANCE:
+                return f"wrong answer: relative error {error:.1e} exceeds {TOLERANCE:.0e}"
+        return None
+
+    def _reference(self, layer: Layer, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """ONNX Runtime's answer; weights differ between equal workloads, so only the last layer's is kept."""
+        key = f"{layer.workload_id}:{id(layer)}"
+        if key not in self._references:
+            self._references = {key: run_reference(expand(layer), inputs)}
+        return self._references[key]
+
+    # -- handovers -----------------------------------------------------------------------------------------------
+
+    def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
+        """Half of what a round trip host -> device -> host takes beyond its three copies."""
+        workload = f"handover {tensor}"
+        key = (device.fingerprint, workload, str(self._host.fingerprint), {})
+        found = self._store.get(*key)
+        if found is None:
+            samples = _samples(_round_trip(self._host, device, tensor))
+            copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
+            found = Measurement(max(0.0, (float(np.median(samples)) - copies) / 2), tuple(map(float, samples)))
+            self._store.put(*key, found)
+        return found.seconds or 0.0
+
+    def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
+        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
+        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
+
+
+def _samples(compiled: Compiled) -> np.ndarray:
+    with Session(compiled) as session:
+        return session.time({}, warmup=_WARMUP, runs=_RUNS, budget=_BUDGET)
+
+
+def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compiled:
+    """A plan that copies zeros on the host, then on the device, then on the host into its output."""
+    pool = lane_pool([host, device], host)
+    layer = reorder_layer(tensor, PLAIN, PLAIN)
+    lanes = (0, 1, 0)
+    names = [f"t{i}" for i in range(len(lanes) + 1)]
+    units = tuple(
+        Unit(f"copy{i}", layer, (), (names[i],), (names[i + 1],), None) for i in range(len(lanes))
+    )
+    graph = UnitGraph(units, dict.fromkeys(names, tensor), (names[0],), (names[-1],))
+    plain: tuple[Layout, ...] = (PLAIN,)
+    routines = [pool.processors[lane].reorder() for lane in lanes]
+    choices = [
+        Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
+    ]
+    reorders = {lane: p.reorder() for lane, p in enumerate(pool.processors)}
+    steps = draft(graph, choices, pool.lanes, reorders, device.coherent)
+    plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
+    return Compiled(plan, constants)
+
+
+def run_reference(model: onnx.ModelProto, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """What ONNX Runtime computes for a one-layer model, single-threaded."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    return [np.asarray(y) for y in session.run(None, dict(zip(names, inputs, strict=True)))]
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference, relative to the range of what was expected; infinite if anything is not finite."""
+    if not np.isfinite(found).all():
+        return 0.0 if np.array_equal(found, expected, equal_nan=True) else float("inf")
+    if not found.size:
+        return 0.0
+    spread = float(expected.max() - expected.min()) or float(np.abs(expected).max()) or 1.0
+    return float(np.abs(found - expected).max()) / spread

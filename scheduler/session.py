@@ -1,0 +1,199 @@
+"""Sessions: a plan bound to memory, kernels and queues of this process, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from nnstretch.devices.engine.program import RunTrace
+from nnstretch.errors import FeedError
+from nnstretch.package import Package, read_package, write_package
+from nnstretch.scheduler.loading import load_program
+from nnstretch.scheduler.plan import Plan, PlanTensor
+from nnstretch.scheduler.planner import Compiled
+from nnstretch.scheduler.timeline import Event, Timeline, median_timeline
+from nnstretch.scheduler.validate import validate
+
+_TYPE_NAMES = {"float32": "tensor(float)", "float64": "tensor(double)"}
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """Name, shape and type of an input or output, as ONNX Runtime describes them."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+
+
+class Session:
+    """Runs a plan. Thread-safe: concurrent runs take turns. Usable as a context manager."""
+
+    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None = None) -> None:
+        """Binds a plan to this machine.
+
+        Args:
+            compiled: the plan with its constants and fallback models.
+            sources: OpenCL sources to build instead of the installed ones (from a package).
+
+        Raises:
+            PackageError: the plan is inconsistent, or made for another block size or engine.
+            DeviceError: a processor of the plan does not exist here.
+        """
+        validate(compiled.plan)
+        self._compiled = compiled
+        self._loaded = load_program(compiled, sources)
+
+    @classmethod
+    def from_compiled(cls, compiled: Compiled) -> Self:
+        """A session for what the planner made."""
+        return cls(compiled)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A session for a package file; its weights are mapped, not copied.
+
+        Raises:
+            FileError, PackageError: it cannot be read, is damaged or too new.
+        """
+        package = read_package(Path(path))
+        compiled = Compiled(Plan.from_json(package.plan), package.constants, dict(package.models))
+        return cls(compiled, package.sources)
+
+    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+        """Writes a package (.nns) that `load` reads.
+
+        Raises:
+            FileError: the place is not writable or the disk is full.
+        """
+        plan = self._compiled.plan
+        package = Package(
+            plan.to_json(), self._compiled.constants, self._loaded.sources, self._compiled.models, metadata or {}
+        )
+        write_package(package, Path(path))
+
+    @property
+    def plan(self) -> Plan:
+        """What this session runs."""
+        return self._compiled.plan
+
+    @property
+    def compiled(self) -> Compiled:
+        """The plan with its constants and how its routines were selected."""
+        return self._compiled
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs in order."""
+        return [_node_arg(t) for t in self.plan.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs in order."""
+        return [_node_arg(t) for t in self.plan.outputs]
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Runs once and returns the named outputs (all if None) as new arrays.
+
+        Raises:
+            FeedError: unknown or missing names, wrong shapes or types.
+            DeviceError: a processor failed; the session stays usable.
+        """
+        wanted = self._output_indices(output_names)
+        inputs, outputs = self._inputs(feeds), self._new_outputs()
+        self._loaded.activate()
+        self._loaded.program.run(inputs, outputs)
+        return [outputs[i] for i in wanted]
+
+    def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:
+        """The timeline of a run of median duration out of `runs`, after one that does not count.
+
+        Without `feeds`, zeros are fed.
+        """
+        inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
+        self._loaded.activate()
+        self._loaded.program.run_traced(inputs, outputs)
+        traces = [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
+        return median_timeline([self._timeline(t) for t in traces])
+
+    def time(
+        self,
+        feeds: Mapping[str, np.ndarray] | None = None,
+        *,
+        warmup: int = 10,
+        runs: int = 100,
+        budget: float = 2.0,
+    ) -> np.ndarray:
+        """Seconds of each of up to `runs` runs after `warmup`; stops once `budget` seconds have passed."""
+        inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
+        self._loaded.activate()
+        nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
+        return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
+
+    def zeros(self) -> dict[str, np.ndarray]:
+        """Zeros for all inputs."""
+        return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}
+
+    def close(self) -> None:
+        """Frees memory, kernels and threads; the session cannot be run afterwards."""
+        self._loaded.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _inputs(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        known = [t.name for t in self.plan.inputs]
+        unknown = [name for name in feeds if name not in known]
+        missing = [name for name in known if name not in feeds]
+        if unknown or missing:
+            raise FeedError(f"feeds {sorted(feeds)} do not match the model's inputs {known}")
+        return [_checked(t, feeds[t.name]) for t in self.plan.inputs]
+
+    def _output_indices(self, names: Sequence[str] | None) -> list[int]:
+        known = [t.name for t in self.plan.outputs]
+        if names is None:
+            return list(range(len(known)))
+        for name in names:
+            if name not in known:
+                raise FeedError(f"unknown output {name!r}; the model has {known}")
+        return [known.index(name) for name in names]
+
+    def _new_outputs(self) -> list[np.ndarray]:
+        return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
+
+    def _timeline(self, trace: RunTrace) -> Timeline:
+        plan = self.plan
+        events: list[Event] = []
+        for number, subgraph in enumerate(plan.subgraphs):
+            begin, end = (int(t) - trace.begin for t in trace.waits[number])
+            if end > begin and subgraph.waits:
+                events.append(Event("wait", "wait", subgraph.lane, begin, end))
+            for i in range(subgraph.first, subgraph.first + subgraph.count):
+                step = plan.steps[i]
+                begin, end = (int(t) - trace.begin for t in trace.steps[i])
+                events.append(Event(step.layer, "step", subgraph.lane, begin, end, step.routine, step.op, step.macs))
+        lanes = tuple(lane.processor or "host" for lane in plan.lanes)
+        return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), trace.end - trace.begin)
+
+
+def _node_arg(tensor: PlanTensor) -> NodeArg:
+    dtype = tensor.type.dtype
+    return NodeArg(tensor.name, tensor.type.shape, _TYPE_NAMES.get(dtype, f"tensor({dtype})"))
+
+
+def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:
+    """`array` as the plan reads it; never converted silently."""
+    array = np.asarray(array)
+    if array.shape != tensor.type.shape:
+        raise FeedError(f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}")
+    if array.dtype != np.dtype(tensor.type.dtype):
+        raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,112 @@
+"""Units: what selection and scheduling work on. A unit is one layer, or a run of layers that only the fallback engine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from nnstretch.errors import ModelError
+from nnstretch.graph.expand import expand_region
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
+
+PLACEMENT_KEY = "nnstretch.processor"
+"""Metadata of a node that a design has given to a processor: its index in the list of processors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One schedulable piece of the graph.
+
+    Attributes:
+        name: unique.
+        layer: the layer, or None for a run of fallback layers.
+        nodes: the graph nodes it stands for.
+        inputs: names of the tensors it reads at run time (for a layer in the order of `layer.activations`).
+        outputs: names of the tensors it makes.
+        placement: index of the processor that a design gave it to, or None if any may run it.
+    """
+
+    name: str
+    layer: Layer | None
+    nodes: tuple[GraphNode, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    placement: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGraph:
+    """All units in topological order with the types of all tensors between them."""
+
+    units: tuple[Unit, ...]
+    types: dict[str, TensorType]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
+    """Cuts an optimised model into units: consecutive layers that are not native become one fallback unit.
+
+    A run of consecutive nodes of a topological order depends on nothing that depends on it, so calling it as one is legal.
+    """
+    nodes = layers(model)
+    inputs, outputs = graph_inputs(model), graph_outputs(model)
+    types: dict[str, TensorType] = dict(inputs) | dict(outputs)
+    for node in nodes:
+        types.update(zip(node.outputs, node.layer.outputs, strict=True))
+    wanted_later = _last_use(nodes, [name for name, _ in outputs])
+    units: list[Unit] = []
+    run: list[GraphNode] = []
+    for position, node in enumerate(nodes):
+        if is_native(node.layer):
+            if run:
+                units.append(_fallback(run, position, wanted_later))
+                run = []
+            units.append(_native(node))
+        else:
+            run.append(node)
+    if run:
+        units.append(_fallback(run, len(nodes), wanted_later))
+    return UnitGraph(tuple(units), types, tuple(n for n, _ in inputs), tuple(n for n, _ in outputs))
+
+
+def fallback_model(unit: Unit) -> onnx.ModelProto:
+    """The ONNX model of a fallback unit, with the unit's inputs and outputs in its order."""
+    return expand_region(unit.nodes, unit.inputs, unit.outputs)
+
+
+def _placement(metadata: dict[str, str], name: str) -> int | None:
+    text = metadata.get(PLACEMENT_KEY)
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise ModelError(f"node {name} has {PLACEMENT_KEY}={text!r}, which is not a processor's number")
+    return int(text)
+
+
+def _native(node: GraphNode) -> Unit:
+    inputs = tuple(str(node.inputs[i]) for i in node.layer.activations)
+    placement = _placement(dict(node.metadata), node.layer.name)
+    return Unit(node.layer.name, node.layer, (node,), inputs, node.outputs, placement)
+
+
+def _last_use(nodes: Sequence[GraphNode], outputs: Sequence[str]) -> dict[str, int]:
+    last = {name: i for i, node in enumerate(nodes) for name in node.inputs if name is not None}
+    return last | {name: len(nodes) for name in outputs}
+
+
+def _fallback(run: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> Unit:
+    made = {name for node in run for name in node.outputs}
+    inputs: dict[str, None] = {}
+    for node in run:
+        for index in node.layer.activations:
+            name = node.inputs[index]
+            if name is not None and name not in made:
+                inputs[name] = None
+    outputs = tuple(n for node in run for n in node.outputs if last_use.get(n, -1) >= end)
+    name = run[0].layer.name if len(run) == 1 else f"{run[0].layer.name}…{run[-1].layer.name}"
+    return Unit(name, None, tuple(run), tuple(inputs), outputs, _placement(dict(run[0].metadata), name))

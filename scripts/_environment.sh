@@ -1,0 +1,190 @@
+# Shell functions that set the project up; sourced by the other scripts, which set `root` to the repository first.
+#
+#   prepare_environment EXTRAS   makes .venv and installs the project with these extras (commas between them)
+#   prepare_opencl               makes sure that an OpenCL driver works, installing one where that is allowed;
+#                                sets `opencl_works` to 1 or 0
+#
+# What may be set from outside:
+#   NNSTRETCH_PYTHON           the Python to make .venv with, where the one found would be the wrong one
+#   NNSTRETCH_PIP_TORCH_ARGS   more options for the `pip install` of torch, such as an index with CPU builds: without
+#                              one, pip takes what its own index offers, which may be a CUDA build of several GB
+
+venv="$root/.venv"
+venv_python="$venv/bin/python"
+setup_log="$root/.venv-setup.log"
+opencl_works=0
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+# Show seconds going by until the main shell stops this or ends; it runs beside a step, on terminals only.
+tick() {
+    local title=$1 start=$SECONDS
+    while kill -0 $$ 2>/dev/null; do
+        printf '\r%s … %d s' "$title" $((SECONDS - start))
+        sleep 1
+    done
+}
+
+# step TITLE COMMAND…: run the command with one line on the screen and its output in the log.
+step() {
+    local title=$1 start=$SECONDS ticker='' status=0
+    shift
+    if [ -t 1 ]; then
+        tick "$title" &
+        ticker=$!
+    else
+        printf '%s … ' "$title"
+    fi
+    printf '\n$ %s\n' "$*" >>"$setup_log"
+    "$@" >>"$setup_log" 2>&1 </dev/null || status=$?
+    if [ -n "$ticker" ]; then
+        kill "$ticker" 2>/dev/null
+        wait "$ticker" 2>/dev/null || true
+        printf '\r%s … ' "$title"
+    fi
+    if [ "$status" -ne 0 ]; then
+        say "failed"
+        tail -n 20 "$setup_log" >&2
+        printf 'error: "%s" failed with status %d; the whole output is in %s\n' "$title" "$status" "$setup_log" >&2
+        return "$status"
+    fi
+    say "done ($((SECONDS - start)) s)"
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+can_install_system_packages() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null
+}
+
+install_system_packages() {
+    as_root apt-get update &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 \
+            install -y --no-install-recommends "$@"
+}
+
+# Whether a command is a Python that the project runs on. A name in PATH proves nothing: version managers leave
+# names there that only print an error.
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+has_venv() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
+
+# Print a Python >= 3.11: the system's own one if it is new enough, and one that can make environments before one
+# that cannot yet.
+find_python() {
+    local candidate chosen=''
+    for candidate in ${NNSTRETCH_PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        is_new_enough "$candidate" || continue
+        if has_venv "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+        chosen=${chosen:-$candidate}
+    done
+    [ -n "$chosen" ] || return 1
+    printf '%s\n' "$chosen"
+}
+
+make_venv() {
+    local python version
+    python=$(find_python) || fail "no Python 3.11 or newer was found${NNSTRETCH_PYTHON:+ as $NNSTRETCH_PYTHON};" \
+        "install one (Debian, Ubuntu: apt-get install python3 python3-venv) or name one with NNSTRETCH_PYTHON"
+    if ! has_venv "$python"; then
+        version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+        can_install_system_packages ||
+            fail "$python cannot make virtual environments; install $version-venv and run this again"
+        step "Installing $version-venv" install_system_packages "$version-venv"
+    fi
+    step "Making .venv with $("$python" --version)" "$python" -m venv --clear "$venv"
+}
+
+venv_is_sound() {
+    [ -x "$venv_python" ] && is_new_enough "$venv_python" && "$venv_python" -m pip --version >/dev/null 2>&1
+}
+
+# What the installed set depends on. The folder is part of it: an environment that was copied or moved still points
+# at the old one.
+environment_digest() {
+    { printf '%s\n' "$root"; cat "$root/pyproject.toml" "$root/setup.py" "$root/constraints.txt"; } |
+        "$venv_python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
+}
+
+# add_extras INSTALLED WANTED: print the two lists (commas between) as one, without what is there already.
+add_extras() {
+    local extra list=$1
+    for extra in ${2//,/ }; do
+        case ",$list," in
+            *,all,* | *",$extra,"*) ;;
+            *) list="${list:+$list,}$extra" ;;
+        esac
+    done
+    printf '%s\n' "$list"
+}
+
+has_nvidia_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
+
+install_torch() {
+    local requirement
+    requirement=$(grep -m 1 '^torch==' "$root/constraints.txt")
+    if [ -z "${NNSTRETCH_PIP_TORCH_ARGS:-}" ] && ! has_nvidia_gpu &&
+        ! "$venv_python" -m pip show --quiet torch 2>/dev/null; then
+        say "No NVIDIA GPU was found: where pip's index has a CUDA build of torch only, NNSTRETCH_PIP_TORCH_ARGS can" \
+            "name an index with CPU builds, which are smaller."
+    fi
+    # The options are words to be split.
+    # shellcheck disable=SC2086
+    step "Installing ${requirement/==/ }" "$venv_python" -m pip install --no-input \
+        -c "$root/constraints.txt" ${NNSTRETCH_PIP_TORCH_ARGS:-} "$requirement"
+}
+
+prepare_environment() {
+    local extras stamp="$venv/nnstretch-stamp" digest='' old_digest='' old_extras=''
+    if venv_is_sound; then
+        digest=$(environment_digest)
+        if [ -f "$stamp" ]; then
+            { read -r old_digest && read -r old_extras; } <"$stamp" || true
+        fi
+    else
+        : >"$setup_log"
+        make_venv
+        digest=$(environment_digest)
+    fi
+    extras=$(add_extras "$old_extras" "$1")
+    [ "$digest" = "$old_digest" ] && [ "$extras" = "$old_extras" ] && return
+    rm -f "$stamp"
+    install_torch
+    step "Installing nnstretch[$extras]" "$venv_python" -m pip install --no-input \
+        -c "$root/constraints.txt" -e "$root[$extras]"
+    printf '%s\n' "$digest" "$extras" >"$stamp"
+}
+
+probe_opencl() { "$venv_python" "$root/scripts/probe_opencl.py"; }
+
+prepare_opencl() {
+    local report
+    if report=$(probe_opencl); then
+        opencl_works=1
+    elif can_install_system_packages; then
+        step "Installing an OpenCL driver (pocl-opencl-icd)" install_system_packages pocl-opencl-icd || true
+        if report=$(probe_opencl); then
+            opencl_works=1
+        fi
+    fi
+    [ -z "$report" ] || say "$report"
+    if [ "$opencl_works" -eq 0 ]; then
+        say "No OpenCL driver works here, so groups of CPU cores are the only processors. To have one, install your" \
+            "GPU's driver or PoCL (Debian, Ubuntu: apt-get install pocl-opencl-icd) and run this again."
+    fi
+}

@@ -1,0 +1,74 @@
+"""What all tests share: a cache of their own, one torch thread, deterministic hypothesis, the OpenCL rule."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Tests run side by side, so each gets one thread. torch and numpy read these when loaded, which is later.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+ROOT = Path(__file__).resolve().parent.parent
+PROBE = ROOT / "scripts" / "probe_opencl.py"
+OPENCL_REPORT = pytest.StashKey[str | None]()
+CACHE_DIR = pytest.StashKey[Path]()
+
+hypothesis.settings.register_profile("nnstretch", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("nnstretch")
+
+
+def is_xdist_worker(config: pytest.Config) -> bool:
+    """Tell whether this process runs tests for another one, whose environment it has inherited."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a cache folder: the workers of a parallel run share it, so the engine is built once.
+
+    `NNSTRETCH_TEST_CACHE_DIR` names one to keep from session to session.
+    """
+    if is_xdist_worker(config):
+        return
+    kept = os.environ.get("NNSTRETCH_TEST_CACHE_DIR")
+    if kept is None:
+        config.stash[CACHE_DIR] = Path(tempfile.mkdtemp(prefix="nnstretch-test-cache-"))
+    os.environ["NNSTRETCH_CACHE_DIR"] = kept or str(config.stash[CACHE_DIR])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the session's cache folder."""
+    folder = config.stash.get(CACHE_DIR, None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def why_no_opencl(config: pytest.Config) -> str | None:
+    """Return None if an OpenCL device works, else why none does; asked once per process.
+
+    Another process does the probing: a broken driver may crash, and what a test puts into the environment
+    must be there before a driver is loaded into this process.
+    """
+    if OPENCL_REPORT not in config.stash:
+        command = [sys.executable, str(PROBE)]
+        probe = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        why_not = " ".join(f"{probe.stdout} {probe.stderr}".split()) or "no OpenCL platform was found"
+        config.stash[OPENCL_REPORT] = None if probe.returncode == 0 else why_not
+    return config.stash[OPENCL_REPORT]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked `opencl` where no device works, or fail it where one was promised."""
+    if item.get_closest_marker("opencl") is None:
+        return
+    why_not = why_no_opencl(item.config)
+    if why_not is None:
+        return
+    if os.environ.get("NNSTRETCH_REQUIRE_OPENCL") == "1":
+        pytest.fail(f"NNSTRETCH_REQUIRE_OPENCL=1, but no OpenCL device works: {why_not}", pytrace=False)
+    pytest.skip(f"no OpenCL device works: {why_not}")

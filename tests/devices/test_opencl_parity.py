@@ -1,0 +1,462 @@
+"""Every OpenCL routine with every parameter setting against ONNX Runtime, on sizes around the edges of its tiles."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.opencl.harness import run_lowering
+from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.routine import Layout, Routine, reorder_layer
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+
+pytestmark = pytest.mark.opencl
+
+TOLERANCE = 1e-4  # of the range of the reference
+RELU = Activation(ActivationKind.RELU)
+ACTIVATIONS = (
+    NO_ACTIVATION,
+    RELU,
+    Activation(ActivationKind.CLIP, 0.0, 6.0),
+    Activation(ActivationKind.SIGMOID),
+    Activation(ActivationKind.SILU),
+    Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+    Activation(ActivationKind.HARD_SWISH),
+    Activation(ActivationKind.LEAKY_RELU, 0.1),
+    Activation(ActivationKind.TANH),
+)
+
+some = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def processor() -> OpenCLProcessor:
+    return OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()))
+
+
+def make_layer(
+    op: str,
+    inputs: Sequence[np.ndarray | tuple[int, ...] | None],
+    output: tuple[int, ...],
+    attributes: Mapping[str, Attribute] | None = None,
+    activation: Activation = NO_ACTIVATION,
+) -> Layer:
+    """A layer whose array inputs are constants and whose tuples are shapes of run-time inputs."""
+    types = tuple(None if i is None else TensorType(i.shape if isinstance(i, np.ndarray) else i) for i in inputs)
+    constants = {index: value for index, value in enumerate(inputs) if isinstance(value, np.ndarray)}
+    return Layer(
+        "layer", op, types, (TensorType(output),), MappingProxyType(dict(attributes or {})), activation, constants
+    )
+
+
+def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def reference(layer: Layer, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {f"x{position}": value for position, value in enumerate(inputs)})
+    return np.asarray(result)
+
+
+def assert_close(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
+    assert found.shape == wanted.shape
+    scale = max(float(wanted.max() - wanted.min()), float(np.abs(wanted).max()), 1e-6)
+    error = float(np.abs(found - wanted).max()) / scale
+    assert error <= TOLERANCE, f"{what}: {error:.1e} of the range"
+
+
+def check(processor: OpenCLProcessor, layer: Layer, algorithms: set[str], first_settings: int = 6) -> None:
+    """All routines that support the layer, which must be `algorithms`, give what ONNX Runtime gives."""
+    inputs = [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
+    wanted = reference(layer, inputs)
+    routines = [routine for routine in processor.routines if routine.supports(layer)]
+    assert {routine.descriptor.algorithm for routine in routines} == algorithms
+    for routine in routines:
+        for parameters in routine.parameter_space(layer)[:first_settings]:
+            layouts_in, layouts_out = routine.layouts(layer, parameters)
+            lowering = routine.lower(layer, parameters)
+            (found,) = run_lowering(processor.runtime, lowering, layer, inputs, layouts_in, layouts_out)
+            assert_close(found, wanted, f"{routine.descriptor} {dict(parameters)} {layer.workload}")
+
+
+def conv_layer(
+    x: tuple[int, int, int, int],
+    out_channels: int,
+    kernel: tuple[int, int] = (3, 3),
+    strides: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    bias: bool = True,
+    residual: bool = False,
+    activation: Activation = NO_ACTIVATION,
+) -> Layer:
+    n, c, *plane = x
+    size = [
+        (plane[i] + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)
+    ]
+    output = (n, out_channels, size[0], size[1])
+    weight = numbers((out_channels, c // groups, *kernel), 7) / math.sqrt(c // groups * kernel[0] * kernel[1])
+    inputs: list[np.ndarray | tuple[int, ...] | None] = [x, weight, numbers((out_channels,), 8) if bias else None]
+    if residual:
+        inputs.append(output)
+    attributes: dict[str, Attribute] = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
+    return make_layer("Conv", inputs, output, attributes, activation)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        conv_layer((1, 32, 9, 14), 32, activation=RELU),
+        conv_layer((2, 20, 7, 15), 35, residual=True, activation=RELU),
+        conv_layer((1, 16, 5, 29), 24, (1, 1), pads=(0, 0, 0, 0), residual=True),
+    ],
+    ids=["3x3", "3x3 odd channels, batch 2", "1x1"],
+)
+def test_direct_convolution_with_every_tile(processor: OpenCLProcessor, layer: Layer) -> None:
+    check(processor, layer, {"direct"})
+
+
+@given(
+    n=st.integers(1, 2),
+    channels=st.sampled_from([9, 16, 17, 33]),
+    out_channels=st.sampled_from([1, 16, 31, 48, 65]),
+    height=st.integers(1, 6),
+    width=st.integers(13, 30),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    vertical=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
+    residual=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
+)
+@some
+def test_direct_convolution_of_awkward_sizes(
+    processor: OpenCLProcessor,
+    n: int,
+    channels: int,
+    out_channels: int,
+    height: int,
+    width: int,
+    pads: tuple[int, int, int, int],
+    vertical: tuple[int, int, int],
+    residual: bool,
+    activation: Activation,
+) -> None:
+    kernel_h, stride_h, dilation_h = vertical
+    height = max(height, dilation_h * (kernel_h - 1) + 1)
+    layer = conv_layer(
+        (n, channels, height, width),
+        out_channels,
+        (kernel_h, 3),
+        (stride_h, 1),
+        pads,
+        (dilation_h, 1),
+        residual=residual,
+        activation=activation,
+    )
+    check(processor, layer, {"direct"}, first_settings=1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "dilations", "pads"),
+    [
+        ((3, 3), (2, 2), (1, 1), (0, 0, 1, 1)),
+        ((5, 5), (1, 2), (1, 1), (2, 1, 2, 3)),
+        ((3, 3), (1, 1), (2, 3), (2, 3, 2, 3)),
+        ((1, 1), (2, 2), (1, 1), (0, 0, 0, 0)),
+        ((1, 1), (1, 1), (1, 1), (1, 0, 0, 2)),
+        ((1, 7), (1, 1), (1, 1), (0, 3, 0, 3)),
+        ((7, 1), (1, 1), (1, 1), (3, 0, 3, 0)),
+    ],
+)
+def test_direct_convolution_kernels_strides_dilations(
+    processor: OpenCLProcessor,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    pads: tuple[int, int, int, int],
+) -> None:
+    layer = conv_layer((2, 20, 11, 19), 33, kernel, strides, pads, dilations, residual=True, activation=RELU)
+    check(processor, layer, {"direct"}, first_settings=1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "out_channels", "groups"),
+    [(72, 72, 3), (48, 96, 3), (64, 64, 2), (12, 20, 4), (10, 30, 5), (34, 6, 2), (8, 24, 8), (40, 8, 8)],
+)
+def test_grouped_convolution(processor: OpenCLProcessor, channels: int, out_channels: int, groups: int) -> None:
+    layer = conv_layer((2, channels, 5, 15), out_channels, groups=groups, activation=RELU)
+    check(processor, layer, {"direct"}, first_settings=2)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 8])
+@pytest.mark.parametrize("out_channels", [16, 33])
+def test_planar_convolution(processor: OpenCLProcessor, channels: int, out_channels: int) -> None:
+    layer = conv_layer((2, channels, 12, 37), out_channels, (7, 7), (2, 2), (3, 2, 3, 4), residual=True)
+    # A first layer of one channel and one group is no depthwise convolution unless it has one output.
+    check(processor, layer, {"planar", "direct"}, first_settings=1)
+
+
+def test_planar_convolution_with_every_tile(processor: OpenCLProcessor) -> None:
+    check(processor, conv_layer((1, 3, 30, 30), 40, activation=RELU), {"planar", "direct"})
+
+
+@given(
+    n=st.integers(1, 2),
+    channels=st.sampled_from([9, 16, 17, 40]),
+    height=st.integers(3, 6),
+    width=st.integers(13, 30),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    vertical=st.sampled_from([(3, 1, 1), (3, 2, 1), (2, 1, 2), (5, 1, 1)]),
+    residual=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
+)
+@some
+def test_depthwise_convolution(
+    processor: OpenCLProcessor,
+    n: int,
+    channels: int,
+    height: int,
+    width: int,
+    pads: tuple[int, int, int, int],
+    vertical: tuple[int, int, int],
+    residual: bool,
+    activation: Activation,
+) -> None:
+    kernel_h, stride_h, dilation_h = vertical
+    height = max(height, dilation_h * (kernel_h - 1) + 1)
+    layer = conv_layer(
+        (n, channels, height, width),
+        channels,
+        (kernel_h, 3),
+        (stride_h, 1),
+        pads,
+        (dilation_h, 1),
+        channels,
+        residual=residual,
+        activation=activation,
+    )
+    check(processor, layer, {"depthwise", "direct"}, first_settings=1)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (5, 1, 1), (3, 1, 2)])
+def test_depthwise_convolution_with_every_tile(
+    processor: OpenCLProcessor, kernel: int, stride: int, dilation: int
+) -> None:
+    reach = dilation * (kernel - 1)
+    pads = (reach // 2, reach // 2, reach - reach // 2, reach - reach // 2)
+    layer = conv_layer((2, 24, 9, 23), 24, (kernel,) * 2, (stride,) * 2, pads, (dilation,) * 2, 24)
+    routine = next(r for r in processor.routines if r.descriptor.algorithm == "depthwise")
+    assert len(routine.parameter_space(layer)) > 2
+    check(processor, layer, {"depthwise", "direct"})
+
+
+@given(
+    n=st.sampled_from([1, 2, 4, 5]),
+    inputs=st.sampled_from([1, 7, 8, 65, 130]),
+    outputs=st.sampled_from([1, 10, 16, 33]),
+    bias=st.booleans(),
+    residual=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
+)
+@some
+def test_dense(
+    processor: OpenCLProcessor, n: int, inputs: int, outputs: int, bias: bool, residual: bool, activation: Activation
+) -> None:
+    operands: list[np.ndarray | tuple[int, ...] | None] = [(n, inputs), numbers((outputs, inputs), 3)]
+    operands.append(numbers((outputs,), 4) if bias else None)
+    if residual:
+        operands.append((n, outputs))
+    check(processor, make_layer("Dense", operands, (n, outputs), {}, activation), {"dense"})
+
+
+@given(
+    n=st.integers(1, 2),
+    channels=st.sampled_from([3, 16, 20]),
+    height=st.integers(4, 9),
+    width=st.integers(4, 17),
+    kernel=st.tuples(st.integers(2, 3), st.integers(2, 3)),
+    strides=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    pads=st.tuples(*[st.integers(0, 1)] * 4),
+    op=st.sampled_from(["max", "dilated max", "average", "average with pads"]),
+    activation=st.sampled_from(ACTIVATIONS[:3]),
+)
+@some
+def test_pool(
+    processor: OpenCLProcessor,
+    n: int,
+    channels: int,
+    height: int,
+    width: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    op: str,
+    activation: Activation,
+) -> None:
+    dilation = 2 if op == "dilated max" else 1
+    attributes: dict[str, Attribute] = {"kernel": kernel, "strides": strides, "pads": pads}
+    if op.endswith("max"):
+        attributes["dilations"] = (dilation, dilation)
+    else:
+        attributes["count_include_pad"] = int(op == "average with pads")
+    plane = (height + 1, width + 1)
+    size = [(plane[i] + pads[i] + pads[i + 2] - dilation * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
+    operator = "MaxPool" if op.endswith("max") else "AveragePool"
+    layer = make_layer(operator, [(n, channels, *plane)], (n, channels, *size), attributes, activation)
+    check(processor, layer, {"pool"})
+
+
+@pytest.mark.parametrize("mode", ["average", "max"])
+@pytest.mark.parametrize("shape", [(2, 20, 7, 7), (1, 16, 1, 3), (1, 3, 1, 1)])
+def test_global_pool(processor: OpenCLProcessor, mode: str, shape: tuple[int, int, int, int]) -> None:
+    layer = make_layer("GlobalPool", [shape], (*shape[:2], 1, 1), {"mode": mode}, RELU)
+    check(processor, layer, {"global_pool"})
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 20, 5, 7), (3, 37), (5,)])
+def test_activation(processor: OpenCLProcessor, activation: Activation, shape: tuple[int, ...]) -> None:
+    check(processor, make_layer("Activation", [shape], shape, {}, activation), {"map"})
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize("shape", [(2, 20, 5, 7), (3, 37)])
+def test_binary_of_equal_shapes(processor: OpenCLProcessor, op: str, shape: tuple[int, ...]) -> None:
+    check(processor, make_layer(op, [shape, shape], shape, {}, RELU), {"binary", "binary_broadcast"})
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize(
+    "other",
+    [(2, 20, 1, 1), (1, 20, 1, 1), numbers((1, 20, 1, 1)), numbers((20, 1, 1)), numbers((1,)), numbers(())],
+    ids=["computed per image", "computed", "constant", "constant of rank 3", "one number", "scalar"],
+)
+def test_binary_per_channel(processor: OpenCLProcessor, op: str, other: np.ndarray | tuple[int, ...]) -> None:
+    shape = (2, 20, 5, 7)
+    layer = make_layer(op, [shape, other], shape, {}, RELU)
+    check(processor, layer, {"binary_channel", "binary_broadcast"})
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "output"),
+    [
+        ((2, 3, 4, 5), numbers((4, 1)), (2, 3, 4, 5)),
+        (numbers((3, 1, 1)), (2, 3, 4, 5), (2, 3, 4, 5)),
+        ((2, 1, 5), (3, 1), (2, 3, 5)),
+        (numbers(()), (7,), (7,)),
+        ((2, 1, 2, 3, 1, 2), (3, 1, 1, 4, 1), (2, 3, 2, 3, 4, 2)),
+    ],
+)
+def test_binary_that_broadcasts(
+    processor: OpenCLProcessor,
+    x: np.ndarray | tuple[int, ...],
+    y: np.ndarray | tuple[int, ...],
+    output: tuple[int, ...],
+) -> None:
+    check(processor, make_layer("Sub", [x, y], output), {"binary_broadcast"})
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 5, 7), (1, 16, 1, 1)])
+def test_affine(processor: OpenCLProcessor, shape: tuple[int, int, int, int]) -> None:
+    layer = make_layer("Affine", [shape, numbers((shape[1],), 1), numbers((shape[1],), 2)], shape, {}, RELU)
+    check(processor, layer, {"affine"})
+
+
+@given(
+    n=st.integers(1, 2),
+    channels=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    plane=st.tuples(st.integers(1, 4), st.integers(1, 9)),
+    activation=st.sampled_from(ACTIVATIONS[:2]),
+)
+@settings(some, max_examples=25)
+def test_concat_of_channels(
+    processor: OpenCLProcessor, n: int, channels: list[int], plane: tuple[int, int], activation: Activation
+) -> None:
+    shapes = [(n, c, *plane) for c in channels]
+    layer = make_layer("Concat", shapes, (n, sum(channels), *plane), {"axis": 1}, activation)
+    check(processor, layer, {"concat_blocked", "concat_plain"})
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axis", "output"),
+    [
+        ([(2, 3, 4, 5), (2, 3, 1, 5)], 2, (2, 3, 5, 5)),
+        ([(3, 4), (3, 37), (3, 1)], 1, (3, 42)),
+        ([(4,), (20,)], 0, (24,)),
+    ],
+)
+def test_concat_along_other_axes(
+    processor: OpenCLProcessor, shapes: list[tuple[int, ...]], axis: int, output: tuple[int, ...]
+) -> None:
+    check(processor, make_layer("Concat", shapes, output, {"axis": axis}), {"concat_plain"})
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, 1000), 1), ((3, 5, 7), 1), ((2, 20, 4, 3), 1), ((6,), 0)])
+def test_softmax(processor: OpenCLProcessor, shape: tuple[int, ...], axis: int) -> None:
+    check(processor, make_layer("Softmax", [shape], shape, {"axis": axis}), {"softmax"})
+
+
+@given(
+    plane=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    scales=st.tuples(*[st.sampled_from([0.5, 0.75, 1.0, 1.6, 2.0, 3.0])] * 2),
+    mode=st.sampled_from(["nearest", "linear"]),
+    coordinates=st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]),
+    nearest=st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]),
+)
+@settings(some, max_examples=40)
+def test_resize(
+    processor: OpenCLProcessor,
+    plane: tuple[int, int],
+    scales: tuple[float, float],
+    mode: str,
+    coordinates: str,
+    nearest: str,
+) -> None:
+    size = [max(1, math.floor(length * scale)) for length, scale in zip(plane, scales, strict=True)]
+    exact = tuple(out / length for out, length in zip(size, plane, strict=True))
+    attributes: dict[str, Attribute] = {
+        "mode": mode,
+        "coordinates": coordinates,
+        "nearest": nearest,
+        "scales": exact,
+    }
+    check(processor, make_layer("Resize", [(2, 20, *plane)], (2, 20, *size), attributes, RELU), {"resize"})
+
+
+@pytest.mark.parametrize(("shape", "output"), [((2, 3, 4, 5), (2, 60)), ((24,), (2, 3, 4))])
+def test_reshape(processor: OpenCLProcessor, shape: tuple[int, ...], output: tuple[int, ...]) -> None:
+    check(processor, make_layer("Reshape", [shape], output, {}, RELU), {"copy"})
+
+
+@given(
+    n=st.integers(1, 2),
+    channels=st.integers(1, 40),
+    plane=st.tuples(st.integers(1, 5), st.integers(1, 20)),
+    pair=st.sampled_from([(0, 1), (1, 0), (0, 0), (1, 1)]),
+)
+@settings(some, max_examples=20)
+def test_reorder_moves_every_number_to_its_place(
+    processor: OpenCLProcessor, n: int, channels: int, plane: tuple[int, int], pair: tuple[int, int]
+) -> None:
+    source, target = (processor.blocked if blocked else Layout(0) for blocked in pair)
+    shape = (n, channels, *plane)
+    layer = reorder_layer(TensorType(shape), source, target)
+    routine: Routine = processor.reorder()
+    assert routine.supports(layer)
+    values = numbers(shape)
+    layouts_in, layouts_out = routine.layouts(layer, {})
+    lowering = routine.lower(layer, {})
+    (found,) = run_lowering(processor.runtime, lowering, layer, [values], layouts_in, layouts_out)
+    assert np.array_equal(found, values)
+    assert (layouts_in, layouts_out) == ((source,), (target,))

@@ -1,0 +1,43 @@
+"""What tests of graphs share: the check that a fused graph computes what the original does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from nnstretch.graph.layers import GraphNode, graph_inputs, layers
+from nnstretch.graph.passes import optimize
+from nnstretch.graph.reference import relative_error, run_layers, run_proto
+
+
+def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return {name: generator.standard_normal(kind.shape).astype(kind.dtype) for name, kind in graph_inputs(model)}
+
+
+def fuse_and_compare(model: ir.Model, tolerance: float = 1e-5) -> list[GraphNode]:
+    """Optimise, compare with the original in ONNX Runtime, and return the layers.
+
+    Folding changes the order in which float32 numbers are added, and no more, hence the tolerance.
+    """
+    feeds = feeds_for(model)
+    wanted = run_proto(ir.to_proto(model), feeds)
+    names = [value.name for value in model.graph.outputs]
+    fused = optimize(model)
+    assert [value.name for value in fused.graph.outputs] == names
+    for result, reference in zip(run_layers(fused, feeds), wanted, strict=True):
+        assert result.dtype == reference.dtype
+        assert relative_error(result, reference) < tolerance
+    # The original is untouched: it still computes the same.
+    for again, reference in zip(run_proto(ir.to_proto(model), feeds), wanted, strict=True):
+        np.testing.assert_array_equal(again, reference)
+    return layers(fused)
+
+
+@pytest.fixture(scope="session")
+def check() -> Callable[..., list[GraphNode]]:
+    """`fuse_and_compare(model, tolerance=1e-5) -> layers`."""
+    return fuse_and_compare

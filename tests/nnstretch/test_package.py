@@ -1,0 +1,86 @@
+"""The package file: round trip, mapped weights, and every way in which a file can be wrong."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nnstretch.errors import FileError, PackageError
+from nnstretch.package import Package, read_package, write_package
+from nnstretch.package.format import FORMAT_VERSION
+
+
+@pytest.fixture
+def package() -> Package:
+    rng = np.random.default_rng(0)
+    constants = rng.integers(0, 256, 10_000, dtype=np.uint8)
+    return Package('{"version": 1}', constants, {"direct": "kernel void f() {}"}, {"a/b": b"\x01\x02"}, {"model": "m"})
+
+
+def test_round_trip(package: Package, tmp_path: Path) -> None:
+    path = tmp_path / "a.nns"
+    write_package(package, path)
+    again = read_package(path)
+    assert again.plan == package.plan
+    assert np.array_equal(again.constants, package.constants)
+    assert again.sources == package.sources
+    assert again.models == package.models
+    assert again.metadata == package.metadata
+
+
+def test_weights_start_at_a_page_and_are_read_only(package: Package, tmp_path: Path) -> None:
+    path = tmp_path / "a.nns"
+    write_package(package, path)
+    constants = read_package(path).constants
+    assert constants.ctypes.data % 4096 == 0
+    assert not constants.flags.writeable
+
+
+def test_equal_packages_are_equal_files(package: Package, tmp_path: Path) -> None:
+    write_package(package, tmp_path / "a.nns")
+    write_package(package, tmp_path / "b.nns")
+    assert (tmp_path / "a.nns").read_bytes() == (tmp_path / "b.nns").read_bytes()
+
+
+def test_any_flipped_byte_of_content_is_found(package: Package, tmp_path: Path) -> None:
+    path = tmp_path / "a.nns"
+    write_package(package, path)
+    data = path.read_bytes()
+    start = data.index(package.constants.tobytes())
+    for position in (start, start + 5_000, start + 9_999, data.index(b"kernel void")):
+        broken = bytearray(data)
+        broken[position] ^= 0x40
+        path.write_bytes(bytes(broken))
+        with pytest.raises(PackageError, match="damaged"):
+            read_package(path)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, 5_000])
+def test_truncated(package: Package, tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "a.nns"
+    write_package(package, path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(PackageError):
+        read_package(path)
+
+
+def test_newer_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.nns"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("nnstretch.json", json.dumps({"format": FORMAT_VERSION + 1}))
+    with pytest.raises(PackageError, match="upgrade"):
+        read_package(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError):
+        read_package(tmp_path / "none.nns")
+
+
+def test_unwritable_directory(package: Package, tmp_path: Path) -> None:
+    with pytest.raises(FileError):
+        write_package(package, tmp_path / "missing" / "a.nns")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,1 @@
+"""Training and retraining of networks: data, recipes, loop, distillation, evaluation, checkpoints."""

@@ -1,0 +1,125 @@
+"""Weights of a module as a safetensors file, checked when they are read."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from nnstretch.errors import FileError, ModelError
+from nnstretch.settings import atomic_write
+
+_CHECKSUM = "nnstretch.crc32"
+_NAMED_TENSORS = 3
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write named tensors and texts as one safetensors file with a checksum.
+
+    Raises:
+        FileError: it cannot be written; a file that was there before is then still whole.
+    """
+    # Tensors that share memory, or are not contiguous, cannot be stored as they are.
+    plain = {
+        name: value.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
+    content = save(plain, metadata={**metadata, _CHECKSUM: str(_checksum(plain, metadata))})
+    with atomic_write(path) as file:
+        file.write(content)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and texts of a safetensors file; a checksum is checked if there is one.
+
+    Raises:
+        FileError: missing, unreadable, truncated, of another format, or damaged.
+    """
+    if not path.is_file():
+        raise FileError(f"cannot read {path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise FileError(f"{path} is no whole safetensors file ({error}); write it again") from error
+    expected = metadata.pop(_CHECKSUM, None)
+    if expected is not None and expected != str(_checksum(tensors, metadata)):
+        raise FileError(f"{path} is damaged: its content does not have its checksum; write it again")
+    return tensors, metadata
+
+
+def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write parameters and buffers of ``module``, under the names of its ``state_dict``, and ``metadata``.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    write_tensors(path, module.state_dict(), metadata or {})
+
+
+def load_weights(module: nn.Module, path: Path) -> dict[str, str]:
+    """Fill parameters and buffers of ``module`` from a file and return the file's metadata.
+
+    Raises:
+        FileError: the file is missing or damaged.
+        ModelError: names or shapes differ from the module's; nothing is filled in then.
+    """
+    tensors, metadata = read_tensors(path)
+    fill(module, tensors, str(path))
+    return metadata
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Copy ``tensors`` into the module's parameters and buffers of the same names.
+
+    Raises:
+        ModelError: names, shapes or kinds of numbers differ; ``source`` says in the message where they came from.
+    """
+    wanted = module.state_dict()
+    differences = [
+        f"{name} is {_describe(tensors.get(name))}, wanted {_describe(wanted.get(name))}"
+        for name in dict.fromkeys([*wanted, *tensors])
+        if not _fits(tensors.get(name), wanted.get(name))
+    ]
+    if differences:
+        more = (
+            f"; and {len(differences) - _NAMED_TENSORS} more" if len(differences) > _NAMED_TENSORS else ""
+        )
+        raise ModelError(
+            f"the weights in {source} are not those of this network: "
+            f"{'; '.join(differences[:_NAMED_TENSORS])}{more}; build the network that they were saved from"
+        )
+    with torch.no_grad():
+        for name, value in wanted.items():
+            value.copy_(tensors[name])
+
+
+def _fits(found: Tensor | None, wanted: Tensor | None) -> bool:
+    if found is None or wanted is None:
+        return False
+    return found.shape == wanted.shape and found.is_floating_point() == wanted.is_floating_point()
+
+
+def _describe(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "absent"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int:
+    """CRC-32 of names, types, shapes, bytes and metadata."""
+    crc = zlib.crc32(json.dumps(sorted(metadata.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        crc = zlib.crc32(f"{name} {_describe(tensor)}".encode(), crc)
+        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), crc)
+    return crc

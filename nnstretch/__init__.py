@@ -1,8 +1,8 @@
 """nnstretch: branched CNNs that run on several processors at the same time, each layer by its fastest implementation.
 
-    import nnstretch as nns
-    session = nns.compile("resnet50", processors="cpu")
-    (y,) = session.run(None, {"x": x})
+import nnstretch as nns
+session = nns.compile("resnet50", processors="cpu")
+(y,) = session.run(None, {"x": x})
 """
 
 from typing import TYPE_CHECKING, Any

@@ -12,13 +12,14 @@ from nnstretch.scheduler.session import Session
 if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
+
     from nnstretch.branching.stretch import StretchResult
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, what) while something long is going on."""
 
 
-def compile(  # noqa: A001 - the name is the interface
+def compile(
     model: str | Path | ir.Model | torch.nn.Module,
     example_input: Any = None,
     processors: str = "cpu",

@@ -57,10 +57,10 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
 
 def _open(spec: ProcessorSpec) -> Processor:
     if spec.kind == "cpu":
-        from nnstretch.devices.cpu import CpuProcessor
+        from nnstretch.devices.cpu.processor import CpuProcessor
 
         return CpuProcessor(spec)
-    from nnstretch.devices.opencl import OpenCLProcessor
+    from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec)
 

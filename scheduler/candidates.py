@@ -127,9 +127,7 @@ def selection_problem(
 
 
 class _ProblemMaker:
-    def __init__(
-        self, graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: LanePool, costs: CostModel
-    ) -> None:
+    def __init__(self, graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: LanePool, costs: CostModel) -> None:
         self._graph, self._choices, self._pool, self._costs = graph, choices, pool, costs
         self._adapt_seconds: dict[tuple[TensorType, Layout, Layout, int], float] = {}
 
@@ -155,10 +153,7 @@ class _ProblemMaker:
     def _matrix(self, tensor: TensorType, u: int, output: int, v: int, position: int) -> Costs:
         return np.array(
             [
-                [
-                    self._edge(tensor, a.outputs[output], a.lane, b.inputs[position], b.lane)
-                    for b in self._choices[v]
-                ]
+                [self._edge(tensor, a.outputs[output], a.lane, b.inputs[position], b.lane) for b in self._choices[v]]
                 for a in self._choices[u]
             ]
         )

@@ -320,7 +320,9 @@ class _Drafter:
         def resolve(operand: Operand) -> Value | int:
             if operand.kind == "constant":
                 return first + operand.index
-            return {"input": reads, "output": writes, "workspace": spaces}[operand.kind][operand.index]  # type: ignore[index]
+            if operand.kind == "input":
+                return reads[operand.index]
+            return (writes if operand.kind == "output" else spaces)[operand.index]
 
         for position, call in enumerate(lowering.calls):
             targets = [resolve(o) for o in call.writes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ from nnstretch.scheduler.planner import Compiled
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
 
 
@@ -43,6 +44,7 @@ class Loaded:
     program: Program
     sources: dict[str, str]
     runtimes: tuple[OpenCLRuntime, ...]
+    memories: tuple[cl.Buffer, ...]  # kernels do not keep their arguments alive
 
     def activate(self) -> None:
         """Moves the threads of OpenCL devices that live on the CPU to the plan's cores."""
@@ -113,10 +115,8 @@ class _Loader:
             )
             for s in self._plan.subgraphs
         ]
-        program = Program(
-            lanes, self._regions, buffers, steps, subgraphs, launches=self._launches, calls=self._calls
-        )
-        return Loaded(program, self._used_sources(), tuple(self._runtimes.values()))
+        program = Program(lanes, self._regions, buffers, steps, subgraphs, launches=self._launches, calls=self._calls)
+        return Loaded(program, self._used_sources(), tuple(self._runtimes.values()), tuple(self._memories.values()))
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,9 @@ class _Loader:
             self._make_shared(slot, size)
         for domain, (offset, size) in plan.constant_ranges.items():
             if offset + size > self._compiled.constants.nbytes:
-                raise PackageError(f"the plan's constants reach beyond the {self._compiled.constants.nbytes} bytes given")
+                raise PackageError(
+                    f"the plan's constants reach beyond the {self._compiled.constants.nbytes} bytes given"
+                )
             constants = self._compiled.constants[offset : offset + size]
             if domain == 0 and size:
                 self._add_region(("constant", 0), _fixed(constants))
@@ -210,10 +212,21 @@ class _Loader:
 
 
 def _runtime(processor: str, sources: Mapping[str, str] | None) -> OpenCLRuntime:
+    """The device's runtime: one for all sessions that build the installed sources, so that each program is built once."""
+    if sources is None:
+        return _installed_runtime(processor)
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
 
     (spec,) = parse_processors(processor)
     return OpenCLRuntime(spec, profile=True, sources=sources)
+
+
+@cache
+def _installed_runtime(processor: str) -> OpenCLRuntime:
+    from nnstretch.devices.opencl.runtime import OpenCLRuntime
+
+    (spec,) = parse_processors(processor)
+    return OpenCLRuntime(spec, profile=True)
 
 
 def _bytes(tensor: TensorType) -> int:

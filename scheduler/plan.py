@@ -214,5 +214,3 @@ def _plan(raw: Mapping[str, Any]) -> Plan:
 def aligned(offset: int) -> int:
     """`offset` rounded up to ALIGNMENT."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
-
-

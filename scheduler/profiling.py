@@ -30,6 +30,8 @@ _WARMUP = 2
 _RUNS = 25
 _BUDGET = 0.03
 _DEVICE_REPEATS = 8
+"""Repeats of a short layer in one run on a device, so that launching and awaiting the run weigh little."""
+_LONG_MACS = 30_000_000
 
 
 class Profiler(CostModel):
@@ -71,9 +73,7 @@ class Profiler(CostModel):
 
     # -- layers --------------------------------------------------------------------------------------------------
 
-    def _measurement(
-        self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
-    ) -> Measurement:
+    def _measurement(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Measurement:
         names = (processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
         found = self._store.get(*names)
         if found is None:
@@ -91,7 +91,8 @@ class Profiler(CostModel):
             wrong = self._wrong(SingleLayer(processor, routine, layer, parameters, host=self._host), inputs)
             if wrong is not None:
                 return Measurement(None, failure=wrong)
-        repeats = _DEVICE_REPEATS if processor.memory == "opencl" else 1
+        short = processor.memory == "opencl" and layer.macs < _LONG_MACS
+        repeats = _DEVICE_REPEATS if short else 1
         single = SingleLayer(processor, routine, layer, parameters, repeats)
         samples = _samples(single_layer_plan(single, inputs)) / repeats
         return Measurement(float(np.median(samples)), tuple(float(s) for s in samples))
@@ -121,13 +122,13 @@ class Profiler(CostModel):
     def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
         """Half of what a round trip host -> device -> host takes beyond its three copies."""
         workload = f"handover {tensor}"
-        key = (device.fingerprint, workload, str(self._host.fingerprint), {})
-        found = self._store.get(*key)
+        route = self._host.fingerprint
+        found = self._store.get(device.fingerprint, workload, route, {})
         if found is None:
             samples = _samples(_round_trip(self._host, device, tensor))
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
             found = Measurement(max(0.0, (float(np.median(samples)) - copies) / 2), tuple(map(float, samples)))
-            self._store.put(*key, found)
+            self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
@@ -146,9 +147,7 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
     layer = reorder_layer(tensor, PLAIN, PLAIN)
     lanes = (0, 1, 0)
     names = [f"t{i}" for i in range(len(lanes) + 1)]
-    units = tuple(
-        Unit(f"copy{i}", layer, (), (names[i],), (names[i + 1],), None) for i in range(len(lanes))
-    )
+    units = tuple(Unit(f"copy{i}", layer, (), (names[i],), (names[i + 1],), None) for i in range(len(lanes)))
     graph = UnitGraph(units, dict.fromkeys(names, tensor), (names[0],), (names[-1],))
     plain: tuple[Layout, ...] = (PLAIN,)
     routines = [pool.processors[lane].reorder() for lane in lanes]

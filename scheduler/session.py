@@ -193,7 +193,9 @@ def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:
     """`array` as the plan reads it; never converted silently."""
     array = np.asarray(array)
     if array.shape != tensor.type.shape:
-        raise FeedError(f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}")
+        raise FeedError(
+            f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
+        )
     if array.dtype != np.dtype(tensor.type.dtype):
         raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
     return np.ascontiguousarray(array)

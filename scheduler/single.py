@@ -172,7 +172,9 @@ class _Maker:
             (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
             name = str(routine.descriptor)
             steps.append(
-                PlanStep(layer.name, layer.op, name, "kernel", call.kernel, (results[index],), (target,), call.parameters)
+                PlanStep(
+                    layer.name, layer.op, name, "kernel", call.kernel, (results[index],), (target,), call.parameters
+                )
             )
         return tuple(steps)
 

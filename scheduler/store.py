@@ -2,7 +2,8 @@
 
 A row is keyed by the processor's fingerprint (which stands for the machine, its cores in use and the engine), the workload,
 the routine and its parameters. A measurement is written in one transaction as soon as it is done (write-ahead log), so that a
-killed run loses nothing finished and several processes may measure at once. A routine that failed has the reason instead of a time.
+killed run loses nothing finished and several processes may measure at once. A routine that failed has the reason instead
+of a time.
 """
 
 from __future__ import annotations

@@ -87,6 +87,4 @@ def _launch_order(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
         placed.add(chosen)
         left.remove(chosen)
     position = {old: new for new, old in enumerate(order)}
-    return [
-        Subgraph(subgraphs[i].lane, subgraphs[i].steps, {position[w] for w in subgraphs[i].waits}) for i in order
-    ]
+    return [Subgraph(subgraphs[i].lane, subgraphs[i].steps, {position[w] for w in subgraphs[i].waits}) for i in order]

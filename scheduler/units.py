@@ -1,4 +1,4 @@
-"""Units: what selection and scheduling work on. A unit is one layer, or a run of layers that only the fallback engine computes."""
+"""Units: what selection and scheduling work on: one layer, or a run of layers that only the fallback engine computes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from nnstretch.errors import ModelError
 from nnstretch.graph.expand import expand_region
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
-
-PLACEMENT_KEY = "nnstretch.processor"
-"""Metadata of a node that a design has given to a processor: its index in the list of processors."""
+from nnstretch.graph.placement import PLACEMENT_KEY
 
 
 @dataclass(frozen=True, eq=False)

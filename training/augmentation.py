@@ -55,6 +55,4 @@ class Augmentation:
         grid = functional.affine_grid(
             self.matrices(len(images), generator).to(images), list(images.shape), align_corners=False
         )
-        return functional.grid_sample(
-            images, grid, mode="bilinear", padding_mode="border", align_corners=False
-        )
+        return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)

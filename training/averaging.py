@@ -23,9 +23,7 @@ class WeightAverage:
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
         self.updates = 0
-        self.state: dict[str, Tensor] = {
-            name: value.detach().clone() for name, value in module.state_dict().items()
-        }
+        self.state: dict[str, Tensor] = {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def update(self, module: nn.Module) -> None:
         """Take in the module's weights of now."""
@@ -39,7 +37,7 @@ class WeightAverage:
                 values.append(value.detach())
             else:
                 self.state[name].copy_(value)
-        torch._foreach_lerp_(averages, values, 1 - decay)  # noqa: SLF001
+        torch._foreach_lerp_(averages, values, 1 - decay)
 
     def restore(self, state: dict[str, Tensor], updates: int) -> None:
         """Go on from a saved ``state`` (same names and shapes)."""

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Recipe:
     scales: tuple[tuple[int, float], ...] = ()
     gradient_clip: float = 0.0
     precise_bn_samples: int = 0
-    augmentation: Augmentation = Augmentation()
+    augmentation: Augmentation = field(default_factory=Augmentation)
     image_size: int | None = None
     evaluate_every: int = 1
     precision: str = "auto"
@@ -204,7 +204,7 @@ def recipe_from_json(values: Any) -> Recipe:
     return Recipe(**fields)
 
 
-def _typed(values: Any, into: type[Recipe] | type[Augmentation], what: str) -> dict[str, Any]:
+def _typed(values: Any, into: type[Recipe | Augmentation], what: str) -> dict[str, Any]:
     """``values`` as constructor arguments of the dataclass ``into``; numbers and texts are checked for their type."""
     if not isinstance(values, dict):
         raise UsageError(f"{what} is a {type(values).__name__} in JSON; an object with fields is wanted")

@@ -91,9 +91,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
         if not _fits(tensors.get(name), wanted.get(name))
     ]
     if differences:
-        more = (
-            f"; and {len(differences) - _NAMED_TENSORS} more" if len(differences) > _NAMED_TENSORS else ""
-        )
+        more = f"; and {len(differences) - _NAMED_TENSORS} more" if len(differences) > _NAMED_TENSORS else ""
         raise ModelError(
             f"the weights in {source} are not those of this network: "
             f"{'; '.join(differences[:_NAMED_TENSORS])}{more}; build the network that they were saved from"

@@ -209,7 +209,7 @@ def _compile(command: Sequence[str], what: str) -> None:
         report = done.stderr + done.stdout
         file = cache_dir() / "engine" / "build.log"
         file.write_text(f"{' '.join(command)}\n{report}")
-        first = next((line for line in report.splitlines() if "error" in line), report.strip().partition("\n")[0])
+        first = next((line for line in report.splitlines() if "error:" in line), report.strip().partition("\n")[0])
         raise BuildError(f"building the engine failed at {what}: {first.strip()} (whole log in {file})")
 
 

@@ -22,10 +22,11 @@ import numpy as np
 
 from nnstretch.devices.engine import binding
 from nnstretch.devices.engine.binding import ABI, Engine, engine
-from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
+from nnstretch.errors import DeviceError, FeedError, NNStretchError, PackageError, UsageError
 
 MAGIC = 0x315453534E4E
 HUGE_PAGE = 2 << 20
+MOST_FEEDS = 1 << 16
 
 
 class LaneKind(IntEnum):
@@ -400,6 +401,9 @@ def _addresses(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *,
 def _bytes_by_index(regions: Sequence[Region], kind: RegionKind) -> list[int]:
     """Largest region of each input (or output)."""
     mine = [region for region in regions if region.kind is kind]
+    wrong = [region.index for region in mine if not 0 <= region.index < MOST_FEEDS]
+    if wrong:
+        raise PackageError(f"a region is {kind.name.lower()} {wrong[0]}; they are numbered from 0 to {MOST_FEEDS - 1}")
     sizes = [0] * (1 + max((region.index for region in mine), default=-1))
     for region in mine:
         sizes[region.index] = max(sizes[region.index], region.bytes)

@@ -18,7 +18,8 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,11 +197,25 @@ def _try_device(device: pyopencl.Device) -> None:
     queue = cl.CommandQueue(context)
     numbers = np.array([2, 2], np.int32)
     buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=numbers)
-    program = cl.Program(context, _PROBE).build(cache_dir=False)
+    program = build(cl.Program(context, _PROBE), ())
     cl.Kernel(program, "probe")(queue, (2,), (1,), buffer)
     cl.enqueue_copy(queue, numbers, buffer)
     if numbers.tolist() != [42, 43]:
         raise DeviceError(f"a test kernel computed {numbers.tolist()} where [42, 43] was right")
+
+
+def build(program: pyopencl.Program, options: Sequence[str]) -> pyopencl.Program:
+    """Builds a program without pyopencl's own cache, and without its remarks on what the compiler says.
+
+    Raises:
+        pyopencl.Error: it does not compile.
+    """
+    import pyopencl as cl
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        built: pyopencl.Program = program.build(list(options), cache_dir=False)  # type: ignore[arg-type]
+    return built
 
 
 def _list_devices() -> tuple[pyopencl.Device, ...]:

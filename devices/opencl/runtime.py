@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
+_DIGEST = hashlib.sha256().digest_size
 _OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
 
 Defines = Sequence[tuple[str, int]]
@@ -52,7 +52,8 @@ def library_path() -> str:
     drivers.import_pyopencl()
     import pyopencl
 
-    return str(pyopencl._cl.__file__)  # noqa: SLF001 - the extension module links the ICD loader; it has no other name
+    # The extension module links the ICD loader.
+    return str(pyopencl._cl.__file__)
 
 
 class OpenCLRuntime:
@@ -78,9 +79,7 @@ class OpenCLRuntime:
         DeviceError: there is no such device, it does not work, or it has no memory left.
     """
 
-    def __init__(
-        self, spec: ProcessorSpec, profile: bool = False, sources: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, spec: ProcessorSpec, profile: bool = False, sources: Mapping[str, str] | None = None) -> None:
         drivers.import_pyopencl()
         import pyopencl as cl
 
@@ -95,10 +94,12 @@ class OpenCLRuntime:
         self._sources = sources
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
         self._lock = threading.Lock()
-        properties = cl.command_queue_properties.PROFILING_ENABLE if profile else 0
         try:
             self.context = cl.Context([self.device])
-            self.queue = cl.CommandQueue(self.context, properties=properties)
+            if profile:
+                self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+            else:
+                self.queue = cl.CommandQueue(self.context)
         except cl.Error as error:
             raise self._failure("gave no queue", error) from error
         self.activate()
@@ -141,7 +142,7 @@ class OpenCLRuntime:
         """Sets all arguments: reads, then writes as (buffer, offset in floats), then integer parameters.
 
         Raises:
-            DeviceError: the driver refuses one.
+            DeviceError: there are too many or too few, or the driver refuses one.
         """
         import pyopencl as cl
 
@@ -149,8 +150,14 @@ class OpenCLRuntime:
         for buffer, offset in memory:
             words += [buffer, np.int32(offset)]
         words += [np.uint32(value & 0xFFFFFFFF) for value in parameters]
+        if len(words) != kernel.num_args:
+            raise DeviceError(
+                f"OpenCL kernel {kernel.function_name} takes {kernel.num_args} arguments and was given {len(words)}; "
+                "compile the package again with this version"
+            )
         try:
-            kernel.set_args(*words)
+            for index, word in enumerate(words):
+                kernel.set_arg(index, word)
         except cl.Error as error:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
 
@@ -218,28 +225,30 @@ class OpenCLRuntime:
 
         program = cl.Program(self.context, text)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", cl.CompilerWarning)
-                return program.build(options, cache_dir=False)
+            return drivers.build(program, options)
         except cl.Error as error:
             raise BuildError(
                 f"OpenCL source {source} ({' '.join(options)}) does not compile on {self.info.name}: {_log_line(error)}"
             ) from error
 
     def _from_binary(self, path: Path, options: list[str]) -> pyopencl.Program | None:
+        """The program of a cached binary; None if there is none, or it is damaged or of no use to the driver."""
         import pyopencl as cl
 
-        if not path.exists():
+        stored = path.read_bytes() if path.exists() else b""
+        digest, binary = stored[:_DIGEST], stored[_DIGEST:]
+        if hashlib.sha256(binary).digest() != digest:  # drivers may crash on a damaged binary
             return None
         try:
-            return cl.Program(self.context, [self.device], [path.read_bytes()]).build(options, cache_dir=False)
+            return drivers.build(cl.Program(self.context, [self.device], [binary]), options)
         except cl.Error:
-            return None  # damaged, or of another driver in spite of its name: built again and replaced
+            return None
 
     def _to_binary(self, path: Path, program: pyopencl.Program) -> pyopencl.Program:
+        binary = bytes(program.binaries[0])
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
-            file.write(program.binaries[0])
+            file.write(hashlib.sha256(binary).digest() + binary)
         return program
 
 
@@ -260,4 +269,6 @@ def _first_line(error: Exception) -> str:
 def _log_line(error: Exception) -> str:
     """The first line of a build log that names an error, else the first line of the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if re.search(r"\berror\b:?", line, re.IGNORECASE) and "clBuild" not in line), lines[0])
+    return next(
+        (line for line in lines if re.search(r"\berror\b:?", line, re.IGNORECASE) and "clBuild" not in line), lines[0]
+    )

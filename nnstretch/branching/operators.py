@@ -7,7 +7,9 @@ writes keep their number and order.
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -118,6 +120,13 @@ def shape_of(node: fx.Node) -> tuple[int, ...] | None:
     return None if shape is None else tuple(shape)
 
 
+def channels_of(node: fx.Node) -> int:
+    """Number of channels (size of dimension 1) of a node's tensor."""
+    shape = shape_of(node)
+    assert shape is not None
+    return shape[1]
+
+
 def module_of(node: fx.Node) -> nn.Module:
     """The module that a call_module node calls."""
     owner = node.graph.owning_module
@@ -125,14 +134,13 @@ def module_of(node: fx.Node) -> nn.Module:
     return owner.get_submodule(str(node.target))
 
 
-def operands(node: fx.Node) -> list[fx.Node]:
-    """The nodes that `node` reads, each once, in order of their first use."""
-    return list(node.all_input_nodes)
-
-
 def tensor_operands(node: fx.Node) -> list[fx.Node]:
     """Those operands of a BINARY node that are computed tensors, as often as they are read."""
-    return [value for value in node.args[:2] if isinstance(value, fx.Node) and shape_of(value) is not None]
+    return [
+        value
+        for value in node.args[:2]
+        if isinstance(value, fx.Node) and shape_of(value) is not None and value.op != "get_attr"
+    ]
 
 
 def concat_operands(node: fx.Node) -> list[fx.Node]:
@@ -149,8 +157,19 @@ def is_product(node: fx.Node) -> bool:
     return node.target in _PRODUCT_FUNCTIONS
 
 
+def note_roles(nodes: Iterable[fx.Node]) -> None:
+    """Works out the roles of nodes whose shapes are known, once for all later questions."""
+    for node in nodes:
+        node.meta["role"] = _role(node)
+
+
 def role_of(node: fx.Node) -> Role:
     """What `node` does to channels."""
+    noted = node.meta.get("role")
+    return noted if isinstance(noted, Role) else _role(node)
+
+
+def _role(node: fx.Node) -> Role:
     if node.op == "placeholder":
         return Role.INPUT
     if node.op == "output":
@@ -158,12 +177,14 @@ def role_of(node: fx.Node) -> Role:
     if node.op == "get_attr":
         return Role.CONSTANT
     if node.op == "call_module":
-        return _module_role(module_of(node))
+        role = _module_role(module_of(node))
+        # A dense layer over more than two axes works on the last one, which is not that of the channels.
+        return Role.OPAQUE if role is Role.LINEAR and _rank(node) != 2 else role
     return _call_role(node)
 
 
 def _module_role(module: nn.Module) -> Role:
-    if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":
+    if isinstance(module, nn.Conv2d):
         if module.groups == 1:
             return Role.CONV
         depthwise = module.groups == module.in_channels == module.out_channels
@@ -225,12 +246,19 @@ def _is_shape(node: fx.Node) -> bool:
 
 def _binary_role(node: fx.Node) -> Role:
     tensors = tensor_operands(node)
-    numbers = [value for value in node.args[:2] if isinstance(value, (int, float))]
+    numbers = [value for value in node.args[:2] if _is_number(value)]
     if len(tensors) + len(numbers) != 2 or not tensors:
         return Role.OPAQUE
     shapes = [shape_of(tensor) for tensor in tensors]
     same = all(shape is not None and len(shape) == _rank(node) and len(shape) in (2, 4) for shape in shapes)
     return Role.BINARY if same else Role.OPAQUE
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an operand is one number, written in the code or a parameter of one element."""
+    if isinstance(value, fx.Node):
+        return value.op == "get_attr" and math.prod(shape_of(value) or (0,)) == 1
+    return isinstance(value, (int, float))
 
 
 def _flattens(node: fx.Node) -> bool:

@@ -21,6 +21,8 @@ from nnstretch.settings import atomic_write
 OLDEST_OPSET = 13
 # A single shape that is given without the name of its input.
 UNNAMED = ""
+# Operators whose window may not fit into a small image.
+_WINDOWED = ("Conv", "MaxPool", "AveragePool", "LpPool")
 # Protocol buffers cannot hold more.
 _LARGEST_PROTO = 2**31 - 1
 
@@ -72,13 +74,12 @@ def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
     _check_external_data(proto, path)
     _check(proto, path)
     proto = _modernise(proto, path)
-    model = ir.from_proto(proto)
-    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    model = _to_ir(proto, path)
+    _check_weights(model, path)
     common.RemoveInitializersFromInputsPass()(model)
     fix_shapes(model, shapes or {})
     _infer_shapes(model, path)
     _check_operators(model, path)
-    _warn_of_nan(model, path)
     return model
 
 
@@ -124,7 +125,7 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
     try:
         # It gets the path because a model in memory may be too large for it, or have its weights elsewhere.
         onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
     if not proto.graph.output:
         raise ModelError(f"{path} has no outputs, so there is nothing to compute; export it again")
@@ -179,12 +180,49 @@ def _modernise(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     if version >= OLDEST_OPSET:
         return proto
     try:
-        return onnx.version_converter.convert_version(proto, OLDEST_OPSET)
+        modern = onnx.version_converter.convert_version(proto, OLDEST_OPSET)
     except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
         raise ModelError(
             f"{path} uses operator set {version} and cannot be converted to {OLDEST_OPSET} "
             f"({_first_line(error)}); export it again"
         ) from error
+    if version < 11:
+        _keep_old_resizes(modern, path)
+    return modern
+
+
+def _keep_old_resizes(proto: onnx.ModelProto, path: Path) -> None:
+    """Before operator set 11 Upsample and Resize knew one way of coordinates, which is no longer the default."""
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            arrays[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+    for node in proto.graph.node:
+        if node.op_type != "Resize":
+            continue
+        scales = arrays.get(node.input[2], np.ones(1))
+        shrinks = bool((scales < 1).any())
+        if shrinks and (scales > 1).any():
+            raise ModelError(
+                f"{path}: Resize {node.output[0]!r} makes an image both larger and smaller, "
+                "which operator set 10 left open; export it with a newer one"
+            )
+        for name, value in (
+            ("coordinate_transformation_mode", "asymmetric"),
+            ("nearest_mode", "ceil" if shrinks else "floor"),
+        ):
+            node.attribute.append(onnx.helper.make_attribute(name, value))
+
+
+def _to_ir(proto: onnx.ModelProto, path: Path) -> ir.Model:
+    try:
+        model = ir.from_proto(proto)
+        ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+        # Into memory, so that a file that changes later changes nothing here, and shape inference sees shapes.
+        return ir.external_data.load_to_model(model)
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        reason = _first_line(error.__cause__ or error)
+        raise ModelError(f"{path} is not a valid ONNX model: {reason}; export or copy it again") from error
 
 
 def fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -266,6 +304,12 @@ def _infer_shapes(model: ir.Model, path: Path) -> None:
         logger.removeFilter(records)
     for reason in records.reasons:
         raise ModelError(f"{path}: the shapes do not fit together: {reason}; check --shape or export it again")
+    for node in model.graph:
+        shape = node.outputs[0].shape
+        if node.op_type in _WINDOWED and shape is not None and any(isinstance(n, int) and n < 1 for n in shape):
+            raise ModelError(
+                f"{path}: the image is smaller than the window of {node.op_type} {node.name!r}; give a larger --shape"
+            )
 
 
 class _Records(logging.Filter):
@@ -316,11 +360,29 @@ def _check_operators(model: ir.Model, path: Path) -> None:
         ) from error
 
 
-def _warn_of_nan(model: ir.Model, path: Path) -> None:
+def _weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Names and values of all initializers and constants."""
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield name, value.const_value
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR:
+                yield node.outputs[0].name or node.op_type, attribute.as_tensor()
+
+
+def _check_weights(model: ir.Model, path: Path) -> None:
+    """Weights must have as many bytes as their shapes say, and should not hold NaN."""
     damaged = []
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is not None and tensor.dtype.is_floating_point() and np.isnan(tensor.numpy()).any():
+    for name, tensor in _weights(model):
+        try:
+            array = tensor.numpy()
+        except (ValueError, TypeError, ir.serde.SerdeError) as error:
+            raise ModelError(
+                f"{path}: the data of {name!r} does not fit its shape {tensor.shape} ({_first_line(error)}); copy it again"
+            ) from error
+        if tensor.dtype.is_floating_point() and np.isnan(array).any():
             damaged.append(name)
     if damaged:
         others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""

@@ -62,13 +62,11 @@ def load_module(spec: str, num_classes: int | None = None) -> tuple[nn.Module, T
 
 
 def _is_onnx_path(spec: str) -> bool:
-    """Whether `spec` is meant as an ONNX file: it ends in .onnx, or is a file and of no other kind."""
+    """Whether `spec` is meant as an ONNX file: by its ending, or as a path that is not of Python."""
     path = Path(spec)
-    return (
-        path.suffix.lower() == ".onnx"
-        or (path.is_file() and path.suffix != ".py")
-        or (".py:" not in spec and len(path.parts) > 1)
-    )
+    if path.suffix.lower() == ".onnx":
+        return True
+    return path.suffix != ".py" and ".py:" not in spec and (path.is_file() or len(path.parts) > 1)
 
 
 def _reshaped(example: Any, shapes: Mapping[str, tuple[int, ...]], spec: str) -> Any:

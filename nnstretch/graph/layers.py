@@ -180,7 +180,7 @@ def _constants(values: list[ir.Value | None]) -> dict[int, np.ndarray]:
     found = {}
     for index, value in enumerate(values):
         if value is not None and value.is_initializer() and value.const_value is not None:
-            found[index] = value.const_value.numpy()
+            found[index] = np.require(value.const_value.numpy(), requirements="C")
     return found
 
 

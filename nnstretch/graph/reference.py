@@ -48,7 +48,7 @@ def run_layers(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 
 
 def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
-    """Largest difference as a share of the reference's range; infinite if only one is not finite."""
+    """Largest difference as a share of the reference's range (0 in it); infinite if only one is not finite."""
     if not result.size:
         return 0.0
     got, wanted = result.astype(np.float64), reference.astype(np.float64)
@@ -56,6 +56,7 @@ def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):
         difference = np.where(same, 0.0, np.abs(got - wanted))
     finite = wanted[np.isfinite(wanted)]
-    scale = max(float(np.ptp(finite)) if finite.size else 0.0, _SMALLEST_RANGE)
+    # Zero counts into the range, or the error of a single large number would be compared with nothing.
+    scale = max(float(np.ptp(np.append(finite, 0.0))), _SMALLEST_RANGE)
     worst = float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max())
     return worst / scale

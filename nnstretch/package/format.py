@@ -67,9 +67,9 @@ def write_package(package: Package, path: Path) -> None:
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    entries: dict[str, bytes | memoryview] = {
+    entries: dict[str, bytes] = {
         "plan.json": package.plan.encode(),
-        "constants.bin": memoryview(np.ascontiguousarray(package.constants)).cast("B"),
+        "constants.bin": package.constants.tobytes(),
     }
     entries |= {f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()}
     entries |= {f"onnx/{i}.onnx": model for i, model in enumerate(package.models.values())}
@@ -96,7 +96,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _padding(start: int) -> bytes:
-    """An extra field that moves an entry's data from `start` to the next page. Its id (0xD935) is that of Android's zipalign."""
+    """An extra field that moves an entry's data from `start` to the next page (its id, 0xD935, is Android's for alignment)."""
     size = -(start + 4) % _PAGE
     return struct.pack("<HH", 0xD935, size) + bytes(size)
 
@@ -121,7 +121,9 @@ def _read(archive: zipfile.ZipFile, content: mmap.mmap, path: Path) -> Package:
     manifest = json.loads(bytes(_slice(archive, content, _MANIFEST)))
     version = manifest["format"]
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise PackageError(f"{path} has package format {version}, this nnstretch reads up to {FORMAT_VERSION}; upgrade it")
+        raise PackageError(
+            f"{path} has package format {version}, this nnstretch reads up to {FORMAT_VERSION}; upgrade it"
+        )
     data: dict[str, memoryview] = {}
     for name, entry in manifest["entries"].items():
         data[name] = _slice(archive, content, name)

@@ -114,7 +114,7 @@ def _fix(state: _State, node: int) -> None:
     choice = int(hoped.argmin())
     state.fixed[node] = choice
     state.tables = [
-        _Table(tuple(n for n in t.nodes if n != node), t.values.take(choice, axis=t.nodes.index(node)))
+        _Table(tuple(n for n in t.nodes if n != node), np.asarray(t.values.take(choice, axis=t.nodes.index(node))))
         if node in t.nodes
         else t
         for t in state.tables

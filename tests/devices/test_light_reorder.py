@@ -1,4 +1,4 @@
-"""Changes of layout are exact, near to nothing in the padding, and the same with one and two threads."""
+"""Changes of layout are exact, leave zeros in the padding, and are the same with one and two threads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE
-from nnstretch.devices.engine.harness import pack, run_lowering, unpack
-from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
-from nnstretch.graph.layer import TensorType
+from nnstretch.devices.engine.harness import pack, run_lowering
+from nnstretch.devices.routine import PLAIN, REORDER, Layout, reorder_layer
+from nnstretch.graph.layer import Layer, TensorType
 
 LAYOUTS = [Layout(block) for block in (0, 4, 8, 16)]
 
@@ -25,30 +25,12 @@ def reordered(shape: tuple[int, ...], source: Layout, target: Layout, cores: tup
     lowering = REORDER_ROUTINE.lower(layer, parameters)
     (found,) = run_lowering(lowering, layer, [array], [source], [target], cores)
     np.testing.assert_array_equal(found, array)
-    if target.block:
-        # read as if its padding were channels too
-        padded = (shape[0], -(-shape[1] // target.block) * target.block, *shape[2:])
-        stored = stored_output(shape, padded, array, source, target, cores)
-        np.testing.assert_array_equal(stored, pack(array, target, fill=0.0))
-
-
-def stored_output(
-    shape: tuple[int, ...],
-    padded: tuple[int, ...],
-    array: np.ndarray,
-    source: Layout,
-    target: Layout,
-    cores: tuple[int, ...],
-) -> np.ndarray:
-    """The target as stored, hostile padding lanes of the source included."""
-    layer = reorder_layer(TensorType(shape), source, target)
-    lowering = REORDER_ROUTINE.lower(layer, REORDER_ROUTINE.parameter_space(layer)[0])
-    wide = reorder_layer(TensorType(padded), PLAIN, target)
-    feed = pack(array, source).reshape(-1)
-    flat = reorder_layer(TensorType(feed.shape), PLAIN, PLAIN)
-    both = type(wide)("stored", wide.op, flat.inputs, wide.outputs)
-    (logical,) = run_lowering(lowering, both, [feed], [PLAIN], [target], cores)
-    return pack(logical, target)
+    wanted = pack(array, target, fill=0.0).reshape(-1)
+    stored = pack(array, source).reshape(-1)
+    # the same step between flat arrays shows the padding lanes too
+    flat = Layer("flat", REORDER, (TensorType(stored.shape),), (TensorType(wanted.shape),))
+    (found,) = run_lowering(lowering, flat, [stored], [PLAIN], [PLAIN], cores)
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("source", LAYOUTS, ids=str)
@@ -82,9 +64,3 @@ def test_what_it_does_not_support() -> None:
     assert not REORDER_ROUTINE.supports(reorder_layer(TensorType((1, 8, 2, 2)), PLAIN, Layout(5)))
     assert not REORDER_ROUTINE.supports(reorder_layer(TensorType((8, 2)), PLAIN, Layout(8)))
     assert not REORDER_ROUTINE.supports(reorder_layer(TensorType((1, 8, 2, 2), "float16"), PLAIN, Layout(8)))
-
-
-def test_the_way_back_gives_the_same() -> None:
-    array = np.arange(2 * 21 * 9 * 9, dtype=np.float32).reshape(2, 21, 9, 9)
-    for layout in LAYOUTS[1:]:
-        np.testing.assert_array_equal(unpack(pack(array, layout), layout, array.shape), array)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.opencl.harness import run_lowering
 from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.devices.routine import Layout, Routine, reorder_layer
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -76,13 +78,20 @@ def assert_close(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
     assert error <= TOLERANCE, f"{what}: {error:.1e} of the range"
 
 
-def check(processor: OpenCLProcessor, layer: Layer, algorithms: set[str], first_settings: int = 6) -> None:
+def check(
+    processor: OpenCLProcessor,
+    layer: Layer,
+    algorithms: set[str],
+    first_settings: int = 6,
+    traits: Traits | None = None,
+) -> None:
     """All routines that support the layer, which must be `algorithms`, give what ONNX Runtime gives."""
     inputs = [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
     wanted = reference(layer, inputs)
-    routines = [routine for routine in processor.routines if routine.supports(layer)]
-    assert {routine.descriptor.algorithm for routine in routines} == algorithms
-    for routine in routines:
+    known = routines(traits) if traits else processor.routines
+    supporting = [routine for routine in known if routine.supports(layer)]
+    assert {routine.descriptor.algorithm for routine in supporting} == algorithms
+    for routine in supporting:
         for parameters in routine.parameter_space(layer)[:first_settings]:
             layouts_in, layouts_out = routine.layouts(layer, parameters)
             lowering = routine.lower(layer, parameters)
@@ -103,9 +112,7 @@ def conv_layer(
     activation: Activation = NO_ACTIVATION,
 ) -> Layer:
     n, c, *plane = x
-    size = [
-        (plane[i] + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)
-    ]
+    size = [(plane[i] + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
     output = (n, out_channels, size[0], size[1])
     weight = numbers((out_channels, c // groups, *kernel), 7) / math.sqrt(c // groups * kernel[0] * kernel[1])
     inputs: list[np.ndarray | tuple[int, ...] | None] = [x, weight, numbers((out_channels,), 8) if bias else None]
@@ -460,3 +467,41 @@ def test_reorder_moves_every_number_to_its_place(
     (found,) = run_lowering(processor.runtime, lowering, layer, [values], layouts_in, layouts_out)
     assert np.array_equal(found, values)
     assert (layouts_in, layouts_out) == ((source,), (target,))
+
+
+GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [
+        Traits(block=4, on_cpu=True, compute_units=3, registers=32),
+        Traits(block=8, on_cpu=True, compute_units=1, registers=16),
+        GPU,
+        replace(GPU, block=4, registers=16),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("layer", "algorithms"),
+    [
+        (conv_layer((2, 10, 5, 17), 21, residual=True, activation=ACTIVATIONS[4]), {"direct"}),
+        (conv_layer((1, 36, 5, 9), 36, groups=3), {"direct"}),
+        (conv_layer((1, 3, 9, 9), 10, strides=(2, 2)), {"planar", "direct"}),
+        (conv_layer((1, 10, 9, 9), 10, groups=10), {"depthwise", "direct"}),
+        (make_layer("Dense", [(2, 13), numbers((9, 13))], (2, 9)), {"dense"}),
+        (
+            make_layer("Concat", [(1, 5, 3, 3), (1, 6, 3, 3)], (1, 11, 3, 3), {"axis": 1}),
+            {"concat_blocked", "concat_plain"},
+        ),
+        (make_layer("Activation", [(1, 5, 3, 3)], (1, 5, 3, 3), {}, RELU), {"map"}),
+        (make_layer("Affine", [(1, 5, 3, 3), numbers((5,)), numbers((5,))], (1, 5, 3, 3)), {"affine"}),
+        (make_layer("GlobalPool", [(2, 5, 3, 3)], (2, 5, 1, 1), {"mode": "average"}), {"global_pool"}),
+        (make_layer("Softmax", [(2, 5)], (2, 5), {"axis": 1}), {"softmax"}),
+    ],
+    ids=lambda value: value.op if isinstance(value, Layer) else "",
+)
+def test_other_blocks_and_devices(
+    processor: OpenCLProcessor, layer: Layer, algorithms: set[str], traits: Traits
+) -> None:
+    check(processor, layer, algorithms, first_settings=1, traits=traits)

@@ -155,12 +155,20 @@ def test_sum_of_a_convolution_with_itself_or_a_smaller_tensor_stays(check: Check
 
 
 def test_sum_after_activation_is_a_layer_of_its_own(check: Check) -> None:
-    text = "g (float[1,3,6,6] x, float[1,4,4,4] z) => (float[1,4,4,4] y) { t = Conv(x, w, b) u = Relu(t) s = Add(u, z) y = Relu(s) }"
+    text = """g (float[1,3,6,6] x, float[1,4,4,4] z) => (float[1,4,4,4] y) {
+        t = Conv(x, w, b)
+        u = Relu(t)
+        s = Add(u, z)
+        y = Relu(s)
+    }"""
     assert operators(check(model_of(text, CONV))) == ["Conv+relu", "Add+relu"]
 
 
 def test_batch_normalisation_without_convolution_is_affine(check: Check) -> None:
-    text = "g (float[2,4,3,3] x) => (float[2,4,3,3] y) { t = BatchNormalization<epsilon=0.01>(x, gamma, beta, mean, var) y = Relu(t) }"
+    text = """g (float[2,4,3,3] x) => (float[2,4,3,3] y) {
+        t = BatchNormalization<epsilon=0.01>(x, gamma, beta, mean, var)
+        y = Relu(t)
+    }"""
     assert operators(check(model_of(text, BATCH_NORM))) == ["Affine+relu"]
 
 

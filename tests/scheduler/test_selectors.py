@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from nnstretch.scheduler.problem import Problem, Selector
 from nnstretch.scheduler.selectors import Elimination
 

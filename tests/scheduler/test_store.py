@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from nnstretch.errors import FileError
 from nnstretch.scheduler.store import Measurement, ProfileStore
 

@@ -23,7 +23,7 @@ OPERATORS = {"Add": 0, "Sub": 1, "Mul": 2}
 """Numbers of the operators in the kernel."""
 
 
-class Operand2(Enum):
+class Relation(Enum):
     """How the second operand of Add, Sub and Mul relates to the first."""
 
     SAME = "same shape"
@@ -32,20 +32,20 @@ class Operand2(Enum):
     SPREAD = "a constant that broadcasts in another way"
 
 
-def second_operand(layer: Layer) -> Operand2 | None:
+def second_operand(layer: Layer) -> Relation | None:
     """The relation of input 1 to input 0; None if there is no kernel for it."""
     shape, other = layer.type_of(0).shape, layer.type_of(1).shape
     if other == shape:
-        return Operand2.SAME
+        return Relation.SAME
     if layer.type_of(1).elements == 1:
-        return Operand2.SCALAR
+        return Relation.SCALAR
     if len(other) > len(shape):
         return None
     padded = (1,) * (len(shape) - len(other)) + other
     if len(shape) == 4 and padded in ((*shape[:2], 1, 1), (1, shape[1], 1, 1)):
-        return Operand2.CHANNEL
+        return Relation.CHANNEL
     fits = all(b in (1, a) for a, b in zip(shape, padded, strict=True))
-    return Operand2.SPREAD if fits and 1 in layer.constants else None
+    return Relation.SPREAD if fits and 1 in layer.constants else None
 
 
 class EltwiseRoutine(LightRoutine):
@@ -70,15 +70,13 @@ class EltwiseRoutine(LightRoutine):
         """If the first operand has rank 4, and a second one of the run has too or is one value."""
         if len(layer.type_of(0).shape) != 4:
             return False
-        return (
-            1 not in layer.activations or layer.type_of(1).elements == 1 or len(layer.type_of(1).shape) == 4
-        )
+        return 1 not in layer.activations or layer.type_of(1).elements == 1 or len(layer.type_of(1).shape) == 4
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """The same for all, but that one value for all elements is plain."""
         layout = Layout(parameters[BLOCK])
         inputs = [layout for _ in layer.activations]
-        if 1 in layer.activations and second_operand(layer) is Operand2.SCALAR:
+        if 1 in layer.activations and second_operand(layer) is Relation.SCALAR:
             inputs[1] = PLAIN
         return tuple(inputs), (layout,)
 
@@ -106,9 +104,9 @@ class EltwiseRoutine(LightRoutine):
         count = stored_floats(shape, block)
         # rows, floats per row, lanes of the second operand (0: it is like the first), rows of it
         rows = (1, count, 0, 1)
-        if relation is Operand2.SCALAR:
+        if relation is Relation.SCALAR:
             rows = (1, count, 1, 1)
-        elif relation is Operand2.CHANNEL:
+        elif relation is Relation.CHANNEL:
             grid = planes_of(shape, block)
             # (N,C,1,1) has a row for each plane; (1,C,1,1) has those of one image
             images = layer.type_of(1).elements // shape[1]
@@ -121,12 +119,12 @@ class EltwiseRoutine(LightRoutine):
         return Lowering((KernelCall("eltwise/binary", (INPUT, second), (OUTPUT,), values),), constants)
 
 
-def _stored(layer: Layer, relation: Operand2 | None, block: int) -> np.ndarray:
+def _stored(layer: Layer, relation: Relation | None, block: int) -> np.ndarray:
     """The constant second operand as the kernel reads it."""
     value = layer.constants[1].astype(np.float32)
-    if relation is Operand2.SCALAR:
+    if relation is Relation.SCALAR:
         return value.reshape(1)
     shape = layer.type_of(0).shape
-    if relation is Operand2.CHANNEL:
+    if relation is Relation.CHANNEL:
         return np.concatenate([per_channel(image, block) for image in value.reshape(-1, shape[1])])
     return to_blocked(np.broadcast_to(value, shape), block)

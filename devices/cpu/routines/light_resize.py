@@ -64,8 +64,7 @@ class ResizeRoutine(LightRoutine):
             len(layer.type_of(0).shape) == 4
             and attributes["coordinates"] in COORDINATES
             and (
-                attributes["mode"] == "linear"
-                or (attributes["mode"] == "nearest" and attributes["nearest"] in NEAREST)
+                attributes["mode"] == "linear" or (attributes["mode"] == "nearest" and attributes["nearest"] in NEAREST)
             )
         )
 
@@ -75,8 +74,7 @@ class ResizeRoutine(LightRoutine):
         scales, coordinates = layer.attributes["scales"], str(layer.attributes["coordinates"])
         assert isinstance(scales, tuple)
         positions = [
-            source_positions(shape[2 + axis], result[2 + axis], scales[axis], coordinates)
-            for axis in range(2)
+            source_positions(shape[2 + axis], result[2 + axis], scales[axis], coordinates) for axis in range(2)
         ]
         tables: tuple[np.ndarray, ...]
         if layer.attributes["mode"] == "nearest":

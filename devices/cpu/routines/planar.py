@@ -10,7 +10,7 @@ from nnstretch.devices.cpu.routines.window import Window, is_convolution, loweri
 from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.graph.layer import Layer
 
-ROWS = 4
+ROWS = 8
 """Output rows per unit: few enough for the second-level cache, enough to use packed input rows several times."""
 
 

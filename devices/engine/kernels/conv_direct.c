@@ -159,6 +159,7 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
             .kw = s.kw,
             .tap_row = s.dh * s.w * NNS_BLOCK,
             .tap_column = s.dw * NNS_BLOCK,
+            .ahead = tile_pixels * s.sw * NNS_BLOCK, .ahead_columns = s.sw,
             .finish = epilogue_read(p + CONV_ACTIVATION),
         };
         panel_lanes(&s, p[CONV_GROUPS], vectors, panel, &pass.lane_begin, &pass.lane_end);

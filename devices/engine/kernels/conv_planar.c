@@ -76,19 +76,38 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
     return NULL;
 }
 
+/* Every second float from `from` on: `n` of them, of which the last may be the last readable float. */
+static void take_every_second(float *to, const float *from, int64_t n) {
+    int64_t i = 0;
+    for (; i + NNS_BLOCK < n; i += NNS_BLOCK) {
+        const nns_vec low = nns_load(from + 2 * i), high = nns_load(from + 2 * i + NNS_BLOCK);
+#if NNS_BLOCK == 16
+        nns_store(to + i, __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+#elif NNS_BLOCK == 8
+        nns_store(to + i, __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14));
+#else
+        nns_store(to + i, __builtin_shufflevector(low, high, 0, 2, 4, 6));
+#endif
+    }
+    for (; i < n; i++) to[i] = from[2 * i];
+}
+
 /* The columns of one phase: inputs `first`, first + stride, …, zero outside the row. */
 static void pack_phase(float *to, int64_t columns, const float *row, int64_t width, int64_t first, int64_t stride) {
     const int64_t begin = nns_min_int(columns, first >= 0 ? 0 : nns_ceil_div(-first, stride));
-    const int64_t end = first >= width ? begin : nns_min_int(columns, (width - 1 - first) / stride + 1);
+    const int64_t inside = first >= width ? 0 : (width - 1 - first) / stride + 1;
+    const int64_t end = nns_max_int(begin, nns_min_int(columns, inside));
     for (int64_t i = 0; i < begin; i++) to[i] = 0;
-    if (stride == 1) {
-        if (end > begin) memcpy(to + begin, row + first + begin, (size_t)(end - begin) * sizeof(float));
-    } else if (stride == 2) { /* a constant stride lets the compiler use vectors */
-        for (int64_t i = begin; i < end; i++) to[i] = row[first + 2 * i];
-    } else {
-        for (int64_t i = begin; i < end; i++) to[i] = row[first + stride * i];
+    if (end > begin) {
+        const float *from = row + first + stride * begin;
+        if (stride == 1)
+            memcpy(to + begin, from, (size_t)(end - begin) * sizeof(float));
+        else if (stride == 2)
+            take_every_second(to + begin, from, end - begin);
+        else
+            for (int64_t i = begin; i < end; i++) to[i] = from[stride * (i - begin)];
     }
-    for (int64_t i = nns_max_int(begin, end); i < columns; i++) to[i] = 0;
+    for (int64_t i = end; i < columns; i++) to[i] = 0;
 }
 
 /* Packs the rows that output rows from `oh` on read; `x` is the image. */
@@ -159,12 +178,9 @@ static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
 #define PIXELS 14
 #define VECTORS 2
 #include "conv_planar.inc"
-#define PIXELS 6
-#define VECTORS 4
-#include "conv_planar.inc"
 
 #define ROW(tile) {"conv_planar_" #tile, tile_##tile##_check, tile_##tile##_run}
-static const nns_kernel rows[] = {ROW(p14v1), ROW(p14v2), ROW(p6v4)};
+static const nns_kernel rows[] = {ROW(p14v1), ROW(p14v2)};
 
 #else
 

@@ -69,6 +69,24 @@ NNS_INLINE nns_vec pick(nns_vec x, int group, int member) {
 #undef LANE
 }
 
+/* Output pixels of a row all of whose columns of taps lie inside the input. */
+static tap_range interior_of(const window *s) {
+    const int64_t begin = nns_min_int(s->ow, nns_ceil_div(s->pl, s->sw));
+    const int64_t room = s->w - 1 - (s->kw - 1) * s->dw + s->pl; /* where the last one's tap 0 may be, padding included */
+    const int64_t end = room < 0 ? begin : nns_min_int(s->ow, room / s->sw + 1);
+    return (tap_range){begin, nns_max_int(begin, end)};
+}
+
+/* Pixels at the border are slow, one at a time. Where they are many, a unit copies its input with the padding. */
+static bool wants_copy(const window *s) {
+    const tap_range interior = interior_of(s);
+    return (interior.end - interior.begin) * 7 < s->ow * 6;
+}
+
+/* The copy's width and height in pixels, for `rows` output rows. */
+static int64_t copy_width(const window *s) { return (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1; }
+static int64_t copy_height(const window *s, int64_t rows) { return (rows - 1) * s->sh + (s->kh - 1) * s->dh + 1; }
+
 static const char *depthwise_check(const nns_args *args, nns_work *work, int64_t group) {
     const int64_t *p = args->p;
     if (args->n_in != DEPTHWISE_READS || args->n_out != 1 || args->n_p != DEPTHWISE_PARAMETERS)
@@ -92,35 +110,51 @@ static const char *depthwise_check(const nns_args *args, nns_work *work, int64_t
     if (!nns_holds(args->out_bytes[0], y)) return "the depthwise convolution's output is too small";
     work->units = s.n * blocks * nns_ceil_div(s.oh, p[DEPTHWISE_ROWS]);
     work->scratch = 0;
+    if (wants_copy(&s)) {
+        const int64_t rows = copy_height(&s, nns_min_int(s.oh, p[DEPTHWISE_ROWS]));
+        work->scratch = NNS_FLOAT_BYTES(rows, copy_width(&s), NNS_BLOCK);
+        if (work->scratch < 0) return "the depthwise convolution's copy of the input is too large";
+    }
     return NULL;
 }
 
-/* Output pixels of a row all of whose columns of taps lie inside the input. */
-static tap_range interior_of(const window *s) {
-    const int64_t begin = nns_min_int(s->ow, nns_ceil_div(s->pl, s->sw));
-    const int64_t room = s->w - 1 - (s->kw - 1) * s->dw + s->pl; /* where the last one's tap 0 may be, padding included */
-    const int64_t end = room < 0 ? begin : nns_min_int(s->ow, room / s->sw + 1);
-    return (tap_range){begin, nns_max_int(begin, end)};
+/* Copies `rows` input rows of a plane from `h` on, which may be outside, with `s->pl` and more columns of padding. */
+static void copy_rows(const window *s, const float *plane, int64_t h, int64_t rows, float *to) {
+    const int64_t width = copy_width(s), inside = nns_max_int(0, nns_min_int(s->w, width - s->pl));
+    const int64_t left = nns_min_int(width, s->pl);
+    for (int64_t i = 0; i < rows; i++, to += width * NNS_BLOCK) {
+        const bool within = h + i >= 0 && h + i < s->h;
+        const int64_t begin = within ? left : width, end = within ? left + inside : width;
+        for (int64_t j = 0; j < begin; j++) nns_store(to + j * NNS_BLOCK, nns_zero());
+        const float *from = plane + (within ? h + i : 0) * s->w * NNS_BLOCK;
+        for (int64_t j = begin; j < end; j++) nns_store(to + j * NNS_BLOCK, nns_load(from + (j - begin) * NNS_BLOCK));
+        for (int64_t j = end; j < width; j++) nns_store(to + j * NNS_BLOCK, nns_zero());
+    }
 }
 
-static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, int64_t group,
+static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t group,
                           void (*compute)(const depthwise_row *, const window *)) {
     const int64_t *p = args->p;
     const window s = window_read(p);
     const int64_t blocks = blocks_of(s.c), chunks = nns_ceil_div(s.oh, p[DEPTHWISE_ROWS]);
-    const tap_range interior = interior_of(&s);
+    const bool copy = wants_copy(&s);
+    const tap_range interior = copy ? (tap_range){0, s.ow} : interior_of(&s);
     const float *bias = args->in[DEPTHWISE_BIAS], *residual = args->in[DEPTHWISE_RESIDUAL];
-    depthwise_row row = {.tap_row = s.dh * s.w * NNS_BLOCK, .begin = interior.begin, .end = interior.end};
+    depthwise_row row = {.begin = interior.begin, .end = interior.end};
+    row.tap_row = s.dh * (copy ? copy_width(&s) : s.w) * NNS_BLOCK;
     row.finish = epilogue_read(p + DEPTHWISE_ACTIVATION);
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t plane = unit / chunks, first = unit % chunks * p[DEPTHWISE_ROWS];
         const int64_t last = nns_min_int(s.oh, first + p[DEPTHWISE_ROWS]), block = plane % blocks;
+        const float *x = (const float *)args->in[DEPTHWISE_X] + plane * s.h * s.w * NNS_BLOCK;
+        if (copy) copy_rows(&s, x, first * s.sh - s.pt, copy_height(&s, last - first), scratch);
         row.w = (const float *)args->in[DEPTHWISE_W] + block * s.kh * s.kw * group * NNS_BLOCK;
         row.bias = bias ? bias + block * NNS_BLOCK : NULL;
         for (int64_t oh = first; oh < last; oh++) {
             const int64_t h = oh * s.sh - s.pt, out = (plane * s.oh + oh) * s.ow * NNS_BLOCK;
-            row.taps = taps_inside(h, s.kh, s.dh, s.h);
-            row.x = (const float *)args->in[DEPTHWISE_X] + ((plane * s.h + h) * s.w - s.pl) * NNS_BLOCK;
+            row.taps = copy ? (tap_range){0, s.kh} : taps_inside(h, s.kh, s.dh, s.h);
+            row.x = copy ? (const float *)scratch + (oh - first) * s.sh * copy_width(&s) * NNS_BLOCK
+                         : x + (h * s.w - s.pl) * NNS_BLOCK;
             row.y = (float *)args->out[0] + out;
             row.residual = residual ? residual + out : NULL;
             compute(&row, &s);

@@ -6,7 +6,7 @@
  */
 #include "light.h"
 
-enum { OP_ADD = 0, OP_SUBTRACT = 1, OP_MULTIPLY = 2, OP_SUBTRACT_FROM = 3, OP_COUNT = 4 };
+enum { OP_ADD = 0, OP_SUBTRACT = 1, OP_MULTIPLY = 2, OP_COUNT = 3 };
 
 /* Whether input and output 0 hold `count` floats. */
 static bool pair_holds(const nns_args *args, int64_t count) {
@@ -53,16 +53,11 @@ static void unary_run(const nns_args *args, int64_t begin, int64_t end, void *sc
  * Parameters: op, rows, row, lanes, period, activation (3). lanes 0: y has the shape of x. */
 
 NNS_INLINE f32x16 apply16(int64_t op, f32x16 x, f32x16 y) {
-    switch (op) {
-    case OP_ADD:
-        return x + y;
-    case OP_SUBTRACT:
-        return x - y;
-    case OP_MULTIPLY:
-        return x * y;
-    default:
-        return y - x;
-    }
+    return op == OP_ADD ? x + y : op == OP_SUBTRACT ? x - y : x * y;
+}
+
+NNS_INLINE float apply1(int64_t op, float x, float y) {
+    return op == OP_ADD ? x + y : op == OP_SUBTRACT ? x - y : x * y;
 }
 
 /* out[0..n) = clamp(x op y); y is a vector that repeats if `repeated`, else n floats. */
@@ -73,15 +68,8 @@ NNS_INLINE void binary_span(int64_t op, float *out, const float *x, const float 
         const f32x16 right = repeated ? same : load16(y + i);
         store16(out + i, clamp16(apply16(op, load16(x + i), right), activation));
     }
-    if (i < n) {
-        float left[16] = {0}, right[16] = {0};
-        memcpy(left, x + i, (size_t)(n - i) * 4);
-        if (!repeated) {
-            memcpy(right, y + i, (size_t)(n - i) * 4);
-        }
-        const f32x16 result = clamp16(apply16(op, load16(left), repeated ? same : load16(right)), activation);
-        store16(left, result);
-        memcpy(out + i, left, (size_t)(n - i) * 4);
+    for (int64_t lane = 0; i < n; i++, lane++) {
+        out[i] = clamp1(apply1(op, x[i], repeated ? same[lane] : y[i]), activation);
     }
 }
 
@@ -139,11 +127,8 @@ static void binary_run(const nns_args *args, int64_t begin, int64_t end, void *s
         case OP_SUBTRACT:
             binary_unit(OP_SUBTRACT, args, at, n, &activation);
             break;
-        case OP_MULTIPLY:
-            binary_unit(OP_MULTIPLY, args, at, n, &activation);
-            break;
         default:
-            binary_unit(OP_SUBTRACT_FROM, args, at, n, &activation);
+            binary_unit(OP_MULTIPLY, args, at, n, &activation);
         }
         finish((float *)args->out[0] + at, n, &activation);
     }

@@ -57,6 +57,8 @@ NNS_INLINE bool good_lanes(int64_t lanes) { return lanes == 1 || lanes == 4 || l
 
 /* The 16 floats that repeat `lanes` floats. */
 NNS_INLINE f32x16 repeat16(const float *values, int64_t lanes) {
+    if (lanes == 1) return splat16(values[0]);
+    if (lanes == 16) return load16(values);
     float pattern[16];
     for (int64_t i = 0; i < 16; i++) pattern[i] = values[i & (lanes - 1)];
     return load16(pattern);

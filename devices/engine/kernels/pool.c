@@ -32,7 +32,8 @@ static const char *pool_check(const nns_args *args, nns_work *work) {
         return "pool/window: unknown mode or activation";
     }
     /* sizes, kernels and strides are positive; pads may be 0; dilations are positive */
-    if (!good_lanes(p[2]) || !nns_all_within(p + 3, 8, 1, LIGHT_SPAN) || !nns_all_within(p + 11, 4, 0, LIGHT_SPAN) || !nns_all_within(p + 15, 2, 1, LIGHT_SPAN)) {
+    if (!good_lanes(p[2]) || !nns_all_within(p + 3, 8, 1, LIGHT_SPAN) || !nns_all_within(p + 11, 4, 0, LIGHT_SPAN) ||
+        !nns_all_within(p + 15, 2, 1, LIGHT_SPAN)) {
         return "pool/window: lanes, sizes, kernel, strides, pads or dilations out of range";
     }
     if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[1], p[2], p[3], p[4]))) {
@@ -61,16 +62,20 @@ NNS_INLINE taps taps_of(int64_t position, int64_t stride, int64_t pad, int64_t s
 
 /* Rows that an average over a window counts: those inside the plane, or inside the padded plane. */
 NNS_INLINE int64_t counted_rows(int64_t oh, const taps *inside, const pool *s) {
-    const taps all = s->mode != POOL_AVERAGE_PADDED ? *inside
-                                                    : taps_within(oh * s->stride_h - s->top, -s->top, s->height + s->bottom,
-                                                                  s->kernel_h, s->dilation_h);
+    if (s->mode != POOL_AVERAGE_PADDED) {
+        return inside->end - inside->begin;
+    }
+    const int64_t first = oh * s->stride_h - s->top;
+    const taps all = taps_within(first, -s->top, s->height + s->bottom, s->kernel_h, s->dilation_h);
     return all.end - all.begin;
 }
 
 NNS_INLINE int64_t counted_columns(int64_t ow, const taps *inside, const pool *s) {
-    const taps all = s->mode != POOL_AVERAGE_PADDED ? *inside
-                                                    : taps_within(ow * s->stride_w - s->left, -s->left, s->width + s->right,
-                                                                  s->kernel_w, s->dilation_w);
+    if (s->mode != POOL_AVERAGE_PADDED) {
+        return inside->end - inside->begin;
+    }
+    const int64_t first = ow * s->stride_w - s->left;
+    const taps all = taps_within(first, -s->left, s->width + s->right, s->kernel_w, s->dilation_w);
     return all.end - all.begin;
 }
 
@@ -86,7 +91,7 @@ NNS_INLINE int64_t counted_columns(int64_t ow, const taps *inside, const pool *s
 #define VECTOR f32x16
 #include "pool_lanes.inc"
 
-/* Adds one tap to output columns [begin, end), whose inputs are `stride` apart. */
+/* Merges one tap into `n` output columns, whose inputs are `stride` apart. */
 NNS_INLINE void plain_tap(int maximum, float *restrict out, const float *restrict x, int64_t n, int64_t stride) {
     for (int64_t i = 0; i < n; i++) {
         const float tap = x[i * stride];
@@ -124,8 +129,12 @@ NNS_INLINE void plain_row(int maximum, float *out, const float *x, int64_t oh, c
     if (!maximum) {
         const int64_t rows = counted_rows(oh, &h, s);
         for (int64_t ow = 0; ow < s->out_width; ow++) {
-            const taps w = taps_of(ow, s->stride_w, s->left, s->width, s->kernel_w, s->dilation_w);
-            out[ow] /= (float)nns_max_int(rows * counted_columns(ow, &w, s), 1);
+            int64_t columns = s->kernel_w;
+            if (ow < s->inner_begin || ow >= s->inner_end) {
+                const taps w = taps_of(ow, s->stride_w, s->left, s->width, s->kernel_w, s->dilation_w);
+                columns = counted_columns(ow, &w, s);
+            }
+            out[ow] /= (float)nns_max_int(rows * columns, 1);
         }
     }
 }
@@ -230,6 +239,20 @@ NNS_INLINE void reduce_row(int maximum, float *out, const float *x, int64_t n, i
     memcpy(out, all, (size_t)lanes * 4);
 }
 
+/* With constants, so that the last steps become a few instructions. */
+static void reduce(int maximum, float *out, const float *x, int64_t n, int64_t lanes) {
+    switch (maximum ? -lanes : lanes) {
+    case 16: reduce_row(0, out, x, n, 16); break;
+    case 8: reduce_row(0, out, x, n, 8); break;
+    case 4: reduce_row(0, out, x, n, 4); break;
+    case 1: reduce_row(0, out, x, n, 1); break;
+    case -16: reduce_row(1, out, x, n, 16); break;
+    case -8: reduce_row(1, out, x, n, 8); break;
+    case -4: reduce_row(1, out, x, n, 4); break;
+    default: reduce_row(1, out, x, n, 1);
+    }
+}
+
 static void global_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const int64_t pixels = args->p[2], lanes = args->p[3], n = pixels * lanes;
@@ -237,10 +260,8 @@ static void global_run(const nns_args *args, int64_t begin, int64_t end, void *s
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *out = (float *)args->out[0] + row * lanes;
-        if (args->p[0] == POOL_MAX) {
-            reduce_row(1, out, x, n, lanes);
-        } else {
-            reduce_row(0, out, x, n, lanes);
+        reduce(args->p[0] == POOL_MAX, out, x, n, lanes);
+        if (args->p[0] == POOL_AVERAGE) {
             for (int64_t lane = 0; lane < lanes; lane++) {
                 out[lane] /= (float)pixels;
             }

@@ -69,9 +69,14 @@ static const char *layout_check(const nns_args *args, nns_work *work) {
 /* Copies `lanes` neighbouring lanes of `n` pixels, of which the first `channels` exist; the others become zero. */
 NNS_INLINE void copy_lanes(float *out, int64_t out_block, const float *x, int64_t block, int64_t n, int64_t lanes,
                            int64_t channels) {
-    for (int64_t pixel = 0; pixel < n; pixel++)
-        for (int64_t lane = 0; lane < lanes; lane++)
-            out[pixel * out_block + lane] = lane < channels ? x[pixel * block + lane] : 0.0f;
+    if (channels == 0) {
+        for (int64_t pixel = 0; pixel < n; pixel++) memset(out + pixel * out_block, 0, (size_t)lanes * sizeof(float));
+        return;
+    }
+    for (int64_t pixel = 0; pixel < n; pixel++) {
+        memcpy(out + pixel * out_block, x + pixel * block, (size_t)lanes * sizeof(float));
+        for (int64_t lane = channels; lane < lanes; lane++) out[pixel * out_block + lane] = 0.0f;
+    }
 }
 
 /* Pixels [begin, end) of block `index` of one image, from one block to another: in groups of lanes that neither cuts. */
@@ -83,14 +88,10 @@ static void between_blocks(const int64_t *p, float *out, const float *x, int64_t
         const int64_t channels = nns_max_int(nns_min_int(p[1] - channel, lanes), 0);
         /* a group without channels reads nothing: the source may have no block for it */
         const float *from = channels ? x + (channel / source * pixels + begin) * source + channel % source : out;
-        if (channels == lanes && lanes == 4) {
-            copy_lanes(out + lane, target, from, source, end - begin, 4, 4);
-        } else if (channels == lanes && lanes == 8) {
-            copy_lanes(out + lane, target, from, source, end - begin, 8, 8);
-        } else if (channels == lanes && lanes == 16) {
-            copy_lanes(out + lane, target, from, source, end - begin, 16, 16);
-        } else {
-            copy_lanes(out + lane, target, from, source, end - begin, lanes, channels);
+        switch (lanes) {
+        case 4: copy_lanes(out + lane, target, from, source, end - begin, 4, channels); break;
+        case 8: copy_lanes(out + lane, target, from, source, end - begin, 8, channels); break;
+        default: copy_lanes(out + lane, target, from, source, end - begin, 16, channels);
         }
     }
 }
@@ -101,8 +102,9 @@ static void layout_run(const nns_args *args, int64_t begin, int64_t end, void *s
     (void)scratch;
     const int64_t *p = args->p, channels = p[1], pixels = p[2], source = p[3], target = p[4];
     const int64_t block = target ? target : source, blocks = unit_blocks(p), parts = unit_parts(p);
-    transposing *const to_blocked = block == 4 ? reorder_to_blocked_4 : block == 8 ? reorder_to_blocked_8 : reorder_to_blocked_16;
-    transposing *const to_plain = block == 4 ? reorder_to_plain_4 : block == 8 ? reorder_to_plain_8 : reorder_to_plain_16;
+    transposing *to_blocked = reorder_to_blocked_16, *to_plain = reorder_to_plain_16;
+    if (block == 8) to_blocked = reorder_to_blocked_8, to_plain = reorder_to_plain_8;
+    if (block == 4) to_blocked = reorder_to_blocked_4, to_plain = reorder_to_plain_4;
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t part = unit % parts, index = unit / parts % blocks, image = unit / parts / blocks;
         const int64_t first = part_begin(pixels, parts, part), last = part_begin(pixels, parts, part + 1);

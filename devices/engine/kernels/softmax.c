@@ -14,7 +14,7 @@ static const char *softmax_check(const nns_args *args, nns_work *work) {
     return NULL;
 }
 
-/* One contiguous row. Lanes beyond its end hold -FLT_MAX, whose share in the sum is subtracted by leaving them out. */
+/* One contiguous row. Lanes beyond its end take no part in the maximum and are left out of the sum. */
 static void softmax_row(float *out, const float *x, int64_t n) {
     nns_vec top = nns_broadcast(-FLT_MAX);
     for (int64_t i = 0; i < n; i += NNS_BLOCK) {
@@ -40,14 +40,12 @@ static void softmax_row(float *out, const float *x, int64_t n) {
 }
 
 /* `some` neighbouring columns of `length` rows that are `inner` floats apart: each lane is one softmax. */
-static void softmax_columns(float *out, const float *x, int64_t length, int64_t inner, int64_t some) {
-    const bool whole = some == NNS_BLOCK;
+NNS_INLINE void softmax_columns(float *out, const float *x, int64_t length, int64_t inner, int64_t some) {
     nns_vec top = nns_broadcast(-FLT_MAX), sum = nns_zero();
     for (int64_t i = 0; i < length; i++)
-        top = nns_max(top, whole ? nns_load(x + i * inner) : nns_load_some(x + i * inner, some, 0.0f));
+        top = nns_max(top, nns_load_some(x + i * inner, some, 0.0f));
     for (int64_t i = 0; i < length; i++) {
-        const nns_vec row = whole ? nns_load(x + i * inner) : nns_load_some(x + i * inner, some, 0.0f);
-        const nns_vec e = nns_exp(row - top);
+        const nns_vec e = nns_exp(nns_load_some(x + i * inner, some, 0.0f) - top);
         nns_store_some(out + i * inner, e, some);
         sum += e;
     }
@@ -71,7 +69,11 @@ static void softmax_run(const nns_args *args, int64_t begin, int64_t end, void *
         }
         const int64_t column = unit % tiles * NNS_BLOCK, at = unit / tiles * length * inner + column;
         const int64_t some = nns_min_int(inner - column, NNS_BLOCK);
-        softmax_columns(out + at, x + at, length, inner, some);
+        if (some == NNS_BLOCK) {
+            softmax_columns(out + at, x + at, length, inner, NNS_BLOCK);
+        } else {
+            softmax_columns(out + at, x + at, length, inner, some);
+        }
         for (int64_t i = 0; i < length; i++) clamp_and_finish(out + at + i * inner, some, &activation);
     }
 }

@@ -1,11 +1,11 @@
 /* Direct convolution in the blocked layout (after NeoCPU, section 3.1): a tile of PIXELS neighbouring output pixels times
  * VECTORS output channel blocks lives in registers while all input channels and taps stream by.
  *
- * Macros: PIXELS, VECTORS, KERNEL_W, STRIDE_W, DILATION_W. Everything else is a run-time argument.
+ * Macros: PIXELS, VECTORS, STRIDE_W, REACH (see tile.cl). Everything else is a run-time argument.
  *
  * Work items: (range of tiles, group of VECTORS output blocks, image).
  *
- * Weights: [output group][span input blocks][KH][KERNEL_W][B input lanes][VECTORS][B output lanes], zero for lanes outside the
+ * Weights: [output group][span input blocks][KH][KW][B input lanes][VECTORS][B output lanes], zero for lanes outside the
  * channel group of the output lane. With groups, an output group reads only the `span` input blocks that its channels
  * need, from the first one on; groups need not be multiples of the block.
  */
@@ -14,21 +14,19 @@
 
 #define TAP (B * VECTORS * B)
 
-/* Multiplies one row segment with all taps of one kernel row, for input lanes [first, last), multiples of 4. The tile's
- * addresses are constants away from two pointers: anything else costs the inner loop its registers. */
+/* Multiplies one row segment with all taps of one kernel row, for input lanes [first, last). The tile's addresses are
+ * constants away from two pointers: anything else costs the inner loop its registers. */
 #define ACCUMULATE(space, row)                                                                      \
-    for (int kx = 0; kx < KERNEL_W; kx++) {                                                         \
-        const space float *from = (row) + kx * DILATION_W * B + first;                              \
+    for (int kx = 0; kx < kernel_w; kx++) {                                                         \
+        const space float *from = (row) + kx * dilation_w * B + first;                              \
         const global float *tap = taps + kx * TAP + first * VECTORS * B;                            \
-        for (int lane = first; lane < last; lane += 4, from += 4, tap += 4 * VECTORS * B) {         \
-            UNROLL for (int i = 0; i < 4; i++) {                                                    \
-                floatb w[VECTORS];                                                                  \
+        for (int lane = first; lane < last; lane++, from++, tap += VECTORS * B) {                   \
+            floatb w[VECTORS];                                                                      \
+            UNROLL for (int v = 0; v < VECTORS; v++)                                                \
+                w[v] = LOAD(tap + v * B);                                                           \
+            UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
-                    w[v] = LOAD(tap + (i * VECTORS + v) * B);                                       \
-                UNROLL for (int p = 0; p < PIXELS; p++) {                                           \
-                    UNROLL for (int v = 0; v < VECTORS; v++)                                        \
-                        sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W * B + i]), sum[p][v]);     \
-                }                                                                                   \
+                    sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W * B]), sum[p][v]);             \
             }                                                                                       \
         }                                                                                           \
     }
@@ -37,9 +35,10 @@ kernel void conv_direct(const global float *x_buffer, int x_offset, const global
                         const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
                         int residual_offset, global float *y_buffer, int y_offset,
                         int channels, int height, int width, int out_channels, int out_height, int out_width,
-                        int kernel_h, int stride_h, int dilation_h, int pad_top, int pad_left, int group_in, int group_out,
-                        int span, int tiles_per_item, int has_residual, int kind, int a, int b)
+                        int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,
+                        int pad_left, int group_in, int group_out, int span, int tiles_per_item, int has_residual, int kind, int a, int b)
 {
+    const int segment_size = (PIXELS - 1) * STRIDE_W + (kernel_w - 1) * dilation_w + 1;
     const int group = get_global_id(1), image = get_global_id(2);
     const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
@@ -51,7 +50,7 @@ kernel void conv_direct(const global float *x_buffer, int x_offset, const global
     const int block_first = channel_first / B, block_last = (channel_last - 1) / B;
 
     const global float *x = x_buffer + x_offset + (long)image * in_blocks * height * width * B;
-    const global float *weight = weight_buffer + weight_offset + (long)group * span * kernel_h * KERNEL_W * TAP;
+    const global float *weight = weight_buffer + weight_offset + (long)group * span * kernel_h * kernel_w * TAP;
     const global float *bias = bias_buffer + bias_offset + group * VECTORS * B;
     const long plane = (long)out_height * out_width * B;
     const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
@@ -61,23 +60,23 @@ kernel void conv_direct(const global float *x_buffer, int x_offset, const global
         const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
-        const int inside = x0 >= 0 && x0 + SEGMENT <= width;
+        const int inside = x0 >= 0 && x0 + segment_size <= width;
 
         floatb sum[PIXELS][VECTORS];
         start_tile(sum, bias);
 
         for (int block = block_first; block <= block_last; block++) {
-            const int first = block == block_first ? (channel_first - block * B) & ~3 : 0;
-            const int last = block == block_last ? (channel_last - block * B + 3) & ~3 : B;
+            const int first = block == block_first ? channel_first - block * B : 0;
+            const int last = block == block_last ? channel_last - block * B : B;
             for (int ky = ky_begin; ky < ky_end; ky++) {
-                const global float *taps = weight + (long)((block - block_first) * kernel_h + ky) * KERNEL_W * TAP;
+                const global float *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
                 const global float *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
                 if (inside) {
                     const global float *segment = row + x0 * B;
                     ACCUMULATE(global, segment)
                 } else {
                     float segment[SEGMENT * B];
-                    pad_segment(segment, row, x0, width);
+                    pad_segment(segment, row, x0, width, segment_size);
                     ACCUMULATE(private, segment)
                 }
             }

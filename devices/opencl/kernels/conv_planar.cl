@@ -1,8 +1,8 @@
 /* Direct convolution that reads a plain NCHW tensor of few channels (a network's first layer) and writes blocked.
  *
- * Macros: PIXELS, VECTORS, KERNEL_W, STRIDE_W, DILATION_W. Work items: (range of tiles, group of VECTORS output blocks, image).
+ * Macros: PIXELS, VECTORS, STRIDE_W, REACH (see tile.cl). Work items: (range of tiles, group of VECTORS output blocks, image).
  *
- * Weights: [output group][channel][KH][KERNEL_W][VECTORS][B output lanes]. No groups.
+ * Weights: [output group][channel][KH][KW][VECTORS][B output lanes]. No groups.
  */
 #include "common.cl"
 #include "tile.cl"
@@ -13,7 +13,7 @@
     {                                                                                               \
         const space float *from = (row);                                                            \
         const global float *tap = taps;                                                             \
-        for (int kx = 0; kx < KERNEL_W; kx++, from += DILATION_W, tap += TAP) {                     \
+        for (int kx = 0; kx < kernel_w; kx++, from += dilation_w, tap += TAP) {                     \
             floatb w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++)                                                \
                 w[v] = LOAD(tap + v * B);                                                           \
@@ -28,16 +28,17 @@ kernel void conv_planar(const global float *x_buffer, int x_offset, const global
                         const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
                         int residual_offset, global float *y_buffer, int y_offset,
                         int channels, int height, int width, int out_blocks, int out_height, int out_width,
-                        int kernel_h, int stride_h, int dilation_h, int pad_top, int pad_left, int tiles_per_item,
-                        int has_residual, int kind, int a, int b)
+                        int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,
+                        int pad_left, int tiles_per_item, int has_residual, int kind, int a, int b)
 {
+    const int segment_size = (PIXELS - 1) * STRIDE_W + (kernel_w - 1) * dilation_w + 1;
     const int group = get_global_id(1), image = get_global_id(2);
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
     const int tile_begin = (int)get_global_id(0) * tiles_per_item;
     const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
 
     const global float *x = x_buffer + x_offset + (long)image * channels * height * width;
-    const global float *weight = weight_buffer + weight_offset + (long)group * channels * kernel_h * KERNEL_W * TAP;
+    const global float *weight = weight_buffer + weight_offset + (long)group * channels * kernel_h * kernel_w * TAP;
     const global float *bias = bias_buffer + bias_offset + group * VECTORS * B;
     const long plane = (long)out_height * out_width * B;
     const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
@@ -47,20 +48,20 @@ kernel void conv_planar(const global float *x_buffer, int x_offset, const global
         const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
-        const int inside = x0 >= 0 && x0 + SEGMENT <= width;
+        const int inside = x0 >= 0 && x0 + segment_size <= width;
 
         floatb sum[PIXELS][VECTORS];
         start_tile(sum, bias);
 
         for (int channel = 0; channel < channels; channel++) {
             for (int ky = ky_begin; ky < ky_end; ky++) {
-                const global float *taps = weight + (long)(channel * kernel_h + ky) * KERNEL_W * TAP;
+                const global float *taps = weight + (long)(channel * kernel_h + ky) * kernel_w * TAP;
                 const global float *row = x + ((long)channel * height + y0 + ky * dilation_h) * width;
                 if (inside) {
                     ACCUMULATE(global, row + x0)
                 } else {
                     float segment[SEGMENT];
-                    for (int i = 0; i < SEGMENT; i++) {
+                    for (int i = 0; i < segment_size; i++) {
                         const int ix = x0 + i;
                         segment[i] = ix >= 0 && ix < width ? row[ix] : 0.0f;
                     }

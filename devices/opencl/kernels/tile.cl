@@ -1,10 +1,11 @@
 /* Tiles of PIXELS neighbouring outputs of one row times VECTORS output blocks, as convolutions compute them.
  *
- * Macros: PIXELS, VECTORS, KERNEL_W, STRIDE_W, DILATION_W.
+ * Macros: PIXELS; VECTORS; STRIDE_W, the horizontal stride; REACH, at least the input pixels that the taps of a kernel row
+ * span, (KW - 1) * dilation + 1. So layers of several kernel widths share one build.
  */
 
-/* Input pixels of one row that a tile reads. */
-#define SEGMENT ((PIXELS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
+/* At least the input pixels of one row that a tile reads. */
+#define SEGMENT ((PIXELS - 1) * STRIDE_W + REACH)
 
 static inline void start_tile(floatb sum[PIXELS][VECTORS], const global float *bias)
 {
@@ -15,10 +16,10 @@ static inline void start_tile(floatb sum[PIXELS][VECTORS], const global float *b
     }
 }
 
-/* Copies one row segment of blocked pixels, with zeros outside the row. */
-static inline void pad_segment(private float *segment, const global float *row, int x0, int width)
+/* Copies `size` blocked pixels of a row from x0 on, with zeros outside the row. */
+static inline void pad_segment(private float *segment, const global float *row, int x0, int width, int size)
 {
-    for (int i = 0; i < SEGMENT; i++) {
+    for (int i = 0; i < size; i++) {
         const int ix = x0 + i;
         floatb value = (floatb)(0.0f);
         if (ix >= 0 && ix < width)

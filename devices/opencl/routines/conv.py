@@ -13,6 +13,7 @@ from nnstretch.graph.layer import Layer
 
 _PLANAR_CHANNELS = 8  # up to so many channels a plain input is read without being blocked first
 _SETTINGS = 6
+_REACH = 8  # spans of kernel rows are rounded up to multiples of it, so that layers share builds
 _PIXELS = (14, 12, 10, 8, 7, 6, 4, 3, 2, 1)
 _VECTORS = (2, 1, 4, 3)
 
@@ -73,8 +74,9 @@ class _Conv(OpenCLRoutine):
 
     def _macros(self, shape: _Shape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
         tile = tuple((name.upper(), value) for name, value in sorted(parameters.items()))
-        columns = (shape.kernel[1], shape.strides[1], shape.dilations[1])
-        return (*tile, *zip(("KERNEL_W", "STRIDE_W", "DILATION_W"), columns, strict=True))
+        span = (shape.kernel[1] - 1) * shape.dilations[1] + 1
+        reach = ceil_div(span, _REACH) * _REACH
+        return (*tile, ("STRIDE_W", shape.strides[1]), ("REACH", reach))
 
     def _tiles(self, shape: _Shape, pixels: int, others: int) -> tuple[int, int]:
         """Work items along the tiles of a plane, and tiles that each of them takes."""
@@ -146,7 +148,7 @@ class Direct(_Conv):
         items, each = self._tiles(shape, pixels, len(ranges) * shape.images)
         words = (
             *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
-            *(shape.kernel[0], shape.strides[0], shape.dilations[0], shape.pad_top, shape.pad_left),
+            *(*shape.kernel, shape.strides[0], *shape.dilations, shape.pad_top, shape.pad_left),
             *(shape.group_in, shape.group_out, span, each, int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
@@ -191,17 +193,17 @@ class Planar(_Conv):
         groups = ceil_div(shape.out_channels, lanes)
         weight = np.zeros((groups * lanes, shape.channels, *shape.kernel), np.float32)
         weight[: shape.out_channels] = layer.constants[1]
-        weight = weight.reshape(groups, lanes, shape.channels, *shape.kernel).transpose(0, 2, 3, 4, 1)
+        packed = weight.reshape(groups, lanes, shape.channels, *shape.kernel).transpose(0, 2, 3, 4, 1)
         items, each = self._tiles(shape, pixels, groups * shape.images)
         words = (
             *(shape.channels, shape.height, shape.width, self.blocks(shape.out_channels)),
-            *(shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0], shape.dilations[0]),
+            *(shape.out_height, shape.out_width, *shape.kernel, shape.strides[0], *shape.dilations),
             *(shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
             "conv_planar", self._reads(layer), words, (items, groups, shape.images), self._macros(shape, parameters)
         )
-        return Lowering((call,), (np.ascontiguousarray(weight).ravel(), self._bias(layer, groups * lanes)))
+        return Lowering((call,), (np.ascontiguousarray(packed).ravel(), self._bias(layer, groups * lanes)))
 
 
 class Depthwise(_Conv):
@@ -231,16 +233,16 @@ class Depthwise(_Conv):
         blocks = self.blocks(shape.channels)
         weight = np.zeros((blocks * b, *shape.kernel), np.float32)
         weight[: shape.channels] = layer.constants[1][:, 0]
-        weight = weight.reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
+        packed = weight.reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
         items, each = self._tiles(shape, parameters["pixels"], blocks * shape.images)
         words = (
-            *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0]),
-            *(shape.dilations[0], shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
+            *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, *shape.kernel, shape.strides[0]),
+            *(*shape.dilations, shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
             "conv_depthwise", self._reads(layer), words, (items, blocks, shape.images), self._macros(shape, parameters)
         )
-        return Lowering((call,), (np.ascontiguousarray(weight).ravel(), self._bias(layer, blocks * b)))
+        return Lowering((call,), (np.ascontiguousarray(packed).ravel(), self._bias(layer, blocks * b)))
 
 
 def tile_space(registers: int, width: int, out_blocks: int) -> tuple[Parameters, ...]:

@@ -33,7 +33,7 @@ class Dense(OpenCLRoutine):
         rows = min(n, _ROWS)
         weight = np.zeros((blocks * b, k), np.float32)
         weight[:m] = layer.constants[1]
-        weight = np.ascontiguousarray(weight.reshape(blocks, b, k).transpose(0, 2, 1)).ravel()
+        packed = np.ascontiguousarray(weight.reshape(blocks, b, k).transpose(0, 2, 1)).ravel()
         bias = padded(layer.constants[2] if layer.has(2) else np.zeros(0), blocks * b)
         residual = Operand("input", 3) if layer.has(3) else None
         call = self.call(
@@ -43,4 +43,4 @@ class Dense(OpenCLRoutine):
             (blocks, ceil_div(n, rows)),
             (("ROWS", rows), ("PARTS", _SUMS // rows)),
         )
-        return Lowering((call,), (weight, bias))
+        return Lowering((call,), (packed, bias))

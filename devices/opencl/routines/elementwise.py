@@ -57,7 +57,9 @@ class Map(_AnyLayout):
         """One call of `map`."""
         count = self.floats(layer, parameters)
         each = self.flat_per_item(count)
-        return Lowering((self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),))
+        return Lowering(
+            (self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),)
+        )
 
 
 class Reshape(OpenCLRoutine):
@@ -80,7 +82,9 @@ class Reshape(OpenCLRoutine):
         del parameters
         count = layer.outputs[0].elements
         each = self.flat_per_item(count)
-        return Lowering((self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),))
+        return Lowering(
+            (self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),)
+        )
 
 
 class BinarySame(_AnyLayout):
@@ -125,7 +129,8 @@ class BinaryChannel(OpenCLRoutine):
         n, c, h, w = layer.outputs[0].shape
         blocks = self.blocks(c)
         each = self.plane_per_item(h * w, blocks * n)
-        operand, constants, stride = Operand("input", 1), (), 0
+        operand, stride = Operand("input", 1), 0
+        constants: tuple[np.ndarray, ...] = ()
         if 1 in layer.constants:
             values = np.broadcast_to(np.asarray(layer.constants[1], np.float32).ravel(), (c,))
             operand, constants = constant(0), (padded(values, blocks * self.traits.block),)
@@ -203,8 +208,6 @@ class Affine(OpenCLRoutine):
         blocks = self.blocks(c)
         each = self.plane_per_item(h * w, blocks * n)
         words = (blocks, h * w, each, *layer.activation.words())
-        call = self.call(
-            "affine", (INPUT, constant(0), constant(1)), words, (ceil_div(h * w, each), blocks, n)
-        )
+        call = self.call("affine", (INPUT, constant(0), constant(1)), words, (ceil_div(h * w, each), blocks, n))
         size = blocks * self.traits.block
         return Lowering((call,), (padded(layer.constants[1], size), padded(layer.constants[2], size)))

@@ -129,8 +129,6 @@ def _positions(coordinates: str, size: int, out_size: int, scale: np.float32) ->
 
 def _rounded(nearest: str, position: np.ndarray) -> np.ndarray:
     half = np.float32(0.5)
-    if nearest == "floor":
-        return np.floor(position)
-    if nearest == "ceil":
-        return np.ceil(position)
-    return np.ceil(position - half) if nearest == "round_prefer_floor" else np.floor(position + half)
+    shift = {"round_prefer_floor": -half, "round_prefer_ceil": half}.get(nearest, np.float32(0.0))
+    up = nearest in ("ceil", "round_prefer_floor")
+    return np.asarray(np.ceil(position + shift) if up else np.floor(position + shift))

@@ -1,0 +1,98 @@
+"""PyTorch: compiled by inductor with frozen weights where a C++ compiler is at hand, or eager; whichever is faster."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.frontends.resolve import load_module
+
+_TRIALS = 3
+
+
+class TorchEngine(Engine):
+    """The fastest of the ways in which a user would run the module."""
+
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
+        torch.set_num_threads(len(job.cores))
+        module, _ = load_module(job.model)
+        module.eval()
+        self._inputs = tuple(torch.from_numpy(x) for x in feeds.values())
+        self._found: Any = None
+        variants = _variants(module, self._inputs)
+        seconds: dict[str, float] = {}
+        for done, (name, call) in enumerate(variants.items()):
+            report(done, len(variants), f"torch, {name}")
+            seconds[name] = _fastest(call)
+        self._variant = min(seconds, key=seconds.__getitem__)
+        self._call = variants[self._variant]
+
+    def run(self) -> None:
+        self._found = self._call()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        found = self._found if isinstance(self._found, tuple | list) else (self._found,)
+        return {str(i): y.contiguous().numpy() for i, y in enumerate(found)}
+
+    def facts(self) -> dict[str, Any]:
+        return {"version": torch.__version__, "variant": self._variant}
+
+
+def _variants(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Callable[[], Any]]:
+    """Ways to run a module, by name."""
+
+    def call(function: Callable[..., Any], arguments: tuple[Tensor, ...]) -> Callable[[], Any]:
+        def run() -> Any:
+            with torch.inference_mode():
+                return function(*arguments)
+
+        return run
+
+    channels_last = tuple(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x for x in inputs)
+    variants = {"eager": call(module, inputs)}
+    if shutil.which("g++") or shutil.which("clang++"):
+        from torch._inductor import config
+
+        config.freezing = True  # folds batch norms and lays weights out for the kernels
+        compiled = torch.compile(module)
+        variants["compiled"] = call(compiled, inputs)
+    else:
+        variants["eager, channels last"] = call(_channels_last(module), channels_last)
+    return variants
+
+
+def _channels_last(module: nn.Module) -> nn.Module:
+    """A copy of a module whose 4-dimensional weights are stored channels last."""
+    copied = copy.deepcopy(module)
+    for parameter in copied.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return copied
+
+
+def _fastest(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of a few calls, after one that may compile."""
+    call()
+    seconds: list[float] = []
+    for _ in range(_TRIALS):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+    """The module that the model's name stands for, ready to run.
+
+    Raises:
+        ModelError: the model is an ONNX file, not a torch module.
+    """
+    return TorchEngine(job, feeds, report)

@@ -1,0 +1,301 @@
+"""Which channels of a run of blocks belong together, so that they are kept or dropped together.
+
+Every layer that makes new channels (convolution, dense layer) gets one element per channel it writes. Sums tie the
+elements of their addends pairwise, grouped convolutions tie what one group reads and writes. Tied elements make a
+**bundle**; bundles that one layer writes side by side make a **space**. Scaling the width keeps some bundles of every
+space. (The idea of grouping by dependency is DepGraph's, Fang et al., arXiv:2301.12900; here it is worked out on the
+torch.fx graph, channel by channel, so that counts are known without running or changing the network.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from torch import fx, nn
+
+from nnstretch.branching.operators import (
+    Role,
+    channels_of,
+    concat_operands,
+    module_of,
+    role_of,
+    shape_of,
+    tensor_operands,
+)
+from nnstretch.branching.tracing import Block
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Channels that are scaled by one ratio.
+
+    Attributes:
+        index: its number in the plan.
+        bundles: how many bundles it has.
+        bundle_channels: channels of one bundle in the layer that writes fewest (the group width where a grouped
+            convolution is near, else 1).
+        locked: all bundles must be kept, in order.
+        makers: nodes that write it, with the bundle of every channel they write (`None` stands for the entry).
+    """
+
+    index: int
+    bundles: int
+    bundle_channels: int
+    locked: bool
+    makers: tuple[tuple[fx.Node | None, Indices], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelPlan:
+    """The spaces of a run of blocks.
+
+    Attributes:
+        blocks: those that are kept, in order.
+        source: the tensor that the run reads.
+        output: the tensor that it writes, which is `source` if there are no blocks.
+        alias: output of a dropped block -> the tensor that is read in its place.
+        has_entry: a 1x1 convolution comes first, because what is read meets something other than convolutions.
+        spaces: in the order in which they are first written.
+        full_widths: channels of every tensor of the network as it was; those of a flattened map are counted, not their
+            pixels.
+        output_parts: spaces whose channels make up the output, in order; None where the input passes through.
+    """
+
+    blocks: tuple[Block, ...]
+    source: fx.Node
+    output: fx.Node
+    alias: Mapping[fx.Node, fx.Node]
+    has_entry: bool
+    spaces: tuple[Space, ...]
+    full_widths: Mapping[fx.Node, int]
+    output_parts: tuple[int | None, ...]
+
+    @cached_property
+    def made(self) -> dict[fx.Node | None, tuple[int, Indices]]:
+        """Node that writes new channels -> its space and the bundle of every channel. The entry's key is None."""
+        return {node: (space.index, bundles) for space in self.spaces for node, bundles in space.makers}
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """All nodes in topological order."""
+        return [node for block in self.blocks for node in block.nodes]
+
+    def read(self, node: fx.Node) -> fx.Node:
+        """The tensor that is read where the network reads `node`."""
+        return self.alias.get(node, node)
+
+    @property
+    def output_spaces(self) -> tuple[Space, ...]:
+        """The spaces that the output is made of, each once."""
+        return tuple(self.spaces[i] for i in dict.fromkeys(self.output_parts) if i is not None)
+
+    @property
+    def branchable(self) -> bool:
+        """Whether every channel of the output may be left to another branch."""
+        return None not in self.output_parts and not any(space.locked for space in self.output_spaces)
+
+
+def plan_channels(
+    blocks: Sequence[Block], kept: Sequence[int], *, lock_output: bool = False, allow_entry: bool = True
+) -> ChannelPlan:
+    """The spaces of those of `blocks` that are `kept` (positions, ascending).
+
+    Args:
+        blocks: consecutive blocks of a chain.
+        kept: positions of the blocks that stay; the others must be droppable.
+        lock_output: the channels that are written must all be kept, in order.
+        allow_entry: put a convolution first where the tensor that is read is tied to others. Without it, those
+            others keep all their channels, in order.
+    """
+    chosen = tuple(blocks[i] for i in kept)
+    alias: dict[fx.Node, fx.Node] = {}
+    for i, block in enumerate(blocks):
+        if i not in kept:
+            alias[block.output] = alias.get(block.source, block.source)
+    output = alias.get(blocks[-1].output, blocks[-1].output)
+    walk = _Walk(chosen, blocks[0].source, output, alias)
+    walk.run(entry=False)
+    joined = walk.input_is_tied()
+    if joined and allow_entry:
+        walk.run(entry=True)
+    elif joined:
+        walk.lock_input()
+    if lock_output:
+        walk.lock(walk.elements[output])
+    return walk.plan(has_entry=joined and allow_entry)
+
+
+class _Walk:
+    """One pass over the nodes that numbers elements and ties them."""
+
+    def __init__(
+        self, blocks: tuple[Block, ...], source: fx.Node, output: fx.Node, alias: Mapping[fx.Node, fx.Node]
+    ) -> None:
+        self.blocks, self.source, self.output, self.alias = blocks, source, output, alias
+
+    def run(self, *, entry: bool) -> None:
+        self.parent: list[int] = []
+        self.elements: dict[fx.Node, Indices] = {}
+        self.makers: list[tuple[fx.Node | None, Indices]] = []
+        self.locked: set[int] = set()
+        self.inputs = self._new(channels_of(self.source))
+        self.elements[self.source] = self.inputs
+        if entry:
+            self.elements[self.source] = self._make(None, channels_of(self.source))
+        for block in self.blocks:
+            for node in block.nodes:
+                self._visit(node)
+
+    def _new(self, count: int) -> Indices:
+        start = len(self.parent)
+        self.parent.extend(range(start, start + count))
+        return np.arange(start, start + count, dtype=np.int64)
+
+    def _make(self, node: fx.Node | None, count: int) -> Indices:
+        elements = self._new(count)
+        self.makers.append((node, elements))
+        return elements
+
+    def find(self, element: int) -> int:
+        root = element
+        while self.parent[root] != root:
+            root = self.parent[root]
+        while self.parent[element] != root:
+            self.parent[element], element = root, self.parent[element]
+        return root
+
+    def tie(self, left: int, right: int) -> None:
+        a, b = sorted((self.find(left), self.find(right)))
+        self.parent[b] = a
+
+    def lock(self, elements: Indices) -> None:
+        self.locked.update(elements.tolist())
+
+    def lock_input(self) -> None:
+        self.lock(self.inputs)
+
+    def input_is_tied(self) -> bool:
+        """Whether what is read is tied to channels made here, is locked, or reaches the output."""
+        inputs = {self.find(element) for element in self.inputs.tolist()}
+        others = {self.find(element) for _, made in self.makers for element in made.tolist()}
+        locked = {self.find(element) for element in self.locked}
+        reached = {self.find(element) for element in self.elements[self.output].tolist()}
+        return len(inputs) < len(self.inputs) or bool(inputs & (others | locked | reached))
+
+    def _visit(self, node: fx.Node) -> None:
+        role = role_of(node)
+        if shape_of(node) is None or role is Role.CONSTANT:
+            if role is Role.OPAQUE:
+                self._lock_operands(node)
+            return
+        if role in (Role.CONV, Role.LINEAR):
+            self.elements[node] = self._make(node, channels_of(node))
+        elif role is Role.GROUPED:
+            self._grouped(node)
+        elif role is Role.BINARY:
+            self._binary(node)
+        elif role is Role.CONCAT:
+            self.elements[node] = np.concatenate([self._of(part) for part in concat_operands(node)])
+        elif role is Role.OPAQUE:
+            self._lock_operands(node)
+            shape = shape_of(node)
+            if shape is not None and len(shape) > 1:
+                self.elements[node] = self._make(node, channels_of(node))
+                self.lock(self.elements[node])
+        else:
+            # Channel by channel; a flattened map holds every channel's pixels side by side, under the channel's element.
+            self.elements[node] = self._of(node.all_input_nodes[0])
+
+    def _of(self, node: fx.Node) -> Indices:
+        return self.elements[self.alias.get(node, node)]
+
+    def _lock_operands(self, node: fx.Node) -> None:
+        for operand in node.all_input_nodes:
+            real = self.alias.get(operand, operand)
+            if real in self.elements:
+                self.lock(self.elements[real])
+
+    def _grouped(self, node: fx.Node) -> None:
+        convolution = module_of(node)
+        assert isinstance(convolution, nn.Conv2d)
+        source = self._of(node.all_input_nodes[0]).reshape(convolution.groups, -1)
+        made = self._make(node, convolution.out_channels)
+        self.elements[node] = made
+        for reads, writes in zip(source, made.reshape(convolution.groups, -1), strict=True):
+            for element in (*reads.tolist(), *writes.tolist()):
+                self.tie(int(reads[0]), element)
+
+    def _binary(self, node: fx.Node) -> None:
+        sources = [self._of(tensor) for tensor in tensor_operands(node)]
+        widest = max(sources, key=len)
+        for other in sources:
+            if len(other) == len(widest):
+                for left, right in zip(widest.tolist(), other.tolist(), strict=True):
+                    self.tie(left, right)
+        self.elements[node] = widest
+
+    def plan(self, *, has_entry: bool) -> ChannelPlan:
+        space_of_root = self._space_of_root()
+        roots = [[self.find(element) for element in made.tolist()] for _, made in self.makers]
+        order = list(dict.fromkeys(space_of_root[found[0]] for found in roots))
+        locked = {space_of_root[self.find(e)] for e in self.locked if self.find(e) in space_of_root}
+        spaces = [self._space(i, key, roots, space_of_root, key in locked) for i, key in enumerate(order)]
+        parts = self._output_parts({key: i for i, key in enumerate(order)}, space_of_root)
+        widths = {node: len(elements) for node, elements in self.elements.items()}
+        return ChannelPlan(
+            self.blocks, self.source, self.output, self.alias, has_entry, tuple(spaces), widths, tuple(parts)
+        )
+
+    def _space_of_root(self) -> dict[int, int]:
+        """Root of a bundle -> a number that all bundles of its space share: the smallest root in it."""
+        link: dict[int, int] = {}
+
+        def top(root: int) -> int:
+            link.setdefault(root, root)
+            while link[root] != root:
+                root = link[root]
+            return root
+
+        for _, made in self.makers:
+            first = top(self.find(int(made[0])))
+            for element in made.tolist():
+                other = top(self.find(element))
+                low, high = min(first, other), max(first, other)
+                link[high] = low
+                first = low
+        return {root: top(root) for root in list(link)}
+
+    def _space(
+        self, index: int, key: int, roots: list[list[int]], space_of_root: dict[int, int], locked: bool
+    ) -> Space:
+        members = sorted(root for root, space in space_of_root.items() if space == key)
+        number = {root: i for i, root in enumerate(members)}
+        makers = [
+            (node, np.array([number[root] for root in found], dtype=np.int64))
+            for (node, _), found in zip(self.makers, roots, strict=True)
+            if found[0] in number
+        ]
+        counts = [np.bincount(bundles, minlength=len(members)) for _, bundles in makers]
+        sizes = {int(size) for count in counts for size in count if size}
+        # Bundles of several sizes cannot be counted by a ratio alone. That happens where a sum ties a grouped convolution
+        # to part of a concatenation; such channels are all kept.
+        uniform = all(len(set(count[count > 0].tolist())) == 1 for count in counts) and all(
+            count.all() for count in counts
+        )
+        width = min(sizes) if uniform else 1
+        return Space(index, len(members), width, locked or not uniform, tuple(makers))
+
+    def _output_parts(self, number: dict[int, int], space_of_root: dict[int, int]) -> list[int | None]:
+        parts: list[int | None] = []
+        for element in self.elements[self.output].tolist():
+            key = space_of_root.get(self.find(element))
+            part = None if key is None else number[key]
+            if not parts or parts[-1] != part:
+                parts.append(part)
+        return parts

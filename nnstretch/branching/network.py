@@ -1,0 +1,82 @@
+"""Branched networks as torch modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nnstretch.branching.design import Design
+
+
+class Branch(nn.Module):
+    """A scaled copy of a segment's blocks.
+
+    A module of its own around the generated one, whose calls torch's exporter does not note: every node that a branch
+    exports to has the branch in its module path, sums and other plain functions included.
+
+    Attributes:
+        layers: the generated module; its layers have the names they have in the original network.
+    """
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From what the segment reads to the branch's share of what it writes, both `N x channels x H x W`."""
+        y: Tensor = self.layers(x)
+        return y
+
+
+class BranchedSegment(nn.Module):
+    """Branches that read the same tensor and whose outputs are concatenated along the channels, in order.
+
+    Attributes:
+        branches: `Branch` modules from `N x channels x H x W` to their share of the channels that the next segment reads.
+    """
+
+    def __init__(self, branches: list[Branch]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The meeting point's tensor: the channels of all branches."""
+        if len(self.branches) == 1:
+            alone: Tensor = self.branches[0](x)
+            return alone
+        return torch.cat([branch(x) for branch in self.branches], dim=1)
+
+
+class BranchedNetwork(nn.Module):
+    """A network whose segments have branches. Branch `i` of segment `s` is `segments.<s>.branches.<i>`.
+
+    Attributes:
+        stem: from the network's input to what the first segment reads.
+        segments: one `BranchedSegment` per segment.
+        head: from the last meeting point to the network's output.
+        design: what it was built from.
+    """
+
+    def __init__(self, stem: nn.Module, segments: list[BranchedSegment], head: nn.Module, design: Design) -> None:
+        super().__init__()
+        self.stem = stem
+        self.segments = nn.ModuleList(segments)
+        self.head = head
+        self.design = design
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the original network computes from `N x channels x H x W` images, in shape and meaning."""
+        x = self.stem(x)
+        for segment in self.segments:
+            x = segment(x)
+        result: Tensor = self.head(x)
+        return result
+
+    @property
+    def placement(self) -> dict[str, int]:
+        """Path of every branch -> index of the processor that it is made for."""
+        return {
+            f"segments.{segment.segment}.branches.{i}": branch.processor
+            for segment in self.design.segments
+            for i, branch in enumerate(segment.branches)
+        }

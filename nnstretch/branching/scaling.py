@@ -1,0 +1,184 @@
+"""How many channels a width ratio leaves, and which ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx, nn
+
+from nnstretch.branching.channels import ChannelPlan, Indices, Space
+from nnstretch.branching.operators import (
+    Role,
+    channels_of,
+    concat_operands,
+    module_of,
+    role_of,
+    shape_of,
+    tensor_operands,
+)
+
+DEFAULT_MULTIPLE = 8
+"""Channels of a scaled layer are a multiple of this where the layer is wide enough."""
+
+Scores = npt.NDArray[np.float64]
+
+
+def kept_count(space: Space, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> int:
+    """Bundles of `space` that a width of `ratio` leaves: the nearest number that makes a multiple of channels.
+
+    All of them at ratio 1, never none, and always all of a locked space. Ratios above 1 repeat bundles.
+    """
+    if space.locked or ratio == 1.0:
+        return space.bundles
+    step = max(1, -(-multiple // space.bundle_channels))
+    # Half a step is rounded up, so that a ratio and the next larger one never change places.
+    rounded = int(ratio * space.bundles / step + 0.5) * step
+    smallest = min(step, space.bundles)
+    return max(smallest, rounded) if ratio > 1.0 else min(max(smallest, rounded), space.bundles)
+
+
+def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> tuple[int, ...]:
+    """`kept_count` of every space of `plan`."""
+    return tuple(kept_count(space, ratio, multiple) for space in plan.spaces)
+
+
+def node_widths(plan: ChannelPlan, counts: Sequence[int], in_channels: int) -> dict[fx.Node | None, int]:
+    """Channels of every tensor when `counts` bundles of every space are kept and `in_channels` are read.
+
+    Those of a flattened map are counted, not their pixels. The key None stands for what the entry writes.
+    """
+    widths: dict[fx.Node | None, int] = {plan.source: in_channels}
+    if plan.has_entry:
+        widths[None] = made_channels(plan, None, counts)
+        widths[plan.source] = widths[None]
+    for node in plan.nodes:
+        shape, role = shape_of(node), role_of(node)
+        if shape is None or len(shape) < 2 or role is Role.CONSTANT:
+            continue
+        if node in plan.made:
+            widths[node] = made_channels(plan, node, counts)
+        elif role is Role.BINARY:
+            widths[node] = max(widths[plan.read(tensor)] for tensor in tensor_operands(node))
+        elif role is Role.CONCAT:
+            widths[node] = sum(widths[plan.read(part)] for part in concat_operands(node))
+        else:
+            widths[node] = widths[plan.read(node.all_input_nodes[0])]
+    return widths
+
+
+def made_channels(plan: ChannelPlan, node: fx.Node | None, counts: Sequence[int]) -> int:
+    """Channels that a layer writes when `counts` bundles of every space are kept."""
+    index, bundles = plan.made[node]
+    return len(bundles) // plan.spaces[index].bundles * counts[index]
+
+
+def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int) -> int:
+    """Channels of the output when `counts` bundles of every space are kept."""
+    return node_widths(plan, counts, in_channels)[plan.output]
+
+
+def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
+    """How much every bundle of every space matters: larger is more.
+
+    The L2 norm of the filters that write it, with the scale that a batch norm puts on them; relative to the mean of the
+    layer, and averaged over the layers that write the space, so that no layer outvotes the others by its magnitude.
+    """
+    return tuple(_space_scores(space) for space in plan.spaces)
+
+
+def _space_scores(space: Space) -> Scores:
+    total = np.zeros(space.bundles)
+    for node, bundles in space.makers:
+        if node is None or not node.op == "call_module":
+            continue
+        layer = module_of(node)
+        if not isinstance(layer, (nn.Conv2d, nn.Linear)):
+            continue
+        with torch.no_grad():
+            norms = layer.weight.detach().double().flatten(1).norm(dim=1).cpu().numpy()
+        norms = norms * _batch_norm_scale(node, len(norms))
+        energy = np.sqrt(np.bincount(bundles, weights=norms**2, minlength=space.bundles))
+        mean = energy.mean()
+        total += energy / mean if mean > 0 else 0.0
+    return total
+
+
+def _batch_norm_scale(node: fx.Node, channels: int) -> Scores:
+    for user in node.users:
+        if user.op != "call_module":
+            continue
+        norm = module_of(user)
+        if isinstance(norm, nn.BatchNorm2d) and norm.affine and norm.running_var is not None:
+            variance = norm.running_var.detach().double().cpu().numpy()
+            scale = norm.weight.detach().double().abs().cpu().numpy() / np.sqrt(variance + norm.eps)
+            return np.asarray(scale, dtype=np.float64)
+    return np.ones(channels)
+
+
+def choose(scores: Scores, count: int) -> Indices:
+    """The `count` best bundles in ascending order, ties to the first; all of them, and the best again, if more."""
+    order = np.argsort(-scores, kind="stable")
+    rounds, rest = divmod(count, len(order))
+    return np.sort(np.concatenate([*([order] * rounds), order[:rest]])).astype(np.int64)
+
+
+def deal(scores: Scores, counts: Sequence[int]) -> list[Indices]:
+    """Bundles for several branches, `counts[i]` of them for branch `i`, each at most once in a branch.
+
+    If the counts add up to the number of bundles or more, every bundle goes to some branch, and the best ones to more
+    than one; else the best ones go out once. Good and bad ones are spread evenly, so that no branch gets only leftovers.
+    """
+    remaining = [min(count, len(scores)) for count in counts]
+    wanted = list(remaining)
+    dealt: list[list[int]] = [[] for _ in counts]
+    left = len(scores)
+    for bundle in np.argsort(-scores, kind="stable").tolist():
+        takers = _takers(remaining, wanted, left)
+        for branch in takers:
+            dealt[branch].append(bundle)
+            remaining[branch] -= 1
+        left -= 1
+    return [np.array(sorted(bundles), dtype=np.int64) for bundles in dealt]
+
+
+def _takers(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[int]:
+    """The branches that take the next of `left` bundles.
+
+    What is left can be dealt as long as no branch wants more than is left and together they want at least that many, or
+    nothing needs to be covered any more.
+    """
+    forced = [i for i, count in enumerate(remaining) if count == left]
+    takers = forced
+    by_need = sorted(
+        (i for i, count in enumerate(remaining) if count and i not in forced),
+        key=lambda i: (-remaining[i] / wanted[i], i),
+    )
+    if not takers and by_need:
+        takers, by_need = by_need[:1], by_need[1:]
+    spare = sum(remaining) - len(takers) - (left - 1)
+    return takers + by_need[: max(0, spare)]
+
+
+def full_selection(plan: ChannelPlan) -> dict[int, Indices]:
+    """All bundles of every space."""
+    return {space.index: np.arange(space.bundles, dtype=np.int64) for space in plan.spaces}
+
+
+def made_positions(plan: ChannelPlan, node: fx.Node | None, selection: Mapping[int, Indices]) -> Indices:
+    """Which of the channels that a layer writes are kept: bundle after bundle, within a bundle in order.
+
+    All layers that write a space thus keep the same channels in the same order, which sums rely on.
+    """
+    index, bundles = plan.made[node]
+    order = np.argsort(bundles, kind="stable")
+    starts = np.searchsorted(bundles[order], np.arange(plan.spaces[index].bundles + 1))
+    pieces = [order[starts[b] : starts[b + 1]] for b in selection[index].tolist()]
+    return np.concatenate(pieces).astype(np.int64) if pieces else np.empty(0, dtype=np.int64)
+
+
+def entry_channels(plan: ChannelPlan) -> int:
+    """Channels of the tensor that the plan's blocks read."""
+    return channels_of(plan.source)

@@ -1,0 +1,426 @@
+"""A network as a chain of blocks, and the stages of it that can be branched.
+
+A cut point is a tensor that every path from the input to the output crosses. What lies between successive cut points
+is put together into blocks, and blocks whose outputs have one resolution into stages. A meeting point lies at the end
+of a stage (NN-Stretch: where branches converge).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+
+from nnstretch.branching.operators import HEAVY, MIXING, Role, channels_of, is_product, module_of, note_roles, role_of, shape_of
+from nnstretch.errors import DesignError
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the chain with one tensor in and one tensor out.
+
+    Attributes:
+        nodes: in topological order; the last one computes `output`.
+        source: the tensor that it reads; not one of `nodes`.
+        output: the tensor that it writes.
+        droppable: it writes the shape that it reads and computes something: the network works without it.
+        change: 1 - cosine similarity between what it reads and writes on the example input. Of droppable blocks those
+            with the least change are dropped first.
+        name: path of the module that holds it, for people.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    source: fx.Node
+    output: fx.Node
+    droppable: bool
+    change: float
+    name: str
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it has a convolution or dense layer."""
+        return any(role_of(node) in HEAVY for node in self.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A stage of the chain that may be branched; its end is a meeting point."""
+
+    index: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def source(self) -> fx.Node:
+        """The tensor that it reads."""
+        return self.blocks[0].source
+
+    @property
+    def output(self) -> fx.Node:
+        """The tensor that it writes."""
+        return self.blocks[-1].output
+
+    @property
+    def channels(self) -> int:
+        """Channels that it writes."""
+        return channels_of(self.output)
+
+    @property
+    def depth(self) -> int:
+        """Blocks with a convolution or dense layer."""
+        return sum(block.heavy for block in self.blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class TracedNetwork:
+    """A network as stem, segments and head.
+
+    Attributes:
+        graph: private copy of the network in evaluation mode. Its nodes carry `meta["shape"]`.
+        stem: blocks before the first segment; may be empty.
+        segments: consecutive stages.
+        head: nodes after the last segment, as one block.
+        training: whether the caller's module was in training mode.
+        example_input: what it was traced with.
+    """
+
+    graph: fx.GraphModule
+    stem: tuple[Block, ...]
+    segments: tuple[Segment, ...]
+    head: Block
+    training: bool
+    example_input: Tensor
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks from the input to the output."""
+        return (*self.stem, *(block for segment in self.segments for block in segment.blocks), self.head)
+
+    @property
+    def source(self) -> fx.Node:
+        """The network's input."""
+        return self.blocks[0].source
+
+
+def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
+    """The chain of blocks that `module` is; `module` itself is left alone.
+
+    Args:
+        module: reads one `N,C,H,W` tensor and writes one tensor.
+        example_input: a batch that it accepts. What it holds decides which blocks change their input least.
+
+    Raises:
+        DesignError: torch.fx cannot trace it, it shares weights between layers, or it has no stage to branch.
+    """
+    training = module.training
+    graph = _symbolic(copy.deepcopy(module).eval())
+    values = _observe(graph, example_input)
+    _refuse_shared_weights(graph)
+    nodes = [node for node in graph.graph.nodes if node.op != "output"]
+    source, result = _ends(graph)
+    atoms = _atoms(nodes, source, result)
+    body_length = _body_length(atoms)
+    parts = _without_light(atoms[:body_length])
+    parts = _join_squeezes(_join_grouped(parts))
+    blocks = [_block(part, values) for part in parts]
+    stages = _stages(blocks)
+    branched = [index for index, stage in enumerate(stages) if any(block.droppable for block in stage)]
+    if not branched:
+        raise DesignError(_why_no_stage(module, len(atoms), stages))
+    first, last = branched[0], branched[-1]
+    stem = tuple(block for stage in stages[:first] for block in stage)
+    segments = tuple(Segment(i, tuple(stage)) for i, stage in enumerate(stages[first : last + 1]))
+    rest = [node for stage in stages[last + 1 :] for block in stage for node in block.nodes]
+    rest += [node for atom in atoms[body_length:] for node in atom.nodes]
+    head = Block(tuple(rest), segments[-1].output, result, droppable=False, change=1.0, name="head")
+    return TracedNetwork(graph, stem, segments, head, training, example_input.detach())
+
+
+class _Tracer(fx.Tracer):
+    """Modules of torch.nn are leaves, as torch.fx has it, and so are such as have neither parameters nor children."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if super().is_leaf_module(m, module_qualified_name):
+            return True
+        return type(m).__name__ in ("StochasticDepth", "DropPath")
+
+
+def _symbolic(module: nn.Module) -> fx.GraphModule:
+    try:
+        return fx.GraphModule(module, _Tracer().trace(module))
+    except (fx.proxy.TraceError, TypeError, RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
+        raise DesignError(
+            f"{type(module).__name__} cannot be traced by torch.fx ({_first_line(error)}); "
+            "make its forward free of control flow that depends on tensors"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+class _Observer(fx.Interpreter):
+    """Runs the network, notes the shape of every tensor and keeps the tensors that are asked for."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph, garbage_collect_values=False)
+
+    def run_node(self, n: fx.Node) -> object:
+        value = super().run_node(n)
+        if isinstance(value, Tensor):
+            n.meta["shape"] = tuple(value.shape)
+        return value
+
+
+def _observe(graph: fx.GraphModule, example_input: Tensor) -> dict[fx.Node, Tensor]:
+    observer = _Observer(graph)
+    try:
+        with torch.no_grad():
+            observer.run(example_input.clone())
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DesignError(
+            f"the network does not run on the example input of shape {tuple(example_input.shape)}: "
+            f"{_first_line(error)}; give one that it accepts"
+        ) from error
+    note_roles(graph.graph.nodes)
+    return {node: value for node, value in observer.env.items() if isinstance(value, Tensor)}
+
+
+def _refuse_shared_weights(graph: fx.GraphModule) -> None:
+    """Slices of one weight for two places would have to agree, and nothing makes them."""
+    seen: dict[int, str] = {}
+    for node in graph.graph.nodes:
+        if node.op != "call_module":
+            continue
+        for parameter in module_of(node).parameters():
+            earlier = seen.setdefault(id(parameter), str(node.target))
+            if earlier != str(node.target) or _calls(graph, node) > 1:
+                other = earlier if earlier != str(node.target) else "itself"
+                raise DesignError(
+                    f"module {node.target} shares weights with {other}, so it cannot be scaled; "
+                    "give every place in the network a module of its own"
+                )
+
+
+def _calls(graph: fx.GraphModule, node: fx.Node) -> int:
+    return sum(other.op == "call_module" and other.target == node.target for other in graph.graph.nodes)
+
+
+def _ends(graph: fx.GraphModule) -> tuple[fx.Node, fx.Node]:
+    """The input and the node whose tensor is the output."""
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder" and node.users]
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    result = output.args[0]
+    if len(inputs) != 1 or not isinstance(result, fx.Node) or shape_of(result) is None:
+        count = "several outputs" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise DesignError(f"the network has {count}; only one tensor in and one tensor out can be branched")
+    shape = shape_of(inputs[0])
+    if shape is None or len(shape) != 4:
+        raise DesignError(f"the network reads a tensor of shape {shape}; give one that reads images N,C,H,W")
+    return inputs[0], result
+
+
+@dataclass
+class _Part:
+    """Nodes between two cut points; later, the nodes of one block."""
+
+    source: fx.Node
+    nodes: list[fx.Node]
+    closed: bool = False
+
+    @property
+    def output(self) -> fx.Node:
+        return self.nodes[-1]
+
+    @property
+    def heavy(self) -> list[fx.Node]:
+        return [node for node in self.nodes if role_of(node) in HEAVY]
+
+    @property
+    def resolution(self) -> tuple[int, ...] | None:
+        shape = shape_of(self.output)
+        return None if shape is None or len(shape) != 4 else shape[2:]
+
+    @property
+    def same_shape(self) -> bool:
+        return shape_of(self.source) == shape_of(self.output)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it is one 1x1 convolution and what goes with it."""
+        if len(self.heavy) != 1 or role_of(self.heavy[0]) is not Role.CONV:
+            return False
+        return tuple(module_of(self.heavy[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
+
+    def join(self, other: _Part) -> _Part:
+        return _Part(self.source, [*self.nodes, *other.nodes])
+
+
+def _atoms(nodes: Sequence[fx.Node], source: fx.Node, result: fx.Node) -> list[_Part]:
+    """The runs of nodes between successive cut points, from the input to the output.
+
+    Parameters that are read by themselves do not depend on the input, so no path crosses them.
+    """
+    useful = [node for node in nodes if node is source or (node.users and node.op != "placeholder")]
+    position = {node: index for index, node in enumerate(useful)}
+    atoms: list[_Part] = []
+    start, run = source, list[fx.Node]()
+    reach = 0  # position of the last reader of anything computed so far
+    last_reader = {node: max((position.get(user, len(useful)) for user in node.users), default=-1) for node in useful}
+    previous_reach = 0
+    for node in useful:
+        if node is source:
+            reach = last_reader[node]
+            continue
+        run.append(node)
+        previous_reach = reach
+        if role_of(node) is not Role.CONSTANT:
+            reach = max(reach, last_reader[node])
+        if previous_reach <= position[node] and shape_of(node) is not None and role_of(node) is not Role.CONSTANT:
+            atoms.append(_Part(start, run))
+            start, run = node, []
+            reach = last_reader[node]
+        if node is result:
+            break
+    return atoms
+
+
+def _body_length(atoms: Sequence[_Part]) -> int:
+    """How many atoms lie before the head.
+
+    The head begins where maps of features become vectors, and no later than the last layer that mixes channels: those
+    that it writes are the network's output, whose number and order must stay.
+    """
+    mixing = [i for i, atom in enumerate(atoms) if any(role_of(node) in MIXING for node in atom.nodes)]
+    flat = [i for i, atom in enumerate(atoms) if atom.resolution is None]
+    return min([len(atoms), *mixing[-1:], *flat[:1]])
+
+
+def _is_light(part: _Part) -> bool:
+    """No layer of its own: an activation, a batch norm, a pool, or a gate over what the layer before it wrote."""
+    last = part.nodes[-1]
+    return not part.heavy or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
+
+
+def _without_light(atoms: Sequence[_Part]) -> list[_Part]:
+    """Light atoms that keep the shape go to the block before them."""
+    parts: list[_Part] = []
+    for atom in atoms:
+        if parts and _is_light(atom) and atom.same_shape:
+            parts[-1] = parts[-1].join(atom)
+        else:
+            parts.append(_Part(atom.source, atom.nodes))
+    return parts
+
+
+def _join_grouped(parts: Sequence[_Part]) -> list[_Part]:
+    """A convolution that mixes no channels stays with the one after it, and with a 1x1 convolution before it.
+
+    So an inverted bottleneck without a shortcut, and a depthwise-separable convolution, are one block each.
+    """
+    joined: list[_Part] = []
+    waiting = False
+    for part in parts:
+        apart = bool(part.heavy) and not any(role_of(node) in MIXING for node in part.heavy)
+        if waiting and part.heavy:
+            joined[-1] = joined[-1].join(part)
+            waiting = apart
+            joined[-1].closed = not waiting
+        elif apart and joined and joined[-1].pointwise and not joined[-1].closed:
+            joined[-1] = joined[-1].join(part)
+            waiting = True
+        else:
+            joined.append(part)
+            waiting = apart
+    return joined
+
+
+def _join_squeezes(parts: Sequence[_Part]) -> list[_Part]:
+    """A 1x1 convolution that narrows stays with what follows up to where the width is back (SqueezeNet's fire)."""
+    joined: list[_Part] = []
+    index = 0
+    while index < len(parts):
+        part = parts[index]
+        end = _squeeze_end(parts, index)
+        for other in parts[index + 1 : end + 1]:
+            part = part.join(other)
+        joined.append(part)
+        index = end + 1
+    return joined
+
+
+def _squeeze_end(parts: Sequence[_Part], index: int) -> int:
+    part = parts[index]
+    width = channels_of(part.source)
+    if part.closed or not part.pointwise or channels_of(part.output) >= width:
+        return index
+    for end in range(index + 1, len(parts)):
+        if parts[end].resolution != part.resolution:
+            break
+        if channels_of(parts[end].output) >= width:
+            return end
+    return index
+
+
+def _block(part: _Part, values: dict[fx.Node, Tensor]) -> Block:
+    droppable = part.same_shape and bool(part.heavy)
+    change = 1.0
+    if droppable:
+        before, after = (values[node].double().flatten() for node in (part.source, part.output))
+        change = 1.0 - float(torch.nn.functional.cosine_similarity(before, after, dim=0))
+    return Block(tuple(part.nodes), part.source, part.output, droppable, change, _common_path(part.nodes))
+
+
+def _common_path(nodes: Sequence[fx.Node]) -> str:
+    """The longest module path that all modules among `nodes` share."""
+    paths = [str(node.target).split(".") for node in nodes if node.op == "call_module"]
+    if not paths:
+        return nodes[-1].name
+    common = paths[0]
+    for path in paths[1:]:
+        length = next((i for i, (a, b) in enumerate(zip(common, path, strict=False)) if a != b), min(len(common), len(path)))
+        common = common[:length]
+    return ".".join(common) or nodes[-1].name
+
+
+def _stages(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Maximal runs of blocks at one output resolution; a pool that opens one closes the stage before it instead.
+
+    What meets is then the pooled tensor, which is smaller.
+    """
+    stages: list[list[Block]] = []
+    resolution: tuple[int, ...] | None = None
+    for block in blocks:
+        shape = shape_of(block.output)
+        assert shape is not None
+        if stages and _is_pool(block) and shape[2:] != resolution:
+            stages[-1].append(block)
+        elif stages and stages[-1] and shape[2:] == resolution and not _is_pool(stages[-1][-1]):
+            stages[-1].append(block)
+        else:
+            stages.append([block])
+        resolution = shape[2:]
+    return stages
+
+
+def _is_pool(block: Block) -> bool:
+    """Whether it only makes the map smaller, channel by channel."""
+    before, after = shape_of(block.source), shape_of(block.output)
+    channelwise = all(role_of(node) in (Role.CHANNELWISE, Role.NORM, Role.SHAPE) for node in block.nodes)
+    return channelwise and before is not None and after is not None and before != after and before[1] == after[1]
+
+
+def _why_no_stage(module: nn.Module, cuts: int, stages: Sequence[Sequence[Block]]) -> str:
+    name = type(module).__name__
+    if not stages:
+        return (
+            f"{name} has {cuts} cut points and no block between feature maps, so there is nothing to branch; "
+            "give a network that is a chain of convolution blocks"
+        )
+    return (
+        f"{name} has {sum(map(len, stages))} blocks in {len(stages)} stages, but none writes the shape that it reads, "
+        "so no stage can be scaled in depth; give a network with a repeated block"
+    )

@@ -1,0 +1,273 @@
+"""The fused layers of a scaled copy, worked out from shapes alone: what exporting and optimising it would give.
+
+A search asks for the latency of hundreds of branches. Building, exporting and optimising each of them would take longer
+than measuring their layers, of which there are few different ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from torch import fx, nn
+
+from nnstretch.branching.channels import ChannelPlan
+from nnstretch.branching.counting import layer_sizes
+from nnstretch.branching.inherit import ENTRY, needs_entry
+from nnstretch.branching.lowering import Lowered, lower, padding_of
+from nnstretch.branching.operators import Role, concat_operands, module_of, role_of, shape_of, tensor_operands
+from nnstretch.branching.scaling import node_widths
+from nnstretch.graph.activation import NO_ACTIVATION, Activation
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+
+# As in the passes of `nnstretch.graph`: these can end with an activation.
+_CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
+_SHARED_NOISE = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32)
+
+
+@dataclass(eq=False)
+class _Op:
+    """A layer while others are still fused into it.
+
+    Attributes:
+        name, op, attributes, activation: as in `Layer`.
+        reads: what it reads at run time; the plan's source is None.
+        shape: of what it writes.
+        weight: shape of its weight, if it has one.
+        bias: whether it has a bias.
+        residual: what is added before its activation; `has_residual` says whether there is one.
+        uses: how many read what it writes; the reader of the plan's output counts.
+    """
+
+    name: str
+    op: str
+    reads: list[_Op]
+    shape: tuple[int, ...]
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    weight: tuple[int, ...] | None = None
+    bias: bool = False
+    residual: _Op | None = None
+    activation: Activation = NO_ACTIVATION
+    uses: int = 0
+
+
+def part_layers(plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool) -> list[Layer]:
+    """The layers of a copy of `plan` that keeps `counts[i]` bundles of space `i`, in the order in which they run.
+
+    Weights are noise. Batch norms and activations are fused, and so are sums, as `nnstretch.graph.passes` fuse them.
+
+    Args:
+        plan: blocks and spaces.
+        counts: bundles kept of every space.
+        in_channels: channels of the tensor that the copy reads.
+        exact: those are the original channels, each once and in order.
+    """
+    return [_layer(op) for op in _Walk(plan, counts, in_channels, exact=exact).run()]
+
+
+def concat_layer(shapes: Sequence[tuple[int, ...]], name: str = "concat") -> Layer:
+    """The layer at a meeting point of branches that write tensors of these `shapes`."""
+    joined = (shapes[0][0], sum(shape[1] for shape in shapes), *shapes[0][2:])
+    return Layer(
+        name,
+        "Concat",
+        tuple(TensorType(shape) for shape in shapes),
+        (TensorType(joined),),
+        MappingProxyType({"axis": 1}),
+    )
+
+
+class _Walk:
+    """One pass over the nodes of a plan that makes layers, and fuses them on the way."""
+
+    def __init__(self, plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool) -> None:
+        self.plan = plan
+        self.widths = node_widths(plan, counts, in_channels)
+        complete = list(counts) == [space.bundles for space in plan.spaces]
+        self.entry = needs_entry(plan, complete=complete, exact=exact)
+        source = shape_of(plan.source)
+        assert source is not None
+        self.source = _Op("input", "input", [], (source[0], in_channels, *source[2:]))
+        self.ops: list[_Op] = []
+        self.values: dict[fx.Node, _Op] = {plan.source: self.source}
+
+    def run(self) -> list[_Op]:
+        if self.entry:
+            source, width = self.source, self.widths[None]
+            entry = _Op(ENTRY, "Conv", [source], (source.shape[0], width, *source.shape[2:]))
+            entry.weight = (width, source.shape[1], 1, 1)
+            entry.attributes = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+            self.values[self.plan.source] = self._add(entry)
+        for node in self.plan.nodes:
+            self._visit(node)
+        self._count_uses()
+        self._fold_norms()
+        self._fuse()
+        return self.ops
+
+    def _add(self, op: _Op) -> _Op:
+        self.ops.append(op)
+        return op
+
+    def _shape(self, node: fx.Node) -> tuple[int, ...]:
+        shape = shape_of(node)
+        assert shape is not None
+        if node not in self.widths:
+            return shape
+        return (shape[0], shape[1] // self.plan.full_widths[node] * self.widths[node], *shape[2:])
+
+    def _value(self, node: fx.Node) -> _Op:
+        return self.values[self.plan.read(node)]
+
+    def _visit(self, node: fx.Node) -> None:
+        role = role_of(node)
+        if role in (Role.CONSTANT, Role.SHAPE) or shape_of(node) is None:
+            return
+        if role in (Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR):
+            self.values[node] = self._add(self._weighted(node))
+        elif role is Role.CONCAT:
+            parts = [self._value(part) for part in concat_operands(node)]
+            self.values[node] = self._add(
+                _Op(node.name, "Concat", parts, self._shape(node), attributes={"axis": 1})
+            )
+        elif role is Role.BINARY and len(tensor_operands(node)) == 2:
+            self._binary(node)
+        elif role is Role.OPAQUE:
+            known = [n for n in node.all_input_nodes if self.plan.read(n) in self.values]
+            title = type(module_of(node)).__name__ if node.op == "call_module" else str(node.target)
+            op = _Op(node.name, f"onnx:{title}", [self._value(n) for n in known], self._shape(node))
+            self.values[node] = self._add(op)
+        else:
+            value = self._value(node.all_input_nodes[0])
+            for lowered in lower(node, value.shape, self._shape(node)):
+                value = self._add(_single(node.name, lowered, value))
+            self.values[node] = value
+
+    def _binary(self, node: fx.Node) -> None:
+        shape = self._shape(node)
+        operands = [self._value(tensor) for tensor in tensor_operands(node)]
+        title = str(getattr(node.target, "__name__", node.target)).strip("_").removeprefix("i").capitalize()
+        # The operand that is broadcast stands second.
+        if operands[0].shape != shape:
+            operands.reverse()
+        self.values[node] = self._add(_Op(node.name, title, operands, shape))
+
+    def _weighted(self, node: fx.Node) -> _Op:
+        module = module_of(node)
+        reads, writes, groups = layer_sizes(self.plan, node, self.widths)
+        value = self._value(node.all_input_nodes[0])
+        op = _Op(node.name, "Dense", [value], self._shape(node), weight=(writes, reads))
+        if isinstance(module, nn.Conv2d):
+            op.op = "Conv"
+            op.weight = (writes, reads // groups, *module.kernel_size)
+            op.attributes = {
+                "strides": tuple(module.stride),
+                "pads": padding_of(module),
+                "dilations": tuple(module.dilation),
+                "groups": groups,
+            }
+        op.bias = getattr(module, "bias", None) is not None
+        return op
+
+    def _count_uses(self) -> None:
+        for op in self.ops:
+            for value in op.reads:
+                value.uses += 1
+        self.values[self.plan.output].uses += 1
+
+    def _replace(self, old: _Op, new: _Op) -> None:
+        """`new` writes from now on what `old` wrote, which goes."""
+        new.uses = old.uses
+        self.ops.remove(old)
+        for op in self.ops:
+            op.reads = [new if value is old else value for value in op.reads]
+            op.residual = new if op.residual is old else op.residual
+        self.values = {node: new if value is old else value for node, value in self.values.items()}
+
+    def _fold_norms(self) -> None:
+        """Affine layers go into the layer that feeds them alone."""
+        for op in list(self.ops):
+            if op.op == "Affine":
+                producer = op.reads[0]
+                if producer.op in ("Conv", "Dense", "Affine") and producer.uses == 1:
+                    producer.bias = True
+                    self._replace(op, producer)
+
+    def _fuse(self) -> None:
+        for op in list(self.ops):
+            if op.op == "Activation" and op.reads[0].uses == 1:
+                producer = op.reads[0]
+                if producer.op in _CARRIERS and producer.activation == NO_ACTIVATION:
+                    producer.activation = op.activation
+                    self._replace(op, producer)
+            elif op.op == "Add" and op.reads[0].shape == op.reads[1].shape:
+                self._fuse_sum(op)
+
+    def _fuse_sum(self, op: _Op) -> None:
+        """The sum goes into the later of its addends that is a Conv or Dense and feeds nothing else."""
+        ready = [
+            value
+            for value in op.reads
+            if value.op in ("Conv", "Dense")
+            and value.uses == 1
+            and value.residual is None
+            and value.activation == NO_ACTIVATION
+        ]
+        if not ready:
+            return
+        layer = max(ready, key=self.ops.index)
+        layer.residual = op.reads[1] if op.reads[0] is layer else op.reads[0]
+        # It now runs where the sum ran, after everything that it reads.
+        place = self.ops.index(op)
+        self._replace(op, layer)
+        self.ops.remove(layer)
+        self.ops.insert(place - 1, layer)
+
+
+def _single(name: str, lowered: Lowered, value: _Op) -> _Op:
+    return _Op(
+        name, lowered.op, [value], lowered.shape, dict(lowered.attributes), activation=lowered.activation
+    )
+
+
+def _layer(op: _Op) -> Layer:
+    inputs: list[TensorType | None] = [TensorType(value.shape) for value in op.reads]
+    constants: dict[int, np.ndarray] = {}
+    if op.op == "Affine":
+        for index in (1, 2):
+            inputs.append(TensorType((op.shape[1],)))
+            constants[index] = noise((op.shape[1],))
+    if op.weight is not None:
+        inputs.append(TensorType(op.weight))
+        constants[1] = noise(op.weight)
+        if op.bias:
+            inputs.append(TensorType(op.weight[:1]))
+            constants[2] = noise(op.weight[:1])
+        elif op.residual is not None:
+            inputs.append(None)
+    if op.residual is not None:
+        inputs.append(TensorType(op.residual.shape))
+    return Layer(
+        op.name,
+        op.op,
+        tuple(inputs),
+        (TensorType(op.shape),),
+        MappingProxyType(op.attributes),
+        op.activation,
+        MappingProxyType(constants),
+    )
+
+
+def noise(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Normal noise of any shape that takes no memory of its own: a read-only view whose elements overlap."""
+    odd = (1, 3, 5, 7)
+    length = sum((size - 1) * step for size, step in zip(shape, odd, strict=False)) + 1
+    base = _SHARED_NOISE if length <= len(_SHARED_NOISE) else np.resize(_SHARED_NOISE, length)
+    strides = tuple(step * base.itemsize for step in odd[: len(shape)])
+    view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
+    assert math.prod(view.shape) == math.prod(shape)
+    return view

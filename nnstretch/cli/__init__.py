@@ -1,0 +1,1 @@
+"""The command line. Its modules import nothing heavy: commands do, when they run."""

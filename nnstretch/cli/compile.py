@@ -1,0 +1,77 @@
+"""`nnstretch compile`: a model becomes a package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nnstretch.cli.console import reporting
+from nnstretch.cli.options import (
+    DesignFile,
+    Json,
+    Model,
+    NoTune,
+    Processors,
+    Shape,
+    Threads,
+    Weights,
+    check_writable,
+    megas,
+)
+from nnstretch.errors import UsageError
+
+
+def compile_command(
+    model: Model,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The package (.nns).", show_default="the model's name"),
+    ] = None,
+    processors: Processors = "cpu",
+    threads: Threads = None,
+    shape: Shape = None,
+    weights: Weights = None,
+    design: DesignFile = None,
+    no_tune: NoTune = False,
+    json: Json = False,
+) -> None:
+    """Plan a model for processors and write it as a package that `run` starts at once.
+
+    Example: nnstretch compile resnet50.onnx --processors cpu:0-3 -o resnet50.nns
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.cli.networks import is_package_name
+        from nnstretch.cli.sessions import compile_session
+        from nnstretch.frontends.onnx_file import parse_shapes
+
+        if is_package_name(model):
+            raise UsageError(f"{model} is a package already; give the model that it was made from")
+        shapes = parse_shapes(shape or [])
+        path = check_writable(output or Path(f"{Path(model.partition(':')[0]).stem}.nns"))
+        with report.progress("Compiling") as told:
+            session = compile_session(
+                model, shapes, weights, design, processors, threads, tune=not no_tune, progress=told
+            )
+        with session:
+            plan = session.plan
+            session.save(path, {"model": model, "processors": processors, "tuned": not no_tune, "macs": plan.macs})
+        size = path.stat().st_size
+        report.show(
+            f"{path}: {len(plan.steps)} steps in {len(plan.subgraphs)} sub-graphs, "
+            f"{megas(plan.macs)} MACs, {size / 1e6:.1f} MB"
+        )
+        if plan.fallback_layers:
+            report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
+        report.finish(
+            {
+                "file": str(path),
+                "bytes": size,
+                "macs": plan.macs,
+                "steps": len(plan.steps),
+                "subgraphs": len(plan.subgraphs),
+                "predicted_ms": plan.predicted_ms,
+                "fallback_layers": list(plan.fallback_layers),
+            }
+        )

@@ -1,0 +1,105 @@
+"""`nnstretch`: the commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from nnstretch.cli.bench import bench
+from nnstretch.cli.compile import compile_command
+from nnstretch.cli.devices import devices
+from nnstretch.cli.evaluate import evaluate
+from nnstretch.cli.run import run
+from nnstretch.cli.stretch import stretch
+from nnstretch.cli.train import train
+from nnstretch.cli.tune import tune
+from nnstretch.cli.zoo import zoo
+from nnstretch.errors import NNStretchError
+
+USAGE_STATUS = 2
+INTERRUPTED_STATUS = 130
+
+# In the order of the way that a model takes.
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "devices": devices,
+    "zoo": zoo,
+    "stretch": stretch,
+    "train": train,
+    "evaluate": evaluate,
+    "tune": tune,
+    "compile": compile_command,
+    "run": run,
+    "bench": bench,
+}
+
+
+def make_app() -> typer.Typer:
+    """The command line as a typer application."""
+    app = typer.Typer(
+        name="nnstretch",
+        help="Branches a trained CNN to fit the processors of a device, and runs the branches at the same time.",
+        epilog="Start with: nnstretch devices; nnstretch zoo; nnstretch bench resnet18",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in _COMMANDS.items():
+        app.command(name)(command)
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    ) -> None:
+        if version:
+            import nnstretch
+
+            print(f"nnstretch {nnstretch.__version__}")
+            raise typer.Exit
+
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status.
+
+    0: done; 1: done, and the answer is no (`run --check`); 2: an error that the caller can mend, told in one line on
+    the standard error; 130: interrupted. Anything else that goes wrong is a bug and shows its trace.
+    """
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
+    try:
+        status = make_app()(args=arguments, prog_name="nnstretch", standalone_mode=False)
+        sys.stdout.flush()
+    except NNStretchError as error:
+        return _fail(str(error))
+    except typer.TyperException as error:
+        return _fail(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except BrokenPipeError:
+        # Whoever read our output has enough of it. What is still buffered must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if status == INTERRUPTED_STATUS:
+        return _interrupted()
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return USAGE_STATUS
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return INTERRUPTED_STATUS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Networks that can be changed or trained, from a zoo name or `module.py:factory`, with weights and a branching.
+
+Weights that `nnstretch train` wrote know which network they are for: its number of classes, stem and image size are in the
+file's metadata, so that they need not be told again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from torch import Tensor, nn
+
+    from nnstretch.branching.design import Design
+
+METADATA_KEY = "nnstretch.network"
+_SMALL = 96
+"""Side in pixels up to which a zoo network gets the stem for small images, if nobody says."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a network is built; None leaves it to the weights' metadata, and then to the network.
+
+    Attributes:
+        num_classes, small_images, in_channels: of a zoo network.
+        image_size: side of the square input in pixels.
+        seed: of weights that are not filled in from a file.
+    """
+
+    num_classes: int | None = None
+    small_images: bool | None = None
+    in_channels: int | None = None
+    image_size: int | None = None
+    seed: int = 0
+
+    def filled(self, other: Options) -> Options:
+        """These options, with those of `other` where there are none. The seed is kept."""
+        missing = {f.name: getattr(other, f.name) for f in fields(self) if getattr(self, f.name) is None}
+        return replace(self, **missing)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A torch module with what was needed to build it.
+
+    Attributes:
+        spec: a zoo name or `module.py:factory`.
+        options: with which it was built.
+        module: in evaluation mode.
+        example_input: one image, N,C,H,W.
+        design: of a branched network.
+        about: metadata of the weights that were filled in.
+    """
+
+    spec: str
+    options: Options
+    module: nn.Module
+    example_input: Tensor
+    design: Design | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates for one image."""
+        from nnstretch.branching.accounting import count_macs
+
+        return count_macs(self.module, self.example_input)
+
+    @property
+    def parameters(self) -> int:
+        """Learnable scalars."""
+        from nnstretch.branching.accounting import count_parameters
+
+        return count_parameters(self.module)
+
+    def metadata(self, **more: Any) -> dict[str, str]:
+        """What a weights file says of this network."""
+        about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else "", **more}
+        return {METADATA_KEY: json.dumps(about)}
+
+    def export(self) -> ir.Model:
+        """The graph, not fused; layers of a branched network know their processors."""
+        if self.design is not None:
+            from nnstretch.branching.stretch import export_branched
+
+            return export_branched(self.module, self.example_input)
+        from nnstretch.frontends.torch_module import export
+
+        return export(self.module, self.example_input, input_names=["x"], output_names=["y"])
+
+
+def build_network(spec: str, options: Options, weights: Path | None = None, design: Path | None = None) -> Network:
+    """The network that `spec` names, with weights filled in, then branched.
+
+    Args:
+        spec: a zoo name or `module.py:factory`.
+        options: how to build it.
+        weights: of the network as it is or of the branched one; the file says which.
+        design: a branching of it.
+
+    Raises:
+        NNStretchError: something is not found, cannot be read, or does not fit the rest.
+    """
+    about = read_about(weights) if weights else {}
+    known = {f.name: about.get(f.name) for f in fields(Options) if f.name != "seed"}
+    options = options.filled(Options(**known))
+    module, example = _build(spec, options)
+    network = Network(spec, options, module, example, about=about)
+    of_branched = bool(about.get("design"))
+    if of_branched and design is None:
+        raise UsageError(f"{weights} are weights of the branching {about['design']}; give its file with --design")
+    if weights and not of_branched:
+        _fill(network, weights)
+    if design is not None:
+        network = branch(network, design)
+        if weights and of_branched:
+            _fill(network, weights)
+    return network
+
+
+def branch(network: Network, design: Path) -> Network:
+    """The branched network of a design file, with weights inherited.
+
+    Raises:
+        FileError, DesignError: it cannot be read, or is for another network.
+    """
+    from nnstretch.branching.build import blueprint, build
+    from nnstretch.branching.design import load_design
+
+    made = load_design(design)
+    module = build(blueprint(network.module, network.example_input, made.multiple), made)
+    return replace(network, module=module.eval(), design=made)
+
+
+def read_about(weights: Path) -> dict[str, Any]:
+    """What a weights file says of the network that it is for; empty if it says nothing.
+
+    Raises:
+        FileError: it cannot be read or is damaged.
+    """
+    from nnstretch.training.weights import read_tensors
+
+    _, metadata = read_tensors(weights)
+    try:
+        about = json.loads(metadata.get(METADATA_KEY, "{}"))
+    except ValueError:
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def load_source(
+    model: str,
+    shapes: dict[str, tuple[int, ...]],
+    weights: Path | None = None,
+    design: Path | None = None,
+) -> ir.Model:
+    """The graph, not fused, of anything that MODEL can be but a package; weights and design are for torch networks.
+
+    Raises:
+        NNStretchError: it is not found, cannot be read or exported.
+    """
+    if weights is None and design is None:
+        from nnstretch.compiler import load_any
+
+        return load_any(model, None, shapes)
+    if shapes:
+        raise UsageError("--shape goes with a model as it is; weights and designs say for which images they are")
+    return build_network(model, Options(), weights, design).export()
+
+
+def is_package_name(model: str) -> bool:
+    """Whether MODEL is meant as a package."""
+    from nnstretch.package.format import is_package
+
+    path = Path(model)
+    return path.suffix == ".nns" or (path.is_file() and is_package(path))
+
+
+def _build(spec: str, options: Options) -> tuple[nn.Module, Tensor]:
+    from nnstretch import zoo
+    from nnstretch.frontends.resolve import load_module
+
+    if ".py" in spec or Path(spec).is_file() or spec.endswith(".onnx"):
+        if options.small_images:
+            raise UsageError(f"--small-images is for zoo networks; {spec} is none")
+        module, example = load_module(spec)
+        return module.eval(), _resized(example, options)
+    entry = zoo.entry(spec)
+    size = options.image_size or entry.input_size
+    module = zoo.build(
+        spec,
+        num_classes=options.num_classes or 1000,
+        small_images=size <= _SMALL if options.small_images is None else options.small_images,
+        pretrained_seed=options.seed,
+        in_channels=options.in_channels or 3,
+    )
+    return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options)
+
+
+def _resized(example: Tensor, options: Options) -> Tensor:
+    """The example input with the side and channels that are wanted."""
+    import torch
+
+    if options.image_size is None and options.in_channels is None:
+        return example
+    if example.ndim != 4:
+        raise ModelError(f"the network takes an input of {example.ndim} axes; images have 4: N,C,H,W")
+    size = options.image_size or example.shape[-1]
+    shape = (example.shape[0], options.in_channels or example.shape[1], size, size)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(options.seed))
+
+
+def _fill(network: Network, weights: Path) -> None:
+    from nnstretch.training.weights import load_weights
+
+    load_weights(network.module, weights)
+    network.module.eval()

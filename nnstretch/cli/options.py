@@ -1,0 +1,137 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nnstretch.errors import UsageError
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="An ONNX file, a package (.nns), a zoo name (resnet50) or module.py:factory.",
+        show_default=False,
+    ),
+]
+Network = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A zoo name (resnet50) or module.py:factory.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
+Processors = Annotated[
+    str,
+    typer.Option("--processors", "-p", metavar="LIST", help="cpu[:CORES] and opencl[:INDEX][@CORES], commas between."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", "-t", min=1, metavar="N", help="Use at most N cores of the first CPU.", show_default=False
+    ),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, metavar="N", help="Of everything random: the same seed, the same numbers.")
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="x=1,3,224,224",
+        help="Shape of an input with dynamic dimensions; once per input.",
+        show_default=False,
+    ),
+]
+NoTune = Annotated[bool, typer.Option("--no-tune", help="Choose routines by estimates instead of measuring them.")]
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", "-w", metavar="FILE", help="Weights (.safetensors) to fill in.", show_default=False),
+]
+DesignFile = Annotated[
+    Path | None,
+    typer.Option("--design", metavar="FILE", help="A branching that `nnstretch stretch` wrote.", show_default=False),
+]
+Data = Annotated[str, typer.Option("--data", metavar="SET", help="digits or folder:PATH.", show_default=False)]
+Classes = Annotated[
+    int | None, typer.Option("--num-classes", min=1, metavar="N", help="Classes of a zoo network.", show_default="1000")
+]
+SmallImages = Annotated[
+    bool, typer.Option("--small-images", help="A zoo network with a stem for images of about 64 x 64.")
+]
+
+
+def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
+    """NAME=VALUE texts of a repeatable option as a dictionary.
+
+    Raises:
+        UsageError: no "=", or a name twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"{option} {text!r} is not understood; write {option} NAME=VALUE")
+        if name in found:
+            raise UsageError(f"{option} names {name!r} twice; give it once")
+        found[name] = value
+    return found
+
+
+def check_writable(path: Path) -> Path:
+    """`path`, if a file can be written there: asked before long work, not after it.
+
+    Raises:
+        FileError: its folder is missing or not writable, or it is a folder itself.
+    """
+    import os
+    import tempfile
+
+    from nnstretch.errors import FileError
+
+    if path.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory; give a file name with -o")
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".nnstretch-", dir=path.parent)
+        os.close(descriptor)
+        os.unlink(name)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
+    return path
+
+
+def make_directory(path: Path) -> Path:
+    """`path` as a directory that files can be written to.
+
+    Raises:
+        FileError: it cannot be made or written to.
+    """
+    from nnstretch.errors import FileError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make directory {path}: {error.strerror}; choose another place with -o") from error
+    check_writable(path / "probe")
+    return path
+
+
+def megas(count: float | None) -> str:
+    """A count in words that fit a table: 1.81 G, 11.7 M, 7.2 k."""
+    if count is None:
+        return "–"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            return f"{count / limit:.3g} {unit}"
+    return f"{count:.3g}"
+
+
+def table(*columns: str, title: str | None = None) -> Any:
+    """A rich table; a column whose title starts with ">" is set to the right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    return made

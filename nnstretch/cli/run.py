@@ -1,0 +1,188 @@
+"""`nnstretch run`: run a model or package, time it, trace it, check it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nnstretch.cli.console import reporting
+from nnstretch.cli.options import (
+    DesignFile,
+    Json,
+    Model,
+    NoTune,
+    Processors,
+    Seed,
+    Shape,
+    Threads,
+    Weights,
+    check_writable,
+    megas,
+    parse_assignments,
+    table,
+)
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnstretch.scheduler.session import Session
+
+DEFAULT_TOLERANCE = 5e-4
+
+
+def run(
+    model: Model,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="x=FILE.npy", help="An input; random without.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False),
+    ] = None,
+    runs: Annotated[
+        int, typer.Option("--runs", "-n", min=1, metavar="N", help="How many runs are timed at most.")
+    ] = 50,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", metavar="FILE", help="Write a trace of one run for Perfetto (.json).", show_default=False
+        ),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")] = False,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, help="Error that --check allows, relative to the output's range.")
+    ] = DEFAULT_TOLERANCE,
+    processors: Processors = "cpu",
+    threads: Threads = None,
+    shape: Shape = None,
+    weights: Weights = None,
+    design: DesignFile = None,
+    seed: Seed = 0,
+    no_tune: NoTune = False,
+    json: Json = False,
+) -> None:
+    """Run a model or package and tell its latency. With --check, exit status 1 means that outputs differ.
+
+    Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.bench.statistics import latency
+        from nnstretch.cli.sessions import compile_session
+        from nnstretch.frontends.onnx_file import parse_shapes
+
+        files = parse_assignments(inputs or [], "--input")
+        shapes = parse_shapes(shape or [])
+        for path in (output, timeline):
+            if path is not None:
+                check_writable(path)
+        with report.progress("Compiling") as told:
+            session = compile_session(
+                model, shapes, weights, design, processors, threads, tune=not no_tune, progress=told
+            )
+        with session:
+            feeds = _feeds(session, files, seed)
+            outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+            if output is not None:
+                _write_outputs(output, outputs)
+            error = _error(model, shapes, weights, design, feeds, outputs) if check else None
+            times = latency([session.time(feeds, warmup=3, runs=runs)])
+            if timeline is not None:
+                _write_timeline(timeline, session, feeds)
+            plan = session.plan
+        _show(report, outputs)
+        line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; "
+        line += f"{2 * plan.macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {megas(plan.macs)} MACs"
+        passed = error is None or error <= tolerance
+        if error is not None:
+            line += f"\nlargest error against ONNX Runtime {error:.1e} of the output's range, "
+            line += f"{'within' if passed else 'beyond'} the tolerance of {tolerance:.0e}"
+        report.show(line)
+        report.finish(
+            {
+                "model": model,
+                **times.to_json(),
+                "macs": plan.macs,
+                "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},
+                "fallback_layers": list(plan.fallback_layers),
+                "max_rel_error": error,
+                "passed": passed if check else None,
+            }
+        )
+        if not passed:
+            raise typer.Exit(1)
+
+
+def _feeds(session: Session, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+    """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
+    from nnstretch.bench.subject import plan_feeds
+    from nnstretch.cli.sessions import read_array
+
+    if not files:
+        return plan_feeds(session.plan, seed)
+    return {name: read_array(Path(file)) for name, file in files.items()}
+
+
+def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
+    import io
+
+    import numpy as np
+
+    from nnstretch.settings import atomic_write
+
+    # An archive is written with seeks back, and a full disk shall not leave half of one.
+    archive = io.BytesIO()
+    np.savez(archive, **outputs)  # type: ignore[arg-type]
+    with atomic_write(path) as file:
+        file.write(archive.getvalue())
+
+
+def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> None:
+    from nnstretch.settings import atomic_write
+
+    with atomic_write(path) as file:
+        file.write(session.profile(feeds).to_chrome_json().encode())
+
+
+def _error(
+    model: str,
+    shapes: dict[str, tuple[int, ...]],
+    weights: Path | None,
+    design: Path | None,
+    feeds: dict[str, np.ndarray],
+    outputs: dict[str, np.ndarray],
+) -> float:
+    """The largest error against ONNX Runtime."""
+    from nnstretch.bench.comparison import largest_error
+    from nnstretch.bench.reference import reference_outputs
+    from nnstretch.cli.networks import is_package_name, load_source
+
+    if is_package_name(model):
+        model = _source_of(model)
+    graph = load_source(model, shapes, weights, design)
+    ordered = {str(value.name): feeds[str(value.name)] for value in graph.graph.inputs}
+    return largest_error(outputs, reference_outputs(graph, ordered))
+
+
+def _source_of(package: str) -> str:
+    """The model that a package was made from, as its metadata says, if it is still at hand."""
+    from nnstretch import zoo
+    from nnstretch.package import read_package
+
+    source = read_package(Path(package)).metadata.get("model")
+    if not isinstance(source, str) or not (Path(source.partition(":")[0]).is_file() or source in zoo.names()):
+        raise UsageError(
+            f"{package} was made from {source!r}, which is not at hand to check against; run that model itself"
+        )
+    return source
+
+
+def _show(report: Any, outputs: dict[str, np.ndarray]) -> None:
+    shown = table("output", "shape", "type", ">min", ">mean", ">max")
+    for name, y in outputs.items():
+        numbers = (f"{y.min():.4g}", f"{y.mean():.4g}", f"{y.max():.4g}") if y.size else ("", "", "")
+        shown.add_row(name, "×".join(map(str, y.shape)), str(y.dtype), *numbers)
+    report.show(shown)

@@ -1,0 +1,147 @@
+"""`nnstretch stretch`: find branchings of a network for the processors at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nnstretch.cli.console import reporting
+from nnstretch.cli.options import (
+    Classes,
+    Json,
+    Network,
+    Processors,
+    Seed,
+    SmallImages,
+    Weights,
+    make_directory,
+    megas,
+    table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nnstretch.branching.design import Design
+
+
+def stretch(
+    model: Network,
+    processors: Processors = "cpu,opencl",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Write designs, weights and ONNX files there.", show_default=False
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, metavar="K", help="How many designs to keep.")] = 3,
+    alpha: Annotated[
+        float,
+        typer.Option("--alpha", min=0.0, help="A meeting point may cost this share of the segment before it."),
+    ] = 0.1,
+    beta: Annotated[
+        float,
+        typer.Option("--beta", min=0.0, help="A branch may take this share of the segment on the fastest processor."),
+    ] = 0.8,
+    weights: Weights = None,
+    num_classes: Classes = None,
+    small_images: SmallImages = False,
+    image_size: Annotated[
+        int | None, typer.Option("--image-size", min=8, metavar="PIXELS", help="Side of the input.", show_default=False)
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Find branchings of a network, one branch per processor, best first; weights are inherited.
+
+    Example: nnstretch stretch resnet18 --processors cpu:0,opencl:0@1 -o designs/
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.api import stretch as search
+        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.devices.spec import parse_processors
+
+        names = [str(spec) for spec in parse_processors(processors)]
+        folder = make_directory(output) if output else None
+        network = build_network(model, Options(num_classes, small_images or None, None, image_size, seed), weights)
+        with report.progress("Searching") as told:
+            results = search(
+                network.module, network.example_input, ",".join(names), alpha=alpha, beta=beta, progress=told
+            )[:top]
+        files: list[str | None] = [None] * len(results)
+        if folder is not None:
+            with report.progress("Writing") as told:
+                for rank, result in enumerate(results):
+                    told(rank, len(results), result.design.id)
+                    files[rank] = str(_write(folder, rank + 1, network, result))
+        designs = [result.design for result in results]
+        report.show(_table(designs, names))
+        report.finish(_answer(designs, names, files))
+        if folder is not None:
+            report.note(
+                f"wrote {len(results)} designs to {folder}; train one: nnstretch train {model} --design {files[0]}"
+            )
+
+
+def _write(folder: Path, rank: int, network: Any, result: Any) -> Path:
+    """Design, inherited weights and ONNX file of one result; returns the design's path."""
+    from dataclasses import replace
+
+    from nnstretch.branching.design import save_design
+    from nnstretch.frontends.onnx_file import save
+    from nnstretch.training.weights import save_weights
+
+    branched = replace(network, module=result.module, design=result.design)
+    path = folder / f"{rank}-{result.design.id}.json"
+    save_design(result.design, path)
+    save_weights(result.module, path.with_suffix(".safetensors"), branched.metadata())
+    save(branched.export(), path.with_suffix(".onnx"))
+    return path
+
+
+def _table(designs: Sequence[Design], names: Sequence[str]) -> Any:
+    shown = table(
+        ">#", "design", ">MACs", ">parameters", ">predicted ms", ">meeting points", "branches (depth × width)"
+    )
+    for rank, design in enumerate(designs, 1):
+        branches = "  ".join(
+            f"{segment.segment}: " + " | ".join(f"{b.depth:.2f} × {b.width:.2f}" for b in segment.branches)
+            for segment in design.segments
+            if len(segment.branches) > 1
+        )
+        predicted = "–" if design.predicted_ms is None else f"{design.predicted_ms:.3f}"
+        macs = f"{megas(design.macs)} ({design.macs / design.original_macs:.0%})"
+        shown.add_row(str(rank), design.id, macs, megas(design.params), predicted, str(design.meeting_points), branches)
+    shown.caption = f"branches from left to right: {', '.join(names)}"
+    return shown
+
+
+def _answer(designs: Sequence[Design], names: Sequence[str], files: Sequence[str | None]) -> dict[str, Any]:
+    return {
+        "original_macs": designs[0].original_macs if designs else None,
+        "designs": [
+            {
+                "id": design.id,
+                "file": file,
+                "macs": design.macs,
+                "params": design.params,
+                "predicted_ms": design.predicted_ms,
+                "meeting_points": design.meeting_points,
+                "branches": [
+                    {
+                        "segment": segment.segment,
+                        "processor": names[branch.processor],
+                        "depth": branch.depth,
+                        "width": branch.width,
+                        "macs": branch.macs,
+                        "predicted_ms": branch.predicted_ms,
+                    }
+                    for segment in design.segments
+                    for branch in segment.branches
+                ],
+            }
+            for design, file in zip(designs, files, strict=True)
+        ],
+    }

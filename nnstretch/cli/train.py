@@ -1,0 +1,111 @@
+"""`nnstretch train`: train a network, or retrain a branched one with a teacher."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nnstretch.cli.console import Progress, reporting
+from nnstretch.cli.options import Data, DesignFile, Json, Network, Seed, Weights, check_writable
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nnstretch.training.data import Dataset
+    from nnstretch.training.loop import TrainingEvent
+
+
+def train(
+    model: Network,
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The weights (.safetensors).")],
+    recipe: Annotated[
+        str, typer.Option("--recipe", metavar="NAME", help="A preset such as quick or quick-retrain, or a JSON file.")
+    ] = "quick",
+    design: DesignFile = None,
+    weights: Weights = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option("--teacher", metavar="MODEL:WEIGHTS", help="A trained network to learn from.", show_default=False),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, metavar="N", help="Instead of the recipe's.", show_default=False)
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", min=8, metavar="PIXELS", help="Instead of the recipe's.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", min=1, metavar="N", help="CPU threads.", show_default=False)
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Train a network on labelled images and write its weights.
+
+    Example: nnstretch train resnet18 --data digits --recipe quick -o resnet18.safetensors
+    """
+    with reporting(as_json=json) as report:
+        from dataclasses import replace
+
+        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.training.data import load_dataset
+        from nnstretch.training.loop import train as run_training
+        from nnstretch.training.recipe import load_recipe
+        from nnstretch.training.weights import save_weights
+
+        settings = replace(load_recipe(recipe), seed=seed, threads=threads)
+        if epochs is not None:
+            settings = replace(settings, epochs=epochs, scales=())
+        check_writable(output)
+        dataset = load_dataset(data, image_size or settings.image_size)
+        options = Options(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
+        network = build_network(model, options, weights, design)
+        taught = _teacher(teacher, dataset) if teacher else None
+        checkpoint = output.with_name(f"{output.name}.checkpoint")
+        with report.progress("Training") as told:
+            result = run_training(
+                network.module,
+                dataset,
+                settings,
+                taught,
+                lambda event: _tell(event, told),
+                checkpoint,
+                resume,
+            )
+        save_weights(network.module, output, network.metadata(data=data, recipe=settings.name, top1=result.top1))
+        checkpoint.unlink(missing_ok=True)
+        report.show(f"{output}: top-1 {result.top1:.2f} % on {len(dataset.test)} images, {result.seconds:.0f} s")
+        report.finish(
+            {
+                "file": str(output),
+                "top1": result.top1,
+                "seconds": result.seconds,
+                "macs": network.macs,
+                "params": network.parameters,
+                "history": [asdict(record) for record in result.history],
+            }
+        )
+
+
+def _tell(event: TrainingEvent, told: Progress) -> None:
+    accuracy = "" if event.top1 is None else f", top-1 {event.top1:.1f} %"
+    told(event.step, event.steps, f"epoch {event.epoch}/{event.epochs}, loss {event.loss:.3f}{accuracy}")
+
+
+def _teacher(text: str, dataset: Dataset) -> nn.Module:
+    """The trained network of MODEL:WEIGHTS."""
+    from nnstretch.cli.networks import Options, build_network
+
+    spec, colon, weights = text.rpartition(":")
+    if not colon or not spec or not weights:
+        raise UsageError(
+            f"--teacher {text!r} is not understood; write MODEL:WEIGHTS, as in resnet18:resnet18.safetensors"
+        )
+    options = Options(dataset.num_classes, None, dataset.channels, dataset.image_size)
+    return build_network(spec, options, Path(weights)).module

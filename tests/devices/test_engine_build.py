@@ -1,0 +1,135 @@
+"""Building the engine: the cache, its keys, other compilers and instruction sets, and failures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nnstretch.devices.engine import build
+from nnstretch.devices.engine.binding import Engine
+from nnstretch.errors import BuildError, FileError
+
+SMALL = '#include "nns_engine.h"\nint32_t nns_abi(void) { return VALUE; }\n'
+Sources = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
+    """Gives the builder small sources and an empty cache."""
+    here = tmp_path / "engine"
+    shutil.copytree(build.HERE / "include", here / "include")
+    for name in ("src", "kernels"):
+        (here / name).mkdir()
+    monkeypatch.setattr(build, "HERE", here)
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
+    # A compiler that needs no second for its first link, so that these tests are fast.
+    if shutil.which("gcc"):
+        monkeypatch.setenv("NNSTRETCH_CC", "gcc")
+
+    def write(texts: dict[str, str]) -> None:
+        for name, text in texts.items():
+            (here / name).write_text(text)
+
+    return write
+
+
+def objects() -> set[str]:
+    return {path.name for path in (build.cache_dir() / "engine" / "objects").iterdir()}
+
+
+def test_unchanged_sources_are_not_built_again(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources({"src/a.c": SMALL.replace("VALUE", "1")})
+    library = build.build_engine()
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert build.build_engine() == library
+
+
+def test_only_what_changed_is_compiled_again(sources: Sources) -> None:
+    sources(
+        {"src/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "int nns_b(void) { return 1; }\nint nns_b(void);\n"}
+    )
+    first, before = build.build_engine(), objects()
+    sources({"kernels/b.c": "int nns_b(void) { return 2; }\n"})
+    assert build.build_engine() != first
+    assert len(objects() - before) == 1
+
+
+def test_headers_and_instruction_sets_make_other_libraries(sources: Sources) -> None:
+    sources({"src/a.c": SMALL.replace("VALUE", "1")})
+    first = build.build_engine()
+    others = [isa for isa in build.ISAS if isa.name.startswith("x86") == build.local_isa().name.startswith("x86")]
+    for isa in others:
+        if isa != build.local_isa():
+            assert build.build_engine(isa) != first
+    sources({"src/a.h": "#define UNUSED 1\n"})
+    assert build.build_engine() != first
+
+
+def test_an_error_names_the_line_and_the_log(sources: Sources) -> None:
+    sources({"src/a.c": "int broken(void) { return nowhere; }\n"})
+    with pytest.raises(BuildError, match=r"at a\.c: .*nowhere.*whole log in") as caught:
+        build.build_engine()
+    assert "\n" not in str(caught.value)
+    assert "nowhere" in (build.cache_dir() / "engine" / "build.log").read_text()
+    assert not list((build.cache_dir() / "engine").glob("*.so"))
+
+
+def test_a_compiler_that_is_missing_or_fails(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources({"src/a.c": SMALL.replace("VALUE", "1")})
+    monkeypatch.setenv("NNSTRETCH_CC", "/nowhere/cc")
+    with pytest.raises(BuildError, match="NNSTRETCH_CC"):
+        build.build_engine()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_cannot_be_written(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources({"src/a.c": SMALL.replace("VALUE", "1")})
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "locked"))
+    try:
+        with pytest.raises(FileError):
+            build.build_engine()
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
+    from nnstretch.devices.engine.binding import _SIGNATURES
+
+    rest = "".join(f"NNS_EXPORT void {name}(void) {{}}\n" for name in _SIGNATURES if name != "nns_abi")
+    sources(
+        {
+            "src/a.c": f'#define NNS_EXPORT __attribute__((visibility("default")))\nNNS_EXPORT int nns_abi(void) {{ return 77; }}\n{rest}'
+        }
+    )
+    with pytest.raises(BuildError, match="interface 77"):
+        Engine(build.build_engine())
+
+
+def test_builders_at_the_same_time_agree(sources: Sources) -> None:
+    sources({"src/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "extern int nns_b;\nint nns_b = 1;\n"})
+    script = (
+        "from pathlib import Path; import sys; from nnstretch.devices.engine import build; "
+        "build.HERE = Path(sys.argv[1]); print(build.build_engine())"
+    )
+    command = [sys.executable, "-c", script, str(build.HERE)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = {process.communicate(timeout=120)[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(answers) == 1
+    directory = build.cache_dir() / "engine"
+    assert len(list(directory.glob("*.so"))) == 1
+    assert not list(directory.glob(".build-*"))
+
+
+def test_local_isa_is_one_that_the_cpu_has() -> None:
+    isa = build.local_isa()
+    assert isa in build.ISAS
+    assert isa.block in (4, 8, 16)

@@ -1,0 +1,37 @@
+"""The engine built with the compiler's sanitizers, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nnstretch.devices.engine.build import build_engine, sanitizer_preload
+
+SCRIPT = Path(__file__).parent / "engine_scenarios.py"
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")]
+
+
+@pytest.mark.parametrize(
+    ("sanitize", "scenario", "examples"),
+    [
+        ("address,undefined", "fuzz", 500),
+        ("address,undefined", "lanes", 20),
+        ("thread", "lanes", 20),
+    ],
+)
+def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: int) -> None:
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": sanitizer_preload(sanitize),
+        "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaves memory behind on purpose
+        "TSAN_OPTIONS": "halt_on_error=1",
+    }
+    command = [sys.executable, str(SCRIPT), scenario, str(build_engine(sanitize=sanitize)), str(examples)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr

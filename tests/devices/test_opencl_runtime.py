@@ -1,0 +1,238 @@
+"""Drivers, cores, building and memory of the OpenCL processor."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnstretch.devices.opencl import OpenCLProcessor, drivers, load_drivers, probe
+from nnstretch.devices.opencl.runtime import OpenCLRuntime, kernel_source, library_path, sources_hash
+from nnstretch.devices.routine import Launch
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.errors import BuildError, DeviceError
+
+pytestmark = pytest.mark.opencl
+
+DEFINES = (("NNS_BLOCK", 16),)
+BUSY = """kernel void busy(global float *x, int offset, int n)
+{
+    float s = x[offset];
+    for (int i = 0; i < n; i++)
+        s = s * 1.0001f + 0.5f;
+    x[offset + get_global_id(0)] = s;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> OpenCLRuntime:
+    return OpenCLRuntime(ProcessorSpec("opencl", 0, usable_cores()))
+
+
+def spec(*cores: int) -> ProcessorSpec:
+    return ProcessorSpec("opencl", 0, cores)
+
+
+def test_probe_lists_every_device_with_a_verdict() -> None:
+    found = probe()
+    assert [device.index for device in found] == list(range(len(load_drivers())))
+    assert any(device.usable for device in found)
+    assert all(bool(device.why_not) != device.usable for device in found)
+
+
+def test_a_device_that_computes_nonsense_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { x[get_global_id(0)] = 1; }")
+    device = drivers.probe_device.__wrapped__(0)
+    assert not device.usable
+    assert device.why_not == "a test kernel computed [1, 1] where [42, 43] was right"
+
+
+def test_a_device_whose_compiler_fails_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { nonsense }")
+    device = drivers.probe_device.__wrapped__(0)
+    assert not device.usable
+    assert "BUILD_PROGRAM_FAILURE" in device.why_not
+    assert "\n" not in device.why_not
+
+
+def test_a_device_that_does_not_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { }")
+    monkeypatch.setattr(drivers, "probe_device", drivers.probe_device.__wrapped__)
+    with pytest.raises(DeviceError, match=r"^OpenCL device 0 \(.*\) does not work: a test kernel computed"):
+        OpenCLRuntime(spec())
+
+
+def test_a_device_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"^there is no OpenCL device 99; this machine has 0 = .*$"):
+        OpenCLRuntime(ProcessorSpec("opencl", 99))
+
+
+def test_no_driver_says_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "from nnstretch.devices.opencl import OpenCLProcessor, probe\n"
+        "from nnstretch.devices.spec import ProcessorSpec\n"
+        "from nnstretch.errors import DeviceError\n"
+        "assert probe() == []\n"
+        "try:\n    OpenCLProcessor(ProcessorSpec('opencl'))\n"
+        "except DeviceError as error:\n    print(error)\n"
+    )
+    environment = os.environ | {"OCL_ICD_VENDORS": str(tmp_path), "OPENCL_VENDOR_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.startswith("no OpenCL driver with a device was found; install one")
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_build_failure_is_one_line_with_the_first_error() -> None:
+    runtime = OpenCLRuntime(spec(), sources={"bad.cl": "kernel void f(global float *x) { x[0] = undefined_name; }"})
+    with pytest.raises(BuildError, match=r"^OpenCL source bad\.cl .*undefined_name") as caught:
+        runtime.program("bad.cl", DEFINES)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_kernel_is_a_build_error(runtime: OpenCLRuntime) -> None:
+    launch = Launch("reorder.cl", DEFINES, (1,))
+    with pytest.raises(BuildError, match=r"^OpenCL source reorder\.cl has no kernel 'absent'"):
+        runtime.kernel(launch, "absent")
+
+
+def test_programs_are_built_once_and_kernels_are_fresh(runtime: OpenCLRuntime) -> None:
+    assert runtime.program("reorder.cl", DEFINES) is runtime.program("reorder.cl", DEFINES)
+    launch = Launch("reorder.cl", DEFINES, (1,))
+    assert runtime.kernel(launch, "copy").int_ptr != runtime.kernel(launch, "copy").int_ptr
+
+
+def test_binaries_are_cached_and_damaged_ones_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(drivers, "POCL", "another driver")  # which has no cache of its own
+    sources = {"one.cl": "kernel void one(global float *x) { x[0] = 1.0f; }"}
+    OpenCLRuntime(spec(), sources=sources).program("one.cl", ())
+    (path,) = (tmp_path / "opencl").glob("*.bin")
+    good = path.read_bytes()
+
+    def no_compiler(*_: object) -> None:
+        raise AssertionError("compiled again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenCLRuntime, "_build", no_compiler)
+        program = OpenCLRuntime(spec(), sources=sources).program("one.cl", ())
+    assert program.kernel_names == "one"
+
+    path.write_bytes(good[:100])
+    OpenCLRuntime(spec(), sources=sources).program("one.cl", ())
+    assert path.read_bytes()[32:] != good[32:100]
+    assert len(path.read_bytes()) > 100
+
+
+def test_sources_stand_by_themselves() -> None:
+    text = kernel_source("conv.cl")
+    assert "#include" not in text
+    assert text.count("typedef NNS_JOIN(float") == 1
+    assert len(sources_hash()) == 16
+
+
+def test_memory_that_does_not_exist_is_refused(runtime: OpenCLRuntime) -> None:
+    with pytest.raises(DeviceError, match=r"^OpenCL device 0 \(.*\) has no 4503599627370496 bytes of memory: "):
+        runtime.buffer(1 << 52)
+
+
+def test_shared_memory_belongs_to_the_host_where_memory_is_unified(runtime: OpenCLRuntime) -> None:
+    import pyopencl as cl
+
+    host = np.arange(32, dtype=np.float32)
+    result = np.zeros(32, np.float32)
+    source, target = runtime.shared(host), runtime.shared(result)
+    if not runtime.info.unified:
+        cl.enqueue_copy(runtime.queue, source, host)
+    kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
+    runtime.set_arguments(kernel, [(source, 0), (target, 0)], (32, 32))
+    cl.enqueue_nd_range_kernel(runtime.queue, kernel, (1,), None)
+    cl.enqueue_copy(runtime.queue, np.empty(32, np.float32), target)
+    runtime.queue.finish()
+    if runtime.info.unified:
+        assert np.array_equal(result, host)
+
+
+def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
+    kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
+    with pytest.raises(DeviceError, match=r"^OpenCL kernel copy takes 6 arguments and was given 3;"):
+        runtime.set_arguments(kernel, [(runtime.buffer(64), 0)], (1,))
+
+
+def test_library_path_holds_the_functions_of_opencl() -> None:
+    import ctypes
+
+    assert hasattr(ctypes.CDLL(library_path()), "clEnqueueNDRangeKernel")
+
+
+def test_fingerprint_tells_cores_and_kernels_apart() -> None:
+    cores = usable_cores()
+    one, same = OpenCLProcessor(spec(cores[0])), OpenCLProcessor(spec(cores[0]))
+    assert one.fingerprint == same.fingerprint
+    assert sources_hash() in one.fingerprint
+    if one.runtime.info.on_cpu and len(cores) > 1:
+        assert OpenCLProcessor(spec(*cores)).fingerprint != one.fingerprint
+
+
+@pytest.fixture
+def on_two_cores(runtime: OpenCLRuntime) -> Iterator[tuple[int, int]]:
+    cores = usable_cores()
+    if not runtime.info.on_cpu or len(cores) < 2:
+        pytest.skip("needs an OpenCL device on a CPU of two cores")
+    yield cores[0], cores[1]
+    runtime.activate()
+
+
+def burn(runtime: OpenCLRuntime) -> dict[int, set[int]]:
+    """Runs kernels and tells on which core each worker thread of the driver was last seen working."""
+    import pyopencl as cl
+
+    runtime.activate()
+    kernel = runtime.kernel(Launch("busy.cl", (), (8,), (1,)), "busy")
+    memory = runtime.buffer(4096)
+    runtime.set_arguments(kernel, [(memory, 0)], (200_000,))
+    seen: dict[int, set[int]] = {}
+    for _ in range(5):
+        cl.enqueue_nd_range_kernel(runtime.queue, kernel, (8,), (1,))
+        runtime.queue.finish()
+        for worker in drivers._DRIVERS.workers:
+            fields = Path(f"/proc/self/task/{worker}/stat").read_text().rpartition(")")[2].split()
+            seen.setdefault(worker, set()).add(int(fields[36]))
+    return seen
+
+
+def test_two_runtimes_in_one_process_keep_to_their_cores(on_two_cores: tuple[int, int]) -> None:
+    first, second = on_two_cores
+    sources = {"busy.cl": BUSY}
+    everywhere = OpenCLRuntime(spec(*usable_cores()), sources=sources)
+    one = OpenCLRuntime(spec(second), sources=sources)
+    other = OpenCLRuntime(spec(first), sources=sources)
+    assert set().union(*burn(one).values()) == {second}
+    assert set().union(*burn(other).values()) == {first}
+    assert set().union(*burn(everywhere).values()) <= set(usable_cores())
+    affinities = [os.sched_getaffinity(worker) for worker in drivers._DRIVERS.workers]
+    assert set().union(*affinities) == set(usable_cores())
+    assert set().union(*burn(one).values()) == {second}
+
+
+def test_the_first_runtime_decides_the_number_of_threads(on_two_cores: tuple[int, int]) -> None:
+    code = (
+        "import json, os, logging, sys\n"
+        "logging.basicConfig(level=logging.WARNING)\n"
+        "from nnstretch.devices.opencl import OpenCLProcessor, drivers\n"
+        "from nnstretch.devices.spec import ProcessorSpec\n"
+        "before = os.sched_getaffinity(0)\n"
+        "one = OpenCLProcessor(ProcessorSpec('opencl', 0, (CORE,)))\n"
+        "workers = [sorted(os.sched_getaffinity(worker)) for worker in drivers._DRIVERS.workers]\n"
+        "more = OpenCLProcessor(ProcessorSpec('opencl', 0, tuple(sorted(before))))\n"
+        "print(json.dumps([one.runtime.info.compute_units, workers, os.sched_getaffinity(0) == before,\n"
+        "    'POCL_MAX_PTHREAD_COUNT' in os.environ, more.runtime.threads, one.fingerprint != more.fingerprint]))\n"
+    ).replace("CORE", str(on_two_cores[1]))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("POCL_")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert json.loads(done.stdout) == [1, [[on_two_cores[1]]], True, False, 1, True]
+    assert "name these cores first, or start a new process" in done.stderr

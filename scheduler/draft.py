@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nnstretch.devices.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
+from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.units import Unit, UnitGraph
@@ -351,6 +352,8 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     shapes = [t.shape for t in layer.inputs if t is not None]
     if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
         return None
+    if layer.activation != NO_ACTIVATION:
+        return None
     if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
         return None
     sizes = [layout.bytes(layer.type_of(i)) for i in range(len(shapes))]
@@ -359,7 +362,7 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
 
 def is_view(layer: Layer, before: Layout, after: Layout) -> bool:
     """Whether a reshape leaves all bytes where they are."""
-    if after.block:
+    if after.block or layer.activation != NO_ACTIVATION:
         return False
     if not before.block:
         return True

@@ -95,7 +95,7 @@ class _Loader:
         lanes = [
             Lane(
                 LaneKind.OPENCL if lane.kind == "opencl" else LaneKind.HOST,
-                lane.cores if lane.kind == "host" else (),
+                lane.cores,
                 self._runtimes[number].queue if number in self._runtimes else None,
             )
             for number, lane in enumerate(self._plan.lanes)

@@ -7,13 +7,11 @@ remembered with the reason and never chosen.
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
 from nnstretch.devices.engine.harness import unpack
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import NNStretchError
-from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.draft import Choice, draft
@@ -99,6 +97,8 @@ class Profiler(CostModel):
 
     def _wrong(self, single: SingleLayer, inputs: list[np.ndarray]) -> str | None:
         """What is wrong with a routine's answer, or None."""
+        from nnstretch.graph.reference import relative_error
+
         layer = single.layer
         _, layouts = single.routine.layouts(layer, single.parameters)
         with Session(single_layer_plan(single, inputs)) as session:
@@ -112,9 +112,11 @@ class Profiler(CostModel):
 
     def _reference(self, layer: Layer, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """ONNX Runtime's answer; weights differ between equal workloads, so only the last layer's is kept."""
+        from nnstretch.graph.reference import run_layer
+
         key = f"{layer.workload_id}:{id(layer)}"
         if key not in self._references:
-            self._references = {key: run_reference(expand(layer), inputs)}
+            self._references = {key: run_layer(layer, *inputs)}
         return self._references[key]
 
     # -- handovers -----------------------------------------------------------------------------------------------
@@ -158,25 +160,3 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
     steps = draft(graph, choices, pool.lanes, reorders, device.coherent)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
     return Compiled(plan, constants)
-
-
-def run_reference(model: onnx.ModelProto, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes for a one-layer model, single-threaded."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [i.name for i in session.get_inputs()]
-    return [np.asarray(y) for y in session.run(None, dict(zip(names, inputs, strict=True)))]
-
-
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference, relative to the range of what was expected; infinite if anything is not finite."""
-    if not np.isfinite(found).all():
-        return 0.0 if np.array_equal(found, expected, equal_nan=True) else float("inf")
-    if not found.size:
-        return 0.0
-    spread = float(expected.max() - expected.min()) or float(np.abs(expected).max()) or 1.0
-    return float(np.abs(found - expected).max()) / spread

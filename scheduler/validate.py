@@ -195,7 +195,8 @@ def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], orde
             for other in accesses[i + 1 :]:
                 if other.buffer.offset >= one.buffer.offset + one.buffer.bytes:
                     break
-                if not (one.write or other.write):
+                in_place = one.step == other.step and one.buffer == other.buffer
+                if in_place or not (one.write or other.write):
                     continue
                 if not (order.steps(one.step, other.step) or order.steps(other.step, one.step)):
                     raise _fail(

@@ -154,9 +154,15 @@ class Engine:
         """
         self.checked(self.library.nns_opencl_load, os.fsencode(path))
 
-    def checked(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Calls a function that reports errors as status and text, and raises them."""
-        text = ctypes.create_string_buffer(ERROR_BYTES)
+    def checked(
+        self, function: Callable[..., int], *arguments: Any, text: ctypes.Array[ctypes.c_char] | None = None
+    ) -> None:
+        """Calls a function that reports errors as status and text, and raises them.
+
+        Who calls often gives `text`, a buffer of ERROR_BYTES that no other call uses meanwhile.
+        """
+        if text is None:
+            text = ctypes.create_string_buffer(ERROR_BYTES)
         status = function(*arguments, text, ERROR_BYTES)
         if status:
             raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
@@ -182,7 +188,7 @@ class Engine:
 
 @cache
 def engine() -> Engine:
-    """This machine's engine, built on first use and loaded once per process.
+    """The engine for this machine, built on first use and loaded once per process.
 
     Raises:
         BuildError: it cannot be built or loaded.

@@ -159,6 +159,7 @@ def _toolchain(isa: Isa, sanitize: str | None) -> _Toolchain:
     override = compiler_override()
     defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", f"-I{HERE / 'include'}", f"-I{HERE / 'src'}")
     link: tuple[str, ...] = ("-shared", "-lpthread", "-ldl", "-lm")
+    command: tuple[str, ...]
     if sanitize is None and not override:
         command, identity = (sys.executable, "-m", "ziglang", "cc"), f"ziglang {_ziglang_version()}"
         flags = (*FLAGS, *isa.zig_flags)

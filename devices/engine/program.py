@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from nnstretch.devices.engine import binding
-from nnstretch.devices.engine.binding import ABI, Engine, engine
+from nnstretch.devices.engine.binding import ABI, ERROR_BYTES, Engine, engine
 from nnstretch.errors import DeviceError, FeedError, NNStretchError, PackageError, UsageError
 
 MAGIC = 0x315453534E4E
@@ -218,6 +218,10 @@ class Program:
         self._input_bytes = _bytes_by_index(regions, RegionKind.INPUT)
         self._output_bytes = _bytes_by_index(regions, RegionKind.OUTPUT)
         self._turn = threading.Lock()
+        # Filled anew at each run, in its turn.
+        self._inputs = (ctypes.c_void_p * len(self._input_bytes))()
+        self._outputs = (ctypes.c_void_p * len(self._output_bytes))()
+        self._text = ctypes.create_string_buffer(ERROR_BYTES)
         self._calls = _Calls(steps, buffers, calls)
         if any(lane.kind is LaneKind.OPENCL for lane in lanes):
             _load_opencl(self._engine)
@@ -295,14 +299,17 @@ class Program:
     def _foreign(
         self, function: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *arguments: Any
     ) -> None:
-        given = _addresses("input", inputs, self._input_bytes, writable=False)
-        taken = _addresses("output", outputs, self._output_bytes, writable=True)
+        _check_feeds("input", inputs, self._input_bytes, writable=False)
+        _check_feeds("output", outputs, self._output_bytes, writable=True)
         with self._turn:
             if not self._finalizer.alive:
                 raise UsageError("the program is closed; make a new one")
+            for table, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
+                for i in range(len(table)):
+                    table[i] = _address(arrays[i])
             self._calls.failure = None
             try:
-                self._engine.checked(function, self._handle, given, taken, *arguments)
+                self._engine.checked(function, self._handle, self._inputs, self._outputs, *arguments, text=self._text)
             except NNStretchError as error:
                 failure = self._calls.failure
                 self._calls.failure = None
@@ -378,24 +385,24 @@ class _Calls:
 def _view(address: int | None, size: int) -> np.ndarray:
     if not address or not size:
         return np.empty(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
 
 
 def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _addresses(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *, writable: bool) -> Any:
+def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *, writable: bool) -> None:
     if len(arrays) < len(sizes):
         raise FeedError(f"the program has {len(sizes)} {what}s, the run gives {len(arrays)}")
-    for i, (array, size) in enumerate(zip(arrays, sizes, strict=False)):
+    for i, size in enumerate(sizes):
+        array = arrays[i]
         if array.nbytes < size or not array.flags.c_contiguous or (writable and not array.flags.writeable):
             wanted = f"{size} contiguous{' writable' if writable else ''} bytes"
             raise FeedError(
                 f"{what} {i} needs {wanted}; found {array.nbytes} with strides {array.strides}, "
                 f"{'writable' if array.flags.writeable else 'read-only'}"
             )
-    return (ctypes.c_void_p * max(len(arrays), 1))(*map(_address, arrays))
 
 
 def _bytes_by_index(regions: Sequence[Region], kind: RegionKind) -> list[int]:

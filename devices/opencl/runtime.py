@@ -13,6 +13,7 @@ import numpy as np
 
 from nnstretch.devices.engine.build import local_isa
 from nnstretch.devices.opencl import drivers
+from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
 from nnstretch.devices.routine import Launch
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
@@ -21,6 +22,8 @@ from nnstretch.settings import atomic_write, cache_dir
 
 if TYPE_CHECKING:
     import pyopencl
+
+__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "library_path", "probe", "sources_hash"]
 
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -210,7 +213,9 @@ class OpenCLRuntime:
         return DeviceError(f"OpenCL device {self.spec.index} ({self.info.name}) {what}: {_first_line(error)}")
 
     def _load(self, source: str, defines: Defines) -> pyopencl.Program:
-        text = self._sources[source] if self._sources is not None else kernel_source(source)
+        text = kernel_source(source) if self._sources is None else self._sources.get(source)
+        if text is None:
+            raise BuildError(f"the package holds no OpenCL source {source}; compile it again with this version")
         options = [*_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
         if self.info.platform == drivers.POCL:
             # PoCL caches by itself, for each work group size too, which a binary from it does not hold.
@@ -252,7 +257,7 @@ class OpenCLRuntime:
         return program
 
 
-def _traits(info: drivers.DeviceInfo, threads: int) -> Traits:
+def _traits(info: DeviceInfo, threads: int) -> Traits:
     """The block is that of this machine's CPU engine, so that tensors cross processors unchanged."""
     isa = local_isa()
     if not info.on_cpu:

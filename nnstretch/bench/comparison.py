@@ -187,7 +187,7 @@ def _error_of_ours(processes: Mapping[str, EngineProcess], job: Job, subject: Su
 
 def largest_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
     """The largest error of all outputs, each relative to its range; outputs are matched in order."""
-    from nnstretch.scheduler.profiling import relative_error
+    from nnstretch.graph.reference import relative_error
 
     pairs = zip(found.values(), expected.values(), strict=True)
     return max((relative_error(ours, theirs) for ours, theirs in pairs), default=0.0)

@@ -301,9 +301,7 @@ def _selections(blueprint: Blueprint, segment: SegmentDesign) -> list[dict[int, 
     selections = [
         {
             space.index: choose(scores, count)
-            for space, scores, count in zip(
-                plan.spaces, blueprint.scores(index, branch.blocks), kept, strict=True
-            )
+            for space, scores, count in zip(plan.spaces, blueprint.scores(index, branch.blocks), kept, strict=True)
         }
         for plan, kept, branch in zip(plans, counts, segment.branches, strict=True)
     ]

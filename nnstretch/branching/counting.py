@@ -48,9 +48,7 @@ def part_cost(plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exa
     return total
 
 
-def layer_sizes(
-    plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, int]
-) -> tuple[int, int, int]:
+def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, int]) -> tuple[int, int, int]:
     """Input channels (for a dense layer: features), output channels and groups of a scaled convolution or dense layer."""
     module = module_of(node)
     source = plan.read(node.all_input_nodes[0])
@@ -79,9 +77,7 @@ def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, in
         return Cost(0, learnable // channels_of(node) * scale * widths[node])
     if shape is not None and isinstance(module, (nn.Conv2d, nn.Linear)) and role is not Role.OPAQUE:
         reads, writes, groups = layer_sizes(plan, node, widths)
-        weights = reads // groups * writes * (
-            math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1
-        )
+        weights = reads // groups * writes * (math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1)
         bias = writes if module.bias is not None else 0
         return Cost(weights * math.prod(shape[2:]), weights + bias)
     return Cost(_opaque_macs(node, module), sum(parameter.numel() for parameter in module.parameters()))

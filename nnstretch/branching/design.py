@@ -152,7 +152,9 @@ def load_design(path: Path) -> Design:
     except OSError as error:
         raise FileError(f"cannot read design {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DesignError(f"{path} is not a design: it is not text; give a file that nnstretch stretch wrote") from error
+        raise DesignError(
+            f"{path} is not a design: it is not text; give a file that nnstretch stretch wrote"
+        ) from error
     try:
         return Design.from_json(text)
     except DesignError as error:

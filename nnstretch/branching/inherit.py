@@ -102,9 +102,7 @@ class _Copier:
         source = self.plan.source
         self.channels[source] = _Channels(origins)
         self.copies[source] = self.graph.placeholder("x")
-        complete = all(
-            is_exact(self.selection[space.index], space.bundles) for space in self.plan.spaces
-        )
+        complete = all(is_exact(self.selection[space.index], space.bundles) for space in self.plan.spaces)
         if needs_entry(self.plan, complete=complete, exact=is_exact(origins, channels_of(source))):
             self._enter()
         for node in self.plan.nodes:
@@ -226,9 +224,7 @@ class _Copier:
         return result
 
 
-def _convolution_of(
-    module: nn.Conv2d, weight: Tensor, rows: Indices, in_channels: int, groups: int
-) -> nn.Conv2d:
+def _convolution_of(module: nn.Conv2d, weight: Tensor, rows: Indices, in_channels: int, groups: int) -> nn.Conv2d:
     result = _share_tensors(module)
     result.in_channels, result.out_channels, result.groups = in_channels, len(rows), groups
     result.weight = _parameter(weight, module.weight)

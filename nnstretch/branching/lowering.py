@@ -45,9 +45,7 @@ _PLAIN: dict[type[nn.Module] | str, Activation] = {
     "hardswish": Activation(_KIND.HARD_SWISH),
 }
 _NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout2d)
-_NOTHING_NAMES = frozenset(
-    {"dropout", "dropout2d", "contiguous", "clone", "float", "stochastic_depth", "drop_path"}
-)
+_NOTHING_NAMES = frozenset({"dropout", "dropout2d", "contiguous", "clone", "float", "stochastic_depth", "drop_path"})
 _POOL_NAMES: dict[str, Callable[..., Any]] = {
     "max_pool2d": functional.max_pool2d,
     "boolean_dispatch": functional.max_pool2d,
@@ -123,9 +121,7 @@ def _pool(node: fx.Node, read: tuple[int, ...], written: tuple[int, ...]) -> lis
     settings = _settings(node)
     if settings is None:
         return []
-    kernel, strides, pads = (
-        _pair(settings[name]) for name in ("kernel_size", "stride", "padding")
-    )
+    kernel, strides, pads = (_pair(settings[name]) for name in ("kernel_size", "stride", "padding"))
     return [_window("max" in title.lower() or "boolean" in title, settings, (kernel, strides, pads), read, written)]
 
 

@@ -93,9 +93,7 @@ _CHANNELWISE_FUNCTIONS = frozenset(
 )
 # Stochastic depth is nothing in evaluation mode, in which networks are traced.
 _CHANNELWISE_NAMES = frozenset({"stochastic_depth", "drop_path"})
-_CHANNELWISE_METHODS = frozenset(
-    {"relu", "relu_", "sigmoid", "sigmoid_", "tanh", "contiguous", "clone", "float"}
-)
+_CHANNELWISE_METHODS = frozenset({"relu", "relu_", "sigmoid", "sigmoid_", "tanh", "contiguous", "clone", "float"})
 _BINARY_FUNCTIONS = frozenset(
     {
         operator.add,
@@ -236,7 +234,7 @@ def _rank(node: fx.Node) -> int:
 def _is_shape(node: fx.Node) -> bool:
     """The batch size and the size of the map stay as they are when channels go; the number of channels does not."""
     if node.op == "call_method" and node.target == "size":
-        return not node.args[1:] or node.args[1] != 1
+        return not node.args[1:] or node.args[1] in (0, 2, 3, -1, -2)
     if node.target is getattr and node.args[1:] == ("shape",):
         return True
     if node.target is operator.getitem and shape_of(node) is None:
@@ -250,7 +248,8 @@ def _binary_role(node: fx.Node) -> Role:
     if len(tensors) + len(numbers) != 2 or not tensors:
         return Role.OPAQUE
     shapes = [shape_of(tensor) for tensor in tensors]
-    same = all(shape is not None and len(shape) == _rank(node) and len(shape) in (2, 4) for shape in shapes)
+    rank = _rank(node)
+    same = rank in (2, 4) and all(shape is not None and len(shape) == rank for shape in shapes)
     return Role.BINARY if same else Role.OPAQUE
 
 
@@ -267,10 +266,6 @@ def _flattens(node: fx.Node) -> bool:
     if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)):
         sizes = tuple(sizes[0])
     source = node.args[0]
-    return (
-        len(sizes) == 2
-        and sizes[1] == -1
-        and isinstance(source, fx.Node)
-        and _rank(source) == 4
-        and _rank(node) == 2
-    )
+    if len(sizes) != 2 or not isinstance(source, fx.Node):
+        return False
+    return bool(sizes[1] == -1) and _rank(source) == 4 and _rank(node) == 2

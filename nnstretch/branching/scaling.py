@@ -12,7 +12,6 @@ from torch import fx, nn
 from nnstretch.branching.channels import ChannelPlan, Indices, Space
 from nnstretch.branching.operators import (
     Role,
-    channels_of,
     concat_operands,
     module_of,
     role_of,
@@ -92,7 +91,7 @@ def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
 def _space_scores(space: Space) -> Scores:
     total = np.zeros(space.bundles)
     for node, bundles in space.makers:
-        if node is None or not node.op == "call_module":
+        if node is None or node.op != "call_module":
             continue
         layer = module_of(node)
         if not isinstance(layer, (nn.Conv2d, nn.Linear)):
@@ -177,8 +176,3 @@ def made_positions(plan: ChannelPlan, node: fx.Node | None, selection: Mapping[i
     starts = np.searchsorted(bundles[order], np.arange(plan.spaces[index].bundles + 1))
     pieces = [order[starts[b] : starts[b + 1]] for b in selection[index].tolist()]
     return np.concatenate(pieces).astype(np.int64) if pieces else np.empty(0, dtype=np.int64)
-
-
-def entry_channels(plan: ChannelPlan) -> int:
-    """Channels of the tensor that the plan's blocks read."""
-    return channels_of(plan.source)

@@ -8,13 +8,24 @@ of a stage (NN-Stretch: where branches converge).
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.operators import HEAVY, MIXING, Role, channels_of, is_product, module_of, note_roles, role_of, shape_of
+from nnstretch.branching.operators import (
+    HEAVY,
+    MIXING,
+    Role,
+    channels_of,
+    is_product,
+    module_of,
+    note_roles,
+    role_of,
+    shape_of,
+)
 from nnstretch.errors import DesignError
 
 
@@ -381,9 +392,12 @@ def _common_path(nodes: Sequence[fx.Node]) -> str:
         return nodes[-1].name
     common = paths[0]
     for path in paths[1:]:
-        length = next((i for i, (a, b) in enumerate(zip(common, path, strict=False)) if a != b), min(len(common), len(path)))
-        common = common[:length]
+        common = [name for name, _ in itertools.takewhile(_equal, zip(common, path, strict=False))]
     return ".".join(common) or nodes[-1].name
+
+
+def _equal(names: tuple[str, str]) -> bool:
+    return names[0] == names[1]
 
 
 def _stages(blocks: Sequence[Block]) -> list[list[Block]]:
@@ -396,9 +410,9 @@ def _stages(blocks: Sequence[Block]) -> list[list[Block]]:
     for block in blocks:
         shape = shape_of(block.output)
         assert shape is not None
-        if stages and _is_pool(block) and shape[2:] != resolution:
-            stages[-1].append(block)
-        elif stages and stages[-1] and shape[2:] == resolution and not _is_pool(stages[-1][-1]):
+        closes = _is_pool(block) and shape[2:] != resolution
+        continues = bool(stages) and shape[2:] == resolution and not _is_pool(stages[-1][-1])
+        if stages and (closes or continues):
             stages[-1].append(block)
         else:
             stages.append([block])

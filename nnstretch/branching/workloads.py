@@ -131,9 +131,7 @@ class _Walk:
             self.values[node] = self._add(self._weighted(node))
         elif role is Role.CONCAT:
             parts = [self._value(part) for part in concat_operands(node)]
-            self.values[node] = self._add(
-                _Op(node.name, "Concat", parts, self._shape(node), attributes={"axis": 1})
-            )
+            self.values[node] = self._add(_Op(node.name, "Concat", parts, self._shape(node), attributes={"axis": 1}))
         elif role is Role.BINARY and len(tensor_operands(node)) == 2:
             self._binary(node)
         elif role is Role.OPAQUE:
@@ -229,9 +227,7 @@ class _Walk:
 
 
 def _single(name: str, lowered: Lowered, value: _Op) -> _Op:
-    return _Op(
-        name, lowered.op, [value], lowered.shape, dict(lowered.attributes), activation=lowered.activation
-    )
+    return _Op(name, lowered.op, [value], lowered.shape, dict(lowered.attributes), activation=lowered.activation)
 
 
 def _layer(op: _Op) -> Layer:

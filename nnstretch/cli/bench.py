@@ -17,10 +17,9 @@ from nnstretch.cli.options import (
     Shape,
     Weights,
     check_writable,
-    megas,
-    table,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +134,7 @@ def _comparison_table(found: Sequence[Comparison], engines: Sequence[str], machi
         f"float32 latency, p50 (p90) in ms, on {machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['cpu']}; "
         f"FMA peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
-    shown = table(
+    shown = plain_table(
         "model", ">MACs", *(f">{name}" for name in engines), ">× best peer", ">of peak", ">error", title=title
     )
     for one in found:
@@ -145,7 +144,7 @@ def _comparison_table(found: Sequence[Comparison], engines: Sequence[str], machi
             cells.append(f"{times.p50_ms:.2f} ({times.p90_ms:.2f})" if times else "failed")
         shown.add_row(
             Path(one.model).name,
-            megas(one.macs),
+            count_text(one.macs),
             *cells,
             "" if one.speedup is None else f"{one.speedup:.2f}",
             "" if one.peak_share is None else f"{one.peak_share:.0%}",
@@ -166,7 +165,7 @@ def _notes(report: Reporter, comparison: Comparison) -> None:
 def _layer_table(comparison: Comparison) -> Any:
     about = comparison.facts["nnstretch"]
     peak = float(about["peak_gflops_per_core"]) * comparison.threads
-    shown = table("layer", "op", "routine", ">ms", ">GFLOP/s", ">of peak", title=Path(comparison.model).name)
+    shown = plain_table("layer", "op", "routine", ">ms", ">GFLOP/s", ">of peak", title=Path(comparison.model).name)
     for layer in about["layers"]:
         computes = layer["macs"] > 0
         shown.add_row(
@@ -193,10 +192,10 @@ def _prove(
     tune: bool,
 ) -> dict[str, Any]:
     from nnstretch.bench.proof import Settings, prove
-    from nnstretch.branching.stretch import single_branch_control
+    from nnstretch.branching.control import single_branch_control
     from nnstretch.cli.networks import Options, branch, build_network
-    from nnstretch.cli.proof_table import proof_table
     from nnstretch.frontends.torch_module import export
+    from nnstretch.report.table import proof_table
 
     original = build_network(model, Options(seed=seed), original_weights)
     branched = build_network(model, original.options, weights, design) if weights else branch(original, design)

@@ -18,9 +18,9 @@ from nnstretch.cli.options import (
     Threads,
     Weights,
     check_writable,
-    megas,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.text import count_text
 
 
 def compile_command(
@@ -60,7 +60,7 @@ def compile_command(
         size = path.stat().st_size
         report.show(
             f"{path}: {len(plan.steps)} steps in {len(plan.subgraphs)} sub-graphs, "
-            f"{megas(plan.macs)} MACs, {size / 1e6:.1f} MB"
+            f"{count_text(plan.macs)} MACs, {size / 1e6:.1f} MB"
         )
         if plan.fallback_layers:
             report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")

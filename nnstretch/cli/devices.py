@@ -8,7 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from nnstretch.cli.console import reporting
-from nnstretch.cli.options import Json, table
+from nnstretch.cli.options import (
+    Json,
+)
+from nnstretch.report.text import plain_table
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def devices(
             found = [_cpu(peak=peak)]
             told(1, 2, "OpenCL")
             found += _opencl()
-        shown = table("processor", "device", ">cores", "computes in", "instruction set", "usable")
+        shown = plain_table("processor", "device", ">cores", "computes in", "instruction set", "usable")
         for one in found:
             peak_text = f", {one.peak_gflops_per_core:.0f} GFLOP/s per core" if one.peak_gflops_per_core else ""
             shown.add_row(

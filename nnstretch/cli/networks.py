@@ -88,8 +88,10 @@ class Network:
     def export(self) -> ir.Model:
         """The graph, not fused; layers of a branched network know their processors."""
         if self.design is not None:
-            from nnstretch.branching.stretch import export_branched
+            from nnstretch.branching.export import export_branched
+            from nnstretch.branching.network import BranchedNetwork
 
+            assert isinstance(self.module, BranchedNetwork)
             return export_branched(self.module, self.example_input)
         from nnstretch.frontends.torch_module import export
 
@@ -109,7 +111,7 @@ def build_network(spec: str, options: Options, weights: Path | None = None, desi
         NNStretchError: something is not found, cannot be read, or does not fit the rest.
     """
     about = read_about(weights) if weights else {}
-    known = {f.name: about.get(f.name) for f in fields(Options) if f.name != "seed"}
+    known: dict[str, Any] = {f.name: about.get(f.name) for f in fields(Options) if f.name != "seed"}
     options = options.filled(Options(**known))
     module, example = _build(spec, options)
     network = Network(spec, options, module, example, about=about)
@@ -131,11 +133,11 @@ def branch(network: Network, design: Path) -> Network:
     Raises:
         FileError, DesignError: it cannot be read, or is for another network.
     """
-    from nnstretch.branching.build import blueprint, build
     from nnstretch.branching.design import load_design
+    from nnstretch.branching.stretch import rebuild
 
     made = load_design(design)
-    module = build(blueprint(network.module, network.example_input, made.multiple), made)
+    module = rebuild(network.module, network.example_input, made)
     return replace(network, module=module.eval(), design=made)
 
 

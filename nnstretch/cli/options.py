@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -94,7 +94,7 @@ def check_writable(path: Path) -> Path:
     try:
         descriptor, name = tempfile.mkstemp(prefix=".nnstretch-", dir=path.parent)
         os.close(descriptor)
-        os.unlink(name)
+        Path(name).unlink()
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
     return path
@@ -114,24 +114,3 @@ def make_directory(path: Path) -> Path:
         raise FileError(f"cannot make directory {path}: {error.strerror}; choose another place with -o") from error
     check_writable(path / "probe")
     return path
-
-
-def megas(count: float | None) -> str:
-    """A count in words that fit a table: 1.81 G, 11.7 M, 7.2 k."""
-    if count is None:
-        return "–"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= limit:
-            return f"{count / limit:.3g} {unit}"
-    return f"{count:.3g}"
-
-
-def table(*columns: str, title: str | None = None) -> Any:
-    """A rich table; a column whose title starts with ">" is set to the right."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    for column in columns:
-        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    return made

@@ -19,11 +19,10 @@ from nnstretch.cli.options import (
     Threads,
     Weights,
     check_writable,
-    megas,
     parse_assignments,
-    table,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +94,7 @@ def run(
             plan = session.plan
         _show(report, outputs)
         line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; "
-        line += f"{2 * plan.macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {megas(plan.macs)} MACs"
+        line += f"{2 * plan.macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(plan.macs)} MACs"
         passed = error is None or error <= tolerance
         if error is not None:
             line += f"\nlargest error against ONNX Runtime {error:.1e} of the output's range, "
@@ -181,7 +180,7 @@ def _source_of(package: str) -> str:
 
 
 def _show(report: Any, outputs: dict[str, np.ndarray]) -> None:
-    shown = table("output", "shape", "type", ">min", ">mean", ">max")
+    shown = plain_table("output", "shape", "type", ">min", ">mean", ">max")
     for name, y in outputs.items():
         numbers = (f"{y.min():.4g}", f"{y.mean():.4g}", f"{y.max():.4g}") if y.size else ("", "", "")
         shown.add_row(name, "×".join(map(str, y.shape)), str(y.dtype), *numbers)

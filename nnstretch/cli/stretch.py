@@ -17,9 +17,8 @@ from nnstretch.cli.options import (
     SmallImages,
     Weights,
     make_directory,
-    megas,
-    table,
 )
+from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,8 +67,14 @@ def stretch(
         network = build_network(model, Options(num_classes, small_images or None, None, image_size, seed), weights)
         with report.progress("Searching") as told:
             results = search(
-                network.module, network.example_input, ",".join(names), alpha=alpha, beta=beta, progress=told
-            )[:top]
+                network.module,
+                network.example_input,
+                ",".join(names),
+                alpha=alpha,
+                beta=beta,
+                designs=top,
+                progress=told,
+            )
         files: list[str | None] = [None] * len(results)
         if folder is not None:
             with report.progress("Writing") as told:
@@ -102,7 +107,7 @@ def _write(folder: Path, rank: int, network: Any, result: Any) -> Path:
 
 
 def _table(designs: Sequence[Design], names: Sequence[str]) -> Any:
-    shown = table(
+    shown = plain_table(
         ">#", "design", ">MACs", ">parameters", ">predicted ms", ">meeting points", "branches (depth × width)"
     )
     for rank, design in enumerate(designs, 1):
@@ -112,8 +117,10 @@ def _table(designs: Sequence[Design], names: Sequence[str]) -> Any:
             if len(segment.branches) > 1
         )
         predicted = "–" if design.predicted_ms is None else f"{design.predicted_ms:.3f}"
-        macs = f"{megas(design.macs)} ({design.macs / design.original_macs:.0%})"
-        shown.add_row(str(rank), design.id, macs, megas(design.params), predicted, str(design.meeting_points), branches)
+        macs = f"{count_text(design.macs)} ({design.macs / design.original_macs:.0%})"
+        shown.add_row(
+            str(rank), design.id, macs, count_text(design.params), predicted, str(design.meeting_points), branches
+        )
     shown.caption = f"branches from left to right: {', '.join(names)}"
     return shown
 

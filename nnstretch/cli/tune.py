@@ -18,9 +18,9 @@ from nnstretch.cli.options import (
     Threads,
     Weights,
     check_writable,
-    table,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.text import plain_table
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.plan import Plan
@@ -99,7 +99,7 @@ def tune(
 
 def _table(plan: Plan) -> Any:
     total = plan.predicted_ms or sum(step.cost_ms or 0.0 for step in plan.steps) or 1.0
-    shown = table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s")
+    shown = plain_table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s")
     for step in plan.steps:
         parameters = " ".join(f"{name}={value}" for name, value in step.parameters.items())
         cost = step.cost_ms

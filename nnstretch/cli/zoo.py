@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import Classes, Json, Seed, SmallImages, Weights, check_writable, megas, table
+from nnstretch.cli.options import (
+    Classes,
+    Json,
+    Seed,
+    SmallImages,
+    Weights,
+    check_writable,
+)
+from nnstretch.report.text import count_text, plain_table
 
 
 def zoo(
@@ -47,7 +55,7 @@ def zoo(
         with report.progress("Exporting") as told:
             told(0, 1, name)
             save(export(network.module, network.example_input, input_names=["x"], output_names=["y"]), path)
-        report.show(f"{path}: {megas(network.macs)} MACs, {megas(network.parameters)} parameters")
+        report.show(f"{path}: {count_text(network.macs)} MACs, {count_text(network.parameters)} parameters")
         report.finish({"file": str(path), "macs": network.macs, "params": network.parameters})
 
 
@@ -55,10 +63,10 @@ def _list(report: Reporter) -> None:
     from nnstretch import zoo as networks
 
     entries = [networks.entry(name) for name in networks.names()]
-    shown = table("name", "family", ">input", ">MACs", ">parameters", "paper")
+    shown = plain_table("name", "family", ">input", ">MACs", ">parameters", "paper")
     for one in entries:
         size = f"3×{one.input_size}×{one.input_size}"
-        shown.add_row(one.name, one.family, size, megas(one.macs), megas(one.parameters), one.paper)
+        shown.add_row(one.name, one.family, size, count_text(one.macs), count_text(one.parameters), one.paper)
     report.show(shown)
     report.finish(
         {

@@ -17,7 +17,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import graph_outputs, layers
 
 # A range below this counts as this: outputs that are all but equal are compared absolutely.
-_SMALLEST_RANGE = 1e-3
+_SMALLEST_RANGE = 1e-6
 
 
 def run_proto(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

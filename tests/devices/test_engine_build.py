@@ -104,11 +104,8 @@ def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
     from nnstretch.devices.engine.binding import _SIGNATURES
 
     rest = "".join(f"NNS_EXPORT void {name}(void) {{}}\n" for name in _SIGNATURES if name != "nns_abi")
-    sources(
-        {
-            "src/a.c": f'#define NNS_EXPORT __attribute__((visibility("default")))\nNNS_EXPORT int nns_abi(void) {{ return 77; }}\n{rest}'
-        }
-    )
+    visible = '#define NNS_EXPORT __attribute__((visibility("default")))\n'
+    sources({"src/a.c": f"{visible}NNS_EXPORT int nns_abi(void) {{ return 77; }}\n{rest}"})
     with pytest.raises(BuildError, match="interface 77"):
         Engine(build.build_engine())
 

@@ -287,7 +287,9 @@ def test_a_launch_that_the_driver_refuses_is_reported(opencl: OpenCL) -> None:
 
 def test_memory_that_is_not_the_hosts_own_cannot_be_unified(opencl: OpenCL) -> None:
     b = there_and_back(opencl, False)
-    b.regions[1] = Region(RegionKind.SHARED, SIZE, memory=b.regions[1].memory, mem=b.regions[1].mem, unified=True, lane=1)
+    b.regions[1] = Region(
+        RegionKind.SHARED, SIZE, memory=b.regions[1].memory, mem=b.regions[1].mem, unified=True, lane=1
+    )
     with pytest.raises(DeviceError, match="another address"):
         b.program()
 

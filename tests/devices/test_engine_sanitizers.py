@@ -33,5 +33,5 @@ def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: i
         "TSAN_OPTIONS": "halt_on_error=1",
     }
     command = [sys.executable, str(SCRIPT), scenario, str(build_engine(sanitize=sanitize)), str(examples)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,10 +9,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from nnstretch.compiler import build_processors, plan_model
-from nnstretch.scheduler.profiling import relative_error
-from nnstretch.scheduler.session import Session
 from onnx import parser
+
+from nnstretch.compiler import build_processors, plan_model
+from nnstretch.graph.reference import relative_error
+from nnstretch.scheduler.session import Session
 
 MIXED = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -38,7 +39,7 @@ only (float[2,3] x) => (float[2,3] y)
 }
 """
 
-PASS_THROUGH = """
+STRAIGHT_THROUGH = """
 <ir_version: 10, opset_import: ["" : 20]>
 through (float[1,3,4,4] x) => (float[1,3,4,4] y, float[1,48] z)
 {
@@ -87,7 +88,7 @@ def test_nothing_native_at_all() -> None:
 
 
 def test_outputs_that_are_inputs() -> None:
-    check(model_of(PASS_THROUGH), "cpu").close()
+    check(model_of(STRAIGHT_THROUGH), "cpu").close()
 
 
 def test_packages_carry_the_fallback(tmp_path: Path) -> None:

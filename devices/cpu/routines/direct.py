@@ -10,6 +10,21 @@ from nnstretch.devices.cpu.routines.window import Window, is_convolution, loweri
 from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.graph.layer import Layer
 
+PANEL_BYTES = 1 << 20
+"""Weights that many second-level caches hold."""
+
+UNITS = 48
+"""Units of work that up to four threads share without one waiting long for another."""
+
+UNIT_TILES = 3
+"""Tiles per unit at least, so that handing it over costs little."""
+
+PASS_BLOCKS = 8
+"""Input blocks per pass where the sum is made in several."""
+
+ALL_BLOCKS = 1 << 20
+"""Input blocks per pass where the sum is made in one."""
+
 
 class DirectConvolution(Routine):
     """Convolution with any kernel, stride, padding, dilation and groups (NeoCPU, section 3.1).
@@ -36,19 +51,33 @@ class DirectConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        return tuple(self._settings(window))
+        fitting = [tile for tile in self.tiles if self._fits(window, tile[1])]
+        # The first that leaves room for the pixels beside its panel; a stable sort keeps the order among those.
+        fitting.sort(key=lambda tile: self._panel_bytes(window, tile[1]) > PANEL_BYTES)
+        settings = [self._setting(window, tile) for tile in fitting]
+        settings += [{**setting, "order": 1} for setting in settings[:2]]
+        if window.taps > 1 and window.channels // window.groups > PASS_BLOCKS * self.layout.block:
+            settings += [{**setting, "blocks": PASS_BLOCKS} for setting in settings[:2]]
+        return tuple(settings)
 
-    def _settings(self, window: Window) -> Iterator[Parameters]:
-        vectors_out = -(-window.outputs // self.layout.block)
-        for pixels, vectors in self.tiles:
-            if vectors_out % vectors or not self._fits_groups(window, vectors):
-                continue
-            tiles = -(-window.pixels // pixels)
-            yield {"pixels": pixels, "vectors": vectors, "tiles": tiles, "order": 0, "blocks": 1 << 20}
+    def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
+        """Weights stay while pixels pass, in units that several threads can share evenly."""
+        pixels, vectors = tile
+        tiles = -(-window.pixels // pixels)
+        panels = window.batch * -(-window.outputs // (vectors * self.layout.block))
+        chunks = max(1, min(-(-UNITS // panels), tiles // UNIT_TILES))
+        per_unit = -(-tiles // chunks)
+        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "order": 0, "blocks": ALL_BLOCKS}
 
-    def _fits_groups(self, window: Window, vectors: int) -> bool:
-        """Whether a panel lies within one group, or is as narrow as it gets."""
-        return vectors == 1 or window.groups == 1 or window.outputs // window.groups % (vectors * self.layout.block) == 0
+    def _fits(self, window: Window, vectors: int) -> bool:
+        """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
+        if -(-window.outputs // self.layout.block) % vectors:
+            return False
+        per_group = window.outputs // window.groups
+        return vectors == 1 or window.groups == 1 or per_group % (vectors * self.layout.block) == 0
+
+    def _panel_bytes(self, window: Window, vectors: int) -> int:
+        return window.channels // window.groups * window.taps * vectors * self.layout.block * 4
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

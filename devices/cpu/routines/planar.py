@@ -11,7 +11,19 @@ from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Param
 from nnstretch.graph.layer import Layer
 
 ROWS = 8
-"""Output rows per unit: few enough for the second-level cache, enough to use packed input rows several times."""
+"""Output rows per unit at most: few enough for the second-level cache, enough to use packed input rows several times."""
+
+UNITS = 16
+"""Units of work that up to four threads share evenly."""
+
+PACKED_BYTES = 1 << 26
+"""Most that the kernel admits for the packed input rows of a unit."""
+
+
+def _packed_bytes(window: Window) -> int:
+    rows = (ROWS - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
+    columns = window.out_width + (window.kernel[1] - 1) * window.dilations[1] // window.strides[1]
+    return window.channels * rows * window.strides[1] * columns * 4
 
 
 class PlanarConvolution(Routine):
@@ -33,7 +45,8 @@ class PlanarConvolution(Routine):
         if not is_convolution(layer):
             return False
         window = Window.of(layer)
-        return window.groups == 1 and window.channels < self.layout.block
+        few = window.groups == 1 and window.channels < self.layout.block
+        return few and _packed_bytes(window) <= PACKED_BYTES
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (PLAIN, *(self.layout for _ in layer.activations[1:])), (self.layout,)
@@ -41,7 +54,7 @@ class PlanarConvolution(Routine):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
         blocks = -(-window.outputs // self.layout.block)
-        rows = max(1, min(ROWS, -(-window.out_height // 4)))
+        rows = min(ROWS, -(-window.out_height // UNITS))
         return tuple(
             {"pixels": pixels, "vectors": vectors, "rows": rows}
             for pixels, vectors in self.tiles

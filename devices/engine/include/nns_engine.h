@@ -9,8 +9,8 @@
  * without blocking (NN-Stretch, algorithm 1) and the device's own threads do the work.
  *
  * Sub-graphs are the unit of scheduling: steps on one lane, of which only the first waits for other lanes. The program
- * lists them in a topological order. The caller walks the list: sub-graphs of lane 0 run at once, those of lanes with a
- * thread are handed over, those of OpenCL lanes are enqueued; before each, its waits (sub-graphs of other lanes) must be done.
+ * lists them in a topological order. The calling thread walks those of lane 0 and of OpenCL lanes: it runs the former and
+ * enqueues the latter as soon as their waits (sub-graphs of other lanes) are done. A lane with a thread walks its own.
  */
 #ifndef NNS_ENGINE_H
 #define NNS_ENGINE_H

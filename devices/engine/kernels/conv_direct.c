@@ -1,7 +1,7 @@
 /* Direct convolution of blocked tensors: any kernel, stride, padding, dilation and groups.
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
- * writes  y
+ * writes  y, which may be the residual's memory
  * p       the window, then groups, tiles per unit, order (0: weights stay while pixels pass; 1: pixels stay while weights
  *         pass), input blocks per pass (more passes sum up in y), and the activation's kind, a, b
  *
@@ -159,7 +159,8 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
             .kw = s.kw,
             .tap_row = s.dh * s.w * NNS_BLOCK,
             .tap_column = s.dw * NNS_BLOCK,
-            .ahead = tile_pixels * s.sw * NNS_BLOCK, .ahead_columns = s.sw,
+            .ahead = tile_pixels * s.sw * NNS_BLOCK,
+            .ahead_columns = s.sw,
             .finish = epilogue_read(p + CONV_ACTIVATION),
         };
         panel_lanes(&s, p[CONV_GROUPS], vectors, panel, &pass.lane_begin, &pass.lane_end);
@@ -200,12 +201,9 @@ static const nns_kernel rows[] = {ROW(p28v1), ROW(p14v2), ROW(p9v3), ROW(p6v4)};
 #define PIXELS 4
 #define VECTORS 3
 #include "conv_direct.inc"
-#define PIXELS 3
-#define VECTORS 4
-#include "conv_direct.inc"
 
 #define ROW(tile) {"conv_direct_" #tile, tile_##tile##_check, tile_##tile##_run}
-static const nns_kernel rows[] = {ROW(p12v1), ROW(p6v2), ROW(p4v3), ROW(p3v4)};
+static const nns_kernel rows[] = {ROW(p12v1), ROW(p6v2), ROW(p4v3)};
 
 #endif
 

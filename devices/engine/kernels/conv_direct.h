@@ -16,7 +16,7 @@ typedef struct {
     int64_t lane_begin, lane_end;          /* input channels of the panel, in all passes */
     int64_t kh, kw, tap_row, tap_column;   /* taps, and floats from one to the next */
     bool first, last;                      /* pass: starts from the bias; ends with the epilogue */
-    int64_t ahead, ahead_columns;
+    int64_t ahead, ahead_columns;          /* floats to the next tile's pixels; taps of a row that no earlier one fetched */
     epilogue finish;
 } conv_pass;
 

@@ -1,7 +1,7 @@
 /* First layers: a convolution that reads a plain NCHW tensor of few channels and writes a blocked one.
  *
  * reads   x (NCHW), weights, bias or NULL (one float per lane of the output), residual like the output or NULL
- * writes  y (blocked)
+ * writes  y (blocked), which may be the residual's memory
  * p       the window, then output rows per unit, and the activation's kind, a, b
  *
  * Weights lie in panels of VECTORS output vectors: float[channel][kh][kw][VECTORS][block].
@@ -17,6 +17,9 @@ enum {
 };
 
 enum { PLANAR_X, PLANAR_W, PLANAR_BIAS, PLANAR_RESIDUAL, PLANAR_READS };
+
+/* Most that the packed rows of a unit may take. */
+#define PLANAR_PACKED_BYTES (1 << 26)
 
 /* What the tiles of one output row and one panel share. */
 typedef struct {
@@ -70,7 +73,7 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
         return "the planar convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the planar convolution's output is too small";
     const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, s.sw, grid.columns);
-    if (packed < 0 || packed > INT64_MAX / 2) return "the planar convolution's packed rows are too large";
+    if (packed < 0 || packed > PLANAR_PACKED_BYTES) return "the planar convolution's packed rows are too large";
     work->units = s.n * grid.chunks;
     work->scratch = grid.taps * (int64_t)sizeof(int64_t) + packed;
     return NULL;

@@ -1,7 +1,7 @@
 /* Dense layers on plain tensors: y = activation(x · Wᵀ + bias + residual).
  *
  * reads   x [n][k], weights, bias or NULL (padded to whole panels), residual [n][m] or NULL
- * writes  y [n][m]
+ * writes  y [n][m], which may be the residual's memory
  * p       n, k, m, and the activation's kind, a, b
  *
  * Weights lie in panels of VECTORS output vectors: float[k][VECTORS][block], zero beyond m. */

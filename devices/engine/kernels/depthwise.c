@@ -2,7 +2,7 @@
  * channels with as many outputs, as in ResNeXt.
  *
  * reads   x, weights, bias or NULL (one float per lane), residual like the output or NULL
- * writes  y
+ * writes  y, which may be the residual's memory
  * p       the window, then output rows per unit, and the activation's kind, a, b
  *
  * Weights are float[block][kh][kw][GROUP][lane]: what output lane l takes from member i of its group. The inputs of step i
@@ -23,6 +23,9 @@ enum { DEPTHWISE_X, DEPTHWISE_W, DEPTHWISE_BIAS, DEPTHWISE_RESIDUAL, DEPTHWISE_R
 #else
 #define DEPTHWISE_PIXELS 4
 #endif
+
+/* Most that a unit copies of its input. */
+#define DEPTHWISE_COPY_BYTES (1 << 18)
 
 /* One output row of one block. */
 typedef struct {
@@ -77,15 +80,17 @@ static tap_range interior_of(const window *s) {
     return (tap_range){begin, nns_max_int(begin, end)};
 }
 
-/* Pixels at the border are slow, one at a time. Where they are many, a unit copies its input with the padding. */
-static bool wants_copy(const window *s) {
-    const tap_range interior = interior_of(s);
-    return (interior.end - interior.begin) * 7 < s->ow * 6;
-}
-
-/* The copy's width and height in pixels, for `rows` output rows. */
+/* Width and height in pixels of the input that `rows` output rows read, with its padding. */
 static int64_t copy_width(const window *s) { return (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1; }
 static int64_t copy_height(const window *s, int64_t rows) { return (rows - 1) * s->sh + (s->kh - 1) * s->dh + 1; }
+
+/* Pixels at the border are slow, one at a time. Where they are many, units of `rows` output rows copy their input with its
+ * padding first, unless the copy would leave the nearer caches. */
+static bool wants_copy(const window *s, int64_t rows) {
+    const tap_range interior = interior_of(s);
+    const int64_t bytes = NNS_FLOAT_BYTES(copy_height(s, nns_min_int(rows, s->oh)), copy_width(s), NNS_BLOCK);
+    return (interior.end - interior.begin) * 7 < s->ow * 6 && bytes >= 0 && bytes <= DEPTHWISE_COPY_BYTES;
+}
 
 static const char *depthwise_check(const nns_args *args, nns_work *work, int64_t group) {
     const int64_t *p = args->p;
@@ -109,12 +114,7 @@ static const char *depthwise_check(const nns_args *args, nns_work *work, int64_t
         return "the depthwise convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the depthwise convolution's output is too small";
     work->units = s.n * blocks * nns_ceil_div(s.oh, p[DEPTHWISE_ROWS]);
-    work->scratch = 0;
-    if (wants_copy(&s)) {
-        const int64_t rows = copy_height(&s, nns_min_int(s.oh, p[DEPTHWISE_ROWS]));
-        work->scratch = NNS_FLOAT_BYTES(rows, copy_width(&s), NNS_BLOCK);
-        if (work->scratch < 0) return "the depthwise convolution's copy of the input is too large";
-    }
+    work->scratch = wants_copy(&s, p[DEPTHWISE_ROWS]) ? DEPTHWISE_COPY_BYTES : 0;
     return NULL;
 }
 
@@ -137,7 +137,7 @@ static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit
     const int64_t *p = args->p;
     const window s = window_read(p);
     const int64_t blocks = blocks_of(s.c), chunks = nns_ceil_div(s.oh, p[DEPTHWISE_ROWS]);
-    const bool copy = wants_copy(&s);
+    const bool copy = wants_copy(&s, p[DEPTHWISE_ROWS]);
     const tap_range interior = copy ? (tap_range){0, s.ow} : interior_of(&s);
     const float *bias = args->in[DEPTHWISE_BIAS], *residual = args->in[DEPTHWISE_RESIDUAL];
     depthwise_row row = {.begin = interior.begin, .end = interior.end};

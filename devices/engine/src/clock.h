@@ -36,14 +36,14 @@ static inline void nns_futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* A word that one thread changes and one other waits for. Its lowest bit says that the other one sleeps; the sender's values
- * are even. What the sender wrote before a send is seen by the receiver after the await. */
+/* A word that one thread changes and one other waits for. Its lowest bit says that the other one sleeps; the sender's
+ * values are even. What the sender wrote before a send is seen by the receiver after the await. */
 typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t word;
 } nns_signal;
 
-/* One exchange both publishes the value and learns whether the receiver sleeps, so no wake-up is lost and none is paid for
- * in vain. */
+/* One exchange both publishes the value and learns whether the receiver sleeps, so no wake-up is lost and none is paid
+ * for in vain. */
 static inline void nns_signal_send(nns_signal *signal, uint32_t value) {
     if (atomic_exchange_explicit(&signal->word, value, memory_order_acq_rel) & 1) nns_futex_wake(&signal->word, 1);
 }
@@ -62,7 +62,8 @@ static inline uint32_t nns_signal_await(nns_signal *signal, uint32_t seen, int64
         }
     } while (nns_now() < end);
     uint32_t expected = seen;
-    if (!atomic_compare_exchange_strong_explicit(&signal->word, &expected, seen | 1, memory_order_acq_rel, memory_order_acquire))
+    if (!atomic_compare_exchange_strong_explicit(&signal->word, &expected, seen | 1, memory_order_acq_rel,
+                                                 memory_order_acquire))
         return expected;
     do {
         nns_futex_wait(&signal->word, seen | 1, 0);

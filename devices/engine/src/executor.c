@@ -1,11 +1,11 @@
-/* Who does what. The calling thread walks the sub-graphs of lane 0 and enqueues those of OpenCL lanes as soon as what they wait
- * for is done (NN-Stretch, algorithm 1). Every other lane has a thread that walks its own sub-graphs and waits by itself, so
- * that handing over costs nothing. Since the list is in topological order and every walker keeps to it, one of the walkers can
- * always go on.
+/* Who does what. The calling thread walks the sub-graphs of lane 0 and enqueues those of OpenCL lanes as soon as what
+ * they wait for is done (NN-Stretch, algorithm 1). Every other lane has a thread that walks its own sub-graphs and
+ * waits by itself, so that handing over costs nothing. Since the list is in topological order and every walker keeps to
+ * it, one of the walkers can always go on.
  *
  * How it is known that a sub-graph is done: its mark holds the number of the run. Marks of OpenCL sub-graphs are set by
- * whoever first sees their event complete. Setting a mark is a release and seeing it an acquire, which makes everything that
- * the sub-graph wrote visible to those that waited for it. */
+ * whoever first sees their event complete. Setting a mark is a release and seeing it an acquire, which makes everything
+ * that the sub-graph wrote visible to those that waited for it. */
 #include "executor.h"
 
 #include <limits.h>
@@ -24,7 +24,7 @@ typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t done; /* number of the run */
     _Atomic uint32_t enqueued;                      /* the same: `event` is valid */
     void *event;
-    _Atomic int64_t seen;                           /* when a traced OpenCL sub-graph was first seen done */
+    _Atomic int64_t seen; /* when a traced OpenCL sub-graph was first seen done */
 } nns_mark;
 
 typedef struct {
@@ -44,7 +44,7 @@ typedef struct nns_executor {
     int32_t n_turns, n_threads;
     int64_t spin_ns;
     bool stop, has_opencl;
-    bool moved;                     /* the calling thread was moved away from `affinity` */
+    bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
 
     /* The run. Written by the calling thread before the lanes' threads get `go`. */
@@ -52,19 +52,20 @@ typedef struct nns_executor {
     nns_trace *trace;
 
     pthread_mutex_t failing;
-    nns_report failure;             /* the first of the run */
+    nns_report failure; /* the first of the run */
     _Atomic bool failed;
 
     /* Counts everything that a walker may wait for. Walkers that sleep do so on this word. */
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t progress;
     _Atomic uint32_t sleepers;
-    _Atomic int32_t walking;        /* threads of lanes that are not through yet */
+    _Atomic int32_t walking; /* threads of lanes that are not through yet */
 } nns_executor;
 
-/* ---- progress and waiting ----------------------------------------------------------------------------------------- */
+/* ---- progress and waiting -------------------------------------------------------------------------------- */
 
-/* Tells all that something changed. The increment and the look at `sleepers` are sequentially consistent, as are a sleeper's
- * increment of `sleepers` and the comparison that the futex makes: either this sees the sleeper or the sleeper sees this. */
+/* Tells all that something changed. The increment and the look at `sleepers` are sequentially consistent, as are a
+ * sleeper's increment of `sleepers` and the comparison that the futex makes: either this sees the sleeper or the
+ * sleeper sees this. */
 static void announce(nns_executor *executor) {
     atomic_fetch_add(&executor->progress, 1);
     if (atomic_load(&executor->sleepers)) nns_futex_wake(&executor->progress, INT_MAX);
@@ -78,7 +79,9 @@ static void fail(nns_executor *executor, const nns_report *report) {
     announce(executor);
 }
 
-static bool has_failed(const nns_executor *executor) { return atomic_load_explicit(&executor->failed, memory_order_relaxed); }
+static bool has_failed(const nns_executor *executor) {
+    return atomic_load_explicit(&executor->failed, memory_order_relaxed);
+}
 
 static void complete(nns_executor *executor, int64_t subgraph) {
     atomic_store_explicit(&executor->marks[subgraph].done, executor->run, memory_order_release);
@@ -122,9 +125,10 @@ static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t 
     atomic_fetch_sub(&executor->sleepers, 1);
 }
 
-/* A walker that found nothing to do: spins a little, or sleeps once it has spun long enough since `*idle_since` (0: it has
- * just begun). `seen` is the progress as it was before the walker looked; `blockers` are what it waits for. */
-static void idle(nns_executor *executor, int64_t *idle_since, uint32_t seen, const int64_t *blockers, int64_t n_blockers) {
+/* A walker that found nothing to do: spins a little, or sleeps once it has spun long enough since `*idle_since` (0: it
+ * has just begun). `seen` is the progress as it was before the walker looked; `blockers` are what it waits for. */
+static void idle(nns_executor *executor, int64_t *idle_since, uint32_t seen, const int64_t *blockers,
+                 int64_t n_blockers) {
     enum { BETWEEN_LOOKS = 16 };
     const int64_t now = nns_now();
     if (!*idle_since) *idle_since = now;
@@ -140,7 +144,7 @@ static void idle(nns_executor *executor, int64_t *idle_since, uint32_t seen, con
         sleep_until_progress(executor, seen, enqueued ? MIXED_SLEEP_NS : 0);
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------------------- */
 
 static void run_step(nns_executor *executor, const nns_lane *lane, int64_t s) {
     nns_program *program = executor->program;
@@ -173,7 +177,8 @@ static void enqueue_subgraph(nns_executor *executor, int64_t index) {
     nns_mark *mark = &executor->marks[index];
     nns_report report = {0};
     int64_t *times = executor->trace ? executor->trace->steps : NULL;
-    if (nns_opencl_enqueue(executor->program, &executor->program->subgraphs[index], &mark->event, executor->step_events, times, &report)) {
+    if (nns_opencl_enqueue(executor->program, &executor->program->subgraphs[index], &mark->event, executor->step_events,
+                           times, &report)) {
         fail(executor, &report);
         return;
     }
@@ -189,7 +194,7 @@ static void trace_wait(nns_executor *executor, int64_t index, int64_t since) {
     wait[0] = since ? since : wait[1];
 }
 
-/* ---- walkers ------------------------------------------------------------------------------------------------------ */
+/* ---- walkers --------------------------------------------------------------------------------------------- */
 
 /* The body of a lane's thread during one run. */
 static void walk_lane(nns_executor *executor, const nns_lane *lane) {
@@ -252,7 +257,8 @@ static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
     return true;
 }
 
-/* Notes the last sub-graphs of OpenCL lanes that are not done: in a queue that keeps order nothing else needs a look. */
+/* Notes the last sub-graphs of OpenCL lanes that are not done: in a queue that keeps order nothing else needs a look.
+ */
 static void await_queues(nns_executor *executor, nns_walk *walk) {
     const nns_program *program = executor->program;
     for (int32_t l = 1; l < program->n_lanes; l++) {
@@ -286,14 +292,15 @@ static void walk_caller(nns_executor *executor) {
     }
 }
 
-/* ---- traces of OpenCL lanes --------------------------------------------------------------------------------------- */
+/* ---- traces of OpenCL lanes ------------------------------------------------------------------------------ */
 
 static void take_smaller(int64_t *smallest, int64_t value) {
     if (value < *smallest) *smallest = value;
 }
 
-/* The least that must be added to the device's clock to get the host's. Both differences can only be too large: by the time
- * between a command's entry into the queue and the host's return from the call, and between its end and when that was seen. */
+/* The least that must be added to the device's clock to get the host's. Both differences can only be too large: by the
+ * time between a command's entry into the queue and the host's return from the call, and between its end and when that
+ * was seen. */
 static bool clock_offset(const nns_executor *executor, const nns_lane *lane, int64_t *offset) {
     const nns_program *program = executor->program;
     *offset = INT64_MAX;
@@ -327,7 +334,7 @@ static void trace_lane(const nns_executor *executor, const nns_lane *lane) {
     }
 }
 
-/* ---- a run -------------------------------------------------------------------------------------------------------- */
+/* ---- a run ----------------------------------------------------------------------------------------------- */
 
 /* After a failure: waits for the queues and gives all unified memory back to the host. */
 static void drain(nns_executor *executor) {
@@ -403,7 +410,7 @@ void nns_executor_leave(nns_program *program) {
     if (executor->moved) nns_thread_restore(&executor->affinity);
 }
 
-/* ---- start and stop ----------------------------------------------------------------------------------------------- */
+/* ---- start and stop -------------------------------------------------------------------------------------- */
 
 /* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
 static bool is_crowded(const nns_program *program) {
@@ -442,7 +449,8 @@ static int32_t start_pool(nns_program *program, int64_t index, nns_report *repor
 /* Every program takes the turns of its pools in the same order, by address, so that no two wait for each other. */
 static void add_turn(nns_executor *executor, nns_pool *pool) {
     int32_t at = executor->n_turns++;
-    for (; at > 0 && (uintptr_t)executor->turns[at - 1] > (uintptr_t)pool; at--) executor->turns[at] = executor->turns[at - 1];
+    for (; at > 0 && (uintptr_t)executor->turns[at - 1] > (uintptr_t)pool; at--)
+        executor->turns[at] = executor->turns[at - 1];
     executor->turns[at] = pool;
 }
 
@@ -453,7 +461,8 @@ static int32_t start_thread(nns_executor *executor, int32_t index, nns_report *r
     const int32_t n_cores = lane->kind == NNS_LANE_HOST ? (int32_t)nns_min_int(lane->n_cores, 1) : lane->n_cores;
     thread->lane = index;
     thread->executor = executor;
-    const int32_t status = nns_thread_start(&thread->thread, "nns-lane", lane->cores, n_cores, lane_thread, thread, report);
+    const int32_t status =
+        nns_thread_start(&thread->thread, "nns-lane", lane->cores, n_cores, lane_thread, thread, report);
     if (status) return status;
     thread->started = true;
     executor->n_threads++;
@@ -464,7 +473,9 @@ static int32_t start_lane(nns_executor *executor, int32_t index, nns_report *rep
     nns_lane *lane = &executor->program->lanes[index];
     if (lane->kind == NNS_LANE_OPENCL) {
         executor->has_opencl = true;
-        return nns_opencl_loaded() ? NNS_OK : nns_fail(report, NNS_EINVALID, "OpenCL lane %d: nns_opencl_load comes first", (int)index);
+        return nns_opencl_loaded()
+                   ? NNS_OK
+                   : nns_fail(report, NNS_EINVALID, "OpenCL lane %d: nns_opencl_load comes first", (int)index);
     }
     if (lane->kind == NNS_LANE_HOST) {
         const int32_t status = start_pool(executor->program, index, report);
@@ -501,7 +512,8 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     executor->threads = zeroed((size_t)program->n_lanes, sizeof *executor->threads);
     executor->step_events = zeroed((size_t)program->n_steps, sizeof *executor->step_events);
     if (!executor->marks || !executor->threads || !executor->step_events)
-        return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld sub-graphs", (long long)program->n_subgraphs);
+        return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld sub-graphs",
+                        (long long)program->n_subgraphs);
     for (int32_t i = 0; i < program->n_lanes; i++) {
         const int32_t status = start_lane(executor, i, report);
         if (status) return status;

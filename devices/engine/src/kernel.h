@@ -5,8 +5,8 @@
  *     static const nns_kernel rows[] = {{"pool/max", check_max, run_max}, …};
  *     const nns_kernel_family nns_family_pool = NNS_FAMILY(rows);
  *
- * and one line in src/registry.c. A kernel reads and writes only what its `check` has compared with the operands' sizes;
- * `run` trusts that. Parameters are int64; floats travel as the bits of a float32.
+ * and one line in src/registry.c. A kernel reads and writes only what its `check` has compared with the operands'
+ * sizes; `run` trusts that. Parameters are int64; floats travel as the bits of a float32.
  */
 #ifndef NNS_KERNEL_H
 #define NNS_KERNEL_H
@@ -32,7 +32,7 @@ typedef struct {
 
 #define NNS_FAMILY(rows) {(rows), NNS_ARRAY_LENGTH(rows)}
 
-/* ---- vectors ------------------------------------------------------------------------------------------------------ */
+/* ---- vectors --------------------------------------------------------------------------------------------- */
 
 typedef float nns_vec __attribute__((vector_size(NNS_BLOCK * 4)));
 typedef int32_t nns_ivec __attribute__((vector_size(NNS_BLOCK * 4)));
@@ -67,8 +67,8 @@ NNS_INLINE nns_vec nns_select(nns_ivec mask, nns_vec yes, nns_vec no) {
     return (nns_vec)((mask & (nns_ivec)yes) | (~mask & (nns_ivec)no));
 }
 
-/* Largest and smallest per lane. Where a lane of either is NaN, the answer is the second's: write the bound first and the
- * value second to keep NaN. */
+/* Largest and smallest per lane. Where a lane of either is NaN, the answer is the second's: write the bound first and
+ * the value second to keep NaN. */
 NNS_INLINE nns_vec nns_max(nns_vec a, nns_vec b) { return nns_select(a > b, a, b); }
 NNS_INLINE nns_vec nns_min(nns_vec a, nns_vec b) { return nns_select(a < b, a, b); }
 
@@ -87,8 +87,8 @@ NNS_INLINE float nns_max_lanes(nns_vec v) {
 /* e^x with a relative error below 2e-7 where the result is a normal float. Smaller results become the smallest normal
  * float and larger ones about the largest, so that the answer is finite and positive for every x but NaN, which stays.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r² q(r), where q was fitted to the relative error of the whole. 2^n is
- * multiplied in two halves because n may be 128, one more than a float's largest exponent. */
+ * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r² q(r), where q was fitted to the relative error of the whole.
+ * 2^n is multiplied in two halves because n may be 128, one more than a float's largest exponent. */
 NNS_INLINE nns_vec nns_exp(nns_vec x) {
     x = nns_max(nns_broadcast(-87.33654f), nns_min(nns_broadcast(88.72283f), x));
     const nns_vec shift = nns_broadcast(12582912.0f); /* 1.5 · 2^23: adding it rounds to an integer in the low bits */
@@ -122,7 +122,7 @@ NNS_INLINE nns_vec nns_tanh(nns_vec x) {
     return nns_select(z < 0.390625f, near, far);
 }
 
-/* ---- activations -------------------------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------------------- */
 
 /* The numbering of nnstretch/graph/activation.py. */
 enum {
@@ -183,7 +183,7 @@ NNS_INLINE void nns_activate_all(float *x, int64_t n, nns_activation activation)
     }
 }
 
-/* ---- sizes -------------------------------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------------------- */
 
 NNS_INLINE int64_t nns_min_int(int64_t a, int64_t b) { return a < b ? a : b; }
 NNS_INLINE int64_t nns_max_int(int64_t a, int64_t b) { return a > b ? a : b; }

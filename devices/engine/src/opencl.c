@@ -19,15 +19,17 @@ enum {
 };
 
 static struct {
-    cl_int (*EnqueueNDRangeKernel)(handle queue, handle kernel, cl_uint dimensions, const size_t *offset, const size_t *global,
-                                   const size_t *local, cl_uint n_waits, const handle *waits, handle *event);
+    cl_int (*EnqueueNDRangeKernel)(handle queue, handle kernel, cl_uint dimensions, const size_t *offset,
+                                   const size_t *global, const size_t *local, cl_uint n_waits, const handle *waits,
+                                   handle *event);
     void *(*EnqueueMapBuffer)(handle queue, handle buffer, cl_bool blocking, cl_ulong flags, size_t offset, size_t size,
                               cl_uint n_waits, const handle *waits, handle *event, cl_int *error);
-    cl_int (*EnqueueUnmapMemObject)(handle queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits, handle *event);
+    cl_int (*EnqueueUnmapMemObject)(handle queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits,
+                                    handle *event);
     cl_int (*EnqueueReadBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size, void *to,
                                 cl_uint n_waits, const handle *waits, handle *event);
-    cl_int (*EnqueueWriteBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size, const void *from,
-                                 cl_uint n_waits, const handle *waits, handle *event);
+    cl_int (*EnqueueWriteBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size,
+                                 const void *from, cl_uint n_waits, const handle *waits, handle *event);
     cl_int (*Flush)(handle queue);
     cl_int (*Finish)(handle queue);
     cl_int (*GetEventInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
@@ -87,7 +89,8 @@ static int32_t checked(cl_int code, const char *function, nns_report *report) {
 
 int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report) {
     cl_int code = 0;
-    void *host = cl.EnqueueMapBuffer(queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL, event, &code);
+    void *host =
+        cl.EnqueueMapBuffer(queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL, event, &code);
     if (code) return checked(code, "clEnqueueMapBuffer", report);
     area->mapped = true;
     if (host == area->host) return NNS_OK;
@@ -97,7 +100,8 @@ int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns
 
 int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report) {
     area->mapped = false;
-    return checked(cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL), "clEnqueueUnmapMemObject", report);
+    return checked(cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL), "clEnqueueUnmapMemObject",
+                   report);
 }
 
 /* Makes acquired memory visible to the device, and takes touched memory from the host. */
@@ -108,7 +112,8 @@ static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph
     for (int64_t i = 0; i < subgraph->n_acquires && !status; i++) {
         const nns_area *area = &program->areas[subgraph->acquires[i]];
         if (area->unified || !area->bytes) continue;
-        const cl_int code = cl.EnqueueWriteBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
+        const cl_int code =
+            cl.EnqueueWriteBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
         status = checked(code, "clEnqueueWriteBuffer", report);
     }
     return status;
@@ -121,13 +126,15 @@ static void replace(void **last, void *event) {
 }
 
 /* Gives memory back to the host. Each command asks for an event since any may be the last. */
-static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *queue, void **last, nns_report *report) {
+static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *queue, void **last,
+                             nns_report *report) {
     int32_t status = NNS_OK;
     for (int64_t i = 0; i < subgraph->n_releases && !status; i++) {
         const nns_area *area = &program->areas[subgraph->releases[i]];
         if (area->unified || !area->bytes) continue;
         void *event = NULL;
-        const cl_int code = cl.EnqueueReadBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
+        const cl_int code =
+            cl.EnqueueReadBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
         status = checked(code, "clEnqueueReadBuffer", report);
         if (!status) replace(last, event);
     }
@@ -141,8 +148,8 @@ static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph,
 
 static int32_t launch(const nns_launch *launch, void *queue, void **event, nns_report *report) {
     const bool chosen = launch->local[0] || launch->local[1] || launch->local[2];
-    const cl_int code = cl.EnqueueNDRangeKernel(queue, launch->kernel, (cl_uint)launch->dimensions, NULL, launch->global,
-                                                chosen ? launch->local : NULL, 0, NULL, event);
+    const cl_int code = cl.EnqueueNDRangeKernel(queue, launch->kernel, (cl_uint)launch->dimensions, NULL,
+                                                launch->global, chosen ? launch->local : NULL, 0, NULL, event);
     return checked(code, "clEnqueueNDRangeKernel", report);
 }
 
@@ -154,8 +161,8 @@ static bool hands_back(const nns_program *program, const nns_subgraph *subgraph)
     return false;
 }
 
-int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events, int64_t *times,
-                           nns_report *report) {
+int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events,
+                           int64_t *times, nns_report *report) {
     void *queue = program->lanes[subgraph->lane].queue;
     const bool more = hands_back(program, subgraph);
     int32_t status = before_kernels(program, subgraph, queue, report);

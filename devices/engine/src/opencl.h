@@ -10,15 +10,16 @@
 
 bool nns_opencl_loaded(void);
 
-/* Maps a unified region for the host, or gives it to the device. Without `wait` the command is only enqueued. `event` may
- * be NULL. */
+/* Maps a unified region for the host, or gives it to the device. Without `wait` the command is only enqueued. `event`
+ * may be NULL. */
 int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report);
 int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report);
 
-/* Enqueues a sub-graph without blocking and flushes. `*last` gets the event of the last command. With `times` (2 per step of
- * the program) every launch gets an event in `step_events`, and the host's times before and after it was enqueued. */
-int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events, int64_t *times,
-                           nns_report *report);
+/* Enqueues a sub-graph without blocking and flushes. `*last` gets the event of the last command. With `times` (2 per
+ * step of the program) every launch gets an event in `step_events`, and the host's times before and after it was
+ * enqueued. */
+int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events,
+                           int64_t *times, nns_report *report);
 
 /* Whether an event's command is over: 1 or 0, or -1 with a report if it failed. */
 int32_t nns_opencl_poll(void *event, nns_report *report);

@@ -1,5 +1,5 @@
-/* Nothing in an image is trusted: every count is compared with the words that are left before memory is taken for it, and
- * every number with the range that later code relies on. */
+/* Nothing in an image is trusted: every count is compared with the words that are left before memory is taken for it,
+ * and every number with the range that later code relies on. */
 #include "parse.h"
 
 #include <stdlib.h>
@@ -25,7 +25,8 @@ static int32_t take(reader *r, int64_t *value, const char *what, int64_t low, in
     if (r->at == r->end) return INVALID(r, "the program ends before %s", what);
     *value = *r->at++;
     if (*value < low || *value > high)
-        return INVALID(r, "%s is %lld; it must be in %lld..%lld", what, (long long)*value, (long long)low, (long long)high);
+        return INVALID(r, "%s is %lld; it must be in %lld..%lld", what, (long long)*value, (long long)low,
+                       (long long)high);
     return NNS_OK;
 }
 
@@ -37,7 +38,8 @@ static int32_t take_count(reader *r, int64_t *count, const char *what, int64_t h
 }
 
 /* A count and so many numbers within [low, high], which stay in the image. */
-static int32_t take_list(reader *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low, int64_t high) {
+static int32_t take_list(reader *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low,
+                         int64_t high) {
     TRY(take_count(r, count, what, most));
     *list = r->at;
     r->at += *count;
@@ -60,7 +62,8 @@ static int32_t parse_header(reader *r) {
     magic = *r->at++;
     abi = *r->at++;
     if (magic != NNS_MAGIC) return INVALID(r, "this is not a program: its first word is %lld", (long long)magic);
-    if (abi != NNS_ABI) return INVALID(r, "the program is for engine interface %lld, this is %d", (long long)abi, NNS_ABI);
+    if (abi != NNS_ABI)
+        return INVALID(r, "the program is for engine interface %lld, this is %d", (long long)abi, NNS_ABI);
     const int64_t words = r->end - r->at;
     TRY(take(r, &program->n_lanes, "the number of lanes", 1, NNS_MAX_LANES));
     TRY(take(r, &program->n_regions, "the number of regions", 0, words));
@@ -80,7 +83,8 @@ static int32_t parse_lanes(reader *r) {
         int64_t kind = 0, n_cores = 0;
         const int64_t *cores = NULL;
         TRY(take(r, &kind, "the kind of a lane", NNS_LANE_HOST, NNS_LANE_CALL));
-        if (i == 0 && kind != NNS_LANE_HOST) return INVALID(r, "lane 0 is of kind %lld; it must be a host lane", (long long)kind);
+        if (i == 0 && kind != NNS_LANE_HOST)
+            return INVALID(r, "lane 0 is of kind %lld; it must be a host lane", (long long)kind);
         TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a lane", 0, NNS_MAX_CORES - 1));
         lane->kind = (int32_t)kind;
         TRY(make(r, &lane->cores, n_cores, sizeof(int32_t)));
@@ -98,7 +102,8 @@ static int32_t bind_shared(reader *r, nns_area *area, const nns_region *bound, i
     const nns_program *program = r->program;
     if (!bound->mem) return INVALID(r, "shared region %lld has no OpenCL memory", (long long)i);
     if (bound->lane < 0 || bound->lane >= program->n_lanes || program->lanes[bound->lane].kind != NNS_LANE_OPENCL)
-        return INVALID(r, "shared region %lld is bound to lane %d, which is no OpenCL lane", (long long)i, (int)bound->lane);
+        return INVALID(r, "shared region %lld is bound to lane %d, which is no OpenCL lane", (long long)i,
+                       (int)bound->lane);
     area->mem = bound->mem;
     area->unified = bound->unified != 0;
     area->lane = bound->lane;
@@ -110,7 +115,8 @@ static int32_t bind_region(reader *r, nns_area *area, int64_t i) {
     if (caller) {
         const int64_t count = area->kind == NNS_REGION_INPUT ? r->program->n_inputs : r->program->n_outputs;
         if (area->index < 0 || area->index >= count)
-            return INVALID(r, "region %lld is input or output %lld of %lld", (long long)i, (long long)area->index, (long long)count);
+            return INVALID(r, "region %lld is input or output %lld of %lld", (long long)i, (long long)area->index,
+                           (long long)count);
         return NNS_OK;
     }
     if (!r->bindings->regions) return INVALID(r, "region %lld has no memory bound to it", (long long)i);
@@ -144,7 +150,9 @@ static int32_t parse_buffers(reader *r) {
         const int64_t size = program->areas[buffer->region].bytes;
         TRY(take(r, &buffer->offset, "the offset of a buffer", 0, size));
         TRY(take(r, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
-        if (buffer->offset % 4) return INVALID(r, "buffer %lld starts at byte %lld, which 4 does not divide", (long long)i, (long long)buffer->offset);
+        if (buffer->offset % 4)
+            return INVALID(r, "buffer %lld starts at byte %lld, which 4 does not divide", (long long)i,
+                           (long long)buffer->offset);
     }
     return NNS_OK;
 }
@@ -156,7 +164,11 @@ static char *resolve(nns_program *program, int64_t step, int32_t slot, int64_t i
     if (area->kind == NNS_REGION_FIXED || area->kind == NNS_REGION_SHARED)
         return area->host ? area->host + buffer->offset : NULL;
     program->patches[program->n_patches++] = (nns_patch){
-        .step = step, .index = area->index, .offset = buffer->offset, .slot = slot, .written = written,
+        .step = step,
+        .index = area->index,
+        .offset = buffer->offset,
+        .slot = slot,
+        .written = written,
         .output = area->kind == NNS_REGION_OUTPUT,
     };
     return NULL;
@@ -189,7 +201,9 @@ static int32_t parse_operands(reader *r, nns_step *step, int64_t i) {
 
 static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
     step->kernel = nns_kernel_at(step->id);
-    if (!step->kernel) return INVALID(r, "step %lld asks for kernel %lld; the engine has none of that number", (long long)i, (long long)step->id);
+    if (!step->kernel)
+        return INVALID(r, "step %lld asks for kernel %lld; the engine has none of that number", (long long)i,
+                       (long long)step->id);
     const char *objection = step->kernel->check(&step->args, &step->work);
     if (objection) return INVALID(r, "step %lld, kernel %s: %s", (long long)i, step->kernel->name, objection);
     if (step->work.units < 0 || step->work.scratch < 0)
@@ -199,9 +213,11 @@ static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
 
 static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
     const nns_bindings *bindings = r->bindings;
-    if (step->args.n_in || step->args.n_out) return INVALID(r, "step %lld is an OpenCL launch and may not list buffers", (long long)i);
+    if (step->args.n_in || step->args.n_out)
+        return INVALID(r, "step %lld is an OpenCL launch and may not list buffers", (long long)i);
     if (step->id < 0 || step->id >= bindings->n_launches || !bindings->launches)
-        return INVALID(r, "step %lld asks for launch %lld of %lld", (long long)i, (long long)step->id, (long long)bindings->n_launches);
+        return INVALID(r, "step %lld asks for launch %lld of %lld", (long long)i, (long long)step->id,
+                       (long long)bindings->n_launches);
     step->launch = bindings->launches[step->id];
     const nns_launch *launch = &step->launch;
     if (!launch->kernel || launch->dimensions < 1 || launch->dimensions > 3)
@@ -227,7 +243,8 @@ static int32_t parse_steps(reader *r) {
         TRY(parse_operands(r, step, i));
         if (kind == NNS_STEP_KERNEL) TRY(check_kernel(r, step, i));
         if (kind == NNS_STEP_OPENCL) TRY(check_launch(r, step, i));
-        if (kind == NNS_STEP_CALL && !r->bindings->call) return INVALID(r, "step %lld is a call and there is nothing to call", (long long)i);
+        if (kind == NNS_STEP_CALL && !r->bindings->call)
+            return INVALID(r, "step %lld is a call and there is nothing to call", (long long)i);
     }
     return NNS_OK;
 }
@@ -241,7 +258,8 @@ static bool legal(int32_t lane, int32_t step) {
 static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
     for (int64_t k = 0; k < subgraph->n_waits; k++)
         if (r->program->subgraphs[subgraph->waits[k]].lane == subgraph->lane)
-            return INVALID(r, "sub-graph %lld waits for sub-graph %lld of its own lane", (long long)i, (long long)subgraph->waits[k]);
+            return INVALID(r, "sub-graph %lld waits for sub-graph %lld of its own lane", (long long)i,
+                           (long long)subgraph->waits[k]);
     return NNS_OK;
 }
 
@@ -250,7 +268,8 @@ static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t 
     for (int64_t k = 0; k < count; k++) {
         const nns_area *area = &r->program->areas[regions[k]];
         if (area->kind != NNS_REGION_SHARED || area->lane != subgraph->lane)
-            return INVALID(r, "sub-graph %lld transfers region %lld, which its lane does not share", (long long)i, (long long)regions[k]);
+            return INVALID(r, "sub-graph %lld transfers region %lld, which its lane does not share", (long long)i,
+                           (long long)regions[k]);
         bool known = !area->unified || !area->bytes;
         for (int64_t t = 0; t < subgraph->n_touched && !known; t++) known = subgraph->touched[t] == regions[k];
         if (!known) subgraph->touched[subgraph->n_touched++] = regions[k];
@@ -268,14 +287,18 @@ static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int6
     subgraph->first = first;
     subgraph->end = first + count;
     const int32_t kind = program->lanes[lane].kind;
-    if (kind == NNS_LANE_OPENCL && !count) return INVALID(r, "sub-graph %lld is on an OpenCL lane and has no step", (long long)i);
+    if (kind == NNS_LANE_OPENCL && !count)
+        return INVALID(r, "sub-graph %lld is on an OpenCL lane and has no step", (long long)i);
     for (int64_t s = subgraph->first; s < subgraph->end; s++)
         if (!legal(kind, program->steps[s].kind))
-            return INVALID(r, "step %lld is of kind %d, which lane %lld cannot run", (long long)s, (int)program->steps[s].kind, (long long)lane);
+            return INVALID(r, "step %lld is of kind %d, which lane %lld cannot run", (long long)s,
+                           (int)program->steps[s].kind, (long long)lane);
     TRY(take_list(r, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph", 0, i - 1));
     TRY(check_waits(r, subgraph, i));
-    TRY(take_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0, program->n_regions - 1));
-    TRY(take_list(r, &subgraph->releases, &subgraph->n_releases, program->n_regions, "the releases of a sub-graph", 0, program->n_regions - 1));
+    TRY(take_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0,
+                  program->n_regions - 1));
+    TRY(take_list(r, &subgraph->releases, &subgraph->n_releases, program->n_regions, "the releases of a sub-graph", 0,
+                  program->n_regions - 1));
     TRY(make(r, &subgraph->touched, subgraph->n_acquires + subgraph->n_releases, sizeof(int64_t)));
     TRY(check_transfers(r, subgraph, subgraph->acquires, subgraph->n_acquires, i));
     return check_transfers(r, subgraph, subgraph->releases, subgraph->n_releases, i);

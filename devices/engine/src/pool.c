@@ -13,7 +13,7 @@ enum { IDLE_SPIN_NS = 30000, CROWDED_SPIN_NS = 1000 };
 /* A worker and its two signals; each counts the jobs of this worker in steps of 2. */
 typedef struct {
     nns_signal go, done;
-    uint32_t sent;        /* the pool's user only: last value of `go` */
+    uint32_t sent; /* the pool's user only: last value of `go` */
     int32_t index;
     pthread_t thread;
     nns_pool *pool;
@@ -29,10 +29,10 @@ struct nns_pool {
 
     _Atomic int64_t spin_ns;
     bool crowded;
-    int32_t n_threads;    /* the caller and n - 1 workers */
-    int32_t n_workers;    /* started */
+    int32_t n_threads; /* the caller and n - 1 workers */
+    int32_t n_workers; /* started */
     nns_worker *workers;
-    void **scratch;       /* one per thread */
+    void **scratch; /* one per thread */
     int64_t scratch_bytes;
     pthread_mutex_t turn;
 
@@ -114,7 +114,8 @@ static void **make_scratch(int32_t n_threads, int64_t bytes) {
 }
 
 int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
-    if (bytes > INT64_MAX / 2) return nns_fail(report, NNS_EMEMORY, "a kernel wants %lld bytes of scratch", (long long)bytes);
+    if (bytes > INT64_MAX / 2)
+        return nns_fail(report, NNS_EMEMORY, "a kernel wants %lld bytes of scratch", (long long)bytes);
     bytes = nns_max_int(nns_ceil_div(bytes, NNS_CACHE_LINE), 1) * NNS_CACHE_LINE;
     pthread_mutex_lock(&pool->turn);
     void **larger = bytes > pool->scratch_bytes ? make_scratch(pool->n_threads, bytes) : NULL;
@@ -126,7 +127,8 @@ int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
     }
     pthread_mutex_unlock(&pool->turn);
     if (enough) return NNS_OK;
-    return nns_fail(report, NNS_EMEMORY, "no memory for %d times %lld bytes of scratch", (int)pool->n_threads, (long long)bytes);
+    return nns_fail(report, NNS_EMEMORY, "no memory for %d times %lld bytes of scratch", (int)pool->n_threads,
+                    (long long)bytes);
 }
 
 /* Whether two threads share a core, so that one must not spin while the other works. */
@@ -156,7 +158,8 @@ static int32_t start_workers(nns_pool *pool, nns_report *report) {
         nns_worker *worker = &pool->workers[i];
         worker->index = i + 1;
         worker->pool = pool;
-        const int32_t status = nns_thread_start(&worker->thread, "nns-worker", &pool->cores[i + 1], 1, work, worker, report);
+        const int32_t status =
+            nns_thread_start(&worker->thread, "nns-worker", &pool->cores[i + 1], 1, work, worker, report);
         if (status) return status;
         pool->n_workers++;
     }

@@ -23,9 +23,11 @@ static void free_program(nns_program *program) {
     free(program);
 }
 
-static int32_t fill(nns_program *program, const int64_t *image, int64_t words, const nns_bindings *bindings, nns_report *report) {
+static int32_t fill(nns_program *program, const int64_t *image, int64_t words, const nns_bindings *bindings,
+                    nns_report *report) {
     program->image = malloc((size_t)words * sizeof *image);
-    if (!program->image) return nns_fail(report, NNS_EMEMORY, "no memory for a program of %lld words", (long long)words);
+    if (!program->image)
+        return nns_fail(report, NNS_EMEMORY, "no memory for a program of %lld words", (long long)words);
     memcpy(program->image, image, (size_t)words * sizeof *image);
     const int32_t status = nns_parse(program, words, bindings, report);
     return status ? status : nns_executor_start(program, report);
@@ -64,9 +66,11 @@ static int32_t bind(nns_program *program, const void *const *inputs, void *const
     for (int64_t i = 0; i < program->n_patches; i++) {
         const nns_patch *patch = &program->patches[i];
         nns_args *args = &program->steps[patch->step].args;
-        const char *base = patch->output ? (outputs ? outputs[patch->index] : NULL) : (inputs ? inputs[patch->index] : NULL);
+        const char *base =
+            patch->output ? (outputs ? outputs[patch->index] : NULL) : (inputs ? inputs[patch->index] : NULL);
         if (!base)
-            return nns_fail(report, NNS_EINVALID, "%s %lld of the run is missing", patch->output ? "output" : "input", (long long)patch->index);
+            return nns_fail(report, NNS_EINVALID, "%s %lld of the run is missing", patch->output ? "output" : "input",
+                            (long long)patch->index);
         if (patch->written)
             args->out[patch->slot] = (char *)base + patch->offset;
         else
@@ -101,8 +105,8 @@ int32_t nns_program_run(nns_program *program, const void *const *inputs, void *c
     return nns_answer(&report, error, error_size);
 }
 
-int32_t nns_program_time(nns_program *program, const void *const *inputs, void *const *outputs, int64_t warmup, int64_t runs,
-                         int64_t budget_ns, int64_t *ns, int64_t *done, char *error, int64_t error_size) {
+int32_t nns_program_time(nns_program *program, const void *const *inputs, void *const *outputs, int64_t warmup,
+                         int64_t runs, int64_t budget_ns, int64_t *ns, int64_t *done, char *error, int64_t error_size) {
     enum { FEWEST = 3 };
     nns_report report = {0};
     *done = 0;

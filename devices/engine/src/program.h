@@ -14,9 +14,9 @@ typedef struct {
     int32_t kind;
     int32_t n_cores;
     int32_t *cores;
-    nns_pool *pool;       /* host lanes */
-    void *queue;          /* OpenCL lanes */
-    int64_t *subgraphs;   /* those of this lane, in order */
+    nns_pool *pool;     /* host lanes */
+    void *queue;        /* OpenCL lanes */
+    int64_t *subgraphs; /* those of this lane, in order */
     int64_t n_subgraphs;
 } nns_lane;
 
@@ -24,10 +24,10 @@ typedef struct {
     int32_t kind;
     int32_t unified;
     int32_t lane;
-    bool mapped;          /* unified SHARED regions: the host owns the memory */
+    bool mapped; /* unified SHARED regions: the host owns the memory */
     int64_t index;
     int64_t bytes;
-    char *host;           /* FIXED and SHARED */
+    char *host; /* FIXED and SHARED */
     void *mem;
 } nns_area;
 
@@ -43,27 +43,27 @@ typedef struct {
     const nns_kernel *kernel;
     nns_work work;
     nns_args args;
-    nns_launch launch;    /* OpenCL steps */
+    nns_launch launch; /* OpenCL steps */
 } nns_step;
 
 typedef struct {
     int32_t lane;
-    int64_t first, end;   /* steps */
+    int64_t first, end; /* steps */
     int64_t n_waits, n_acquires, n_releases, n_touched;
     const int64_t *waits, *acquires, *releases;
-    int64_t *touched;     /* unified regions acquired or released, each once, none empty */
+    int64_t *touched; /* unified regions acquired or released, each once, none empty */
 } nns_subgraph;
 
 /* Where a pointer of a run goes: operand `slot` of a step lies at `offset` in input or output `index`. */
 typedef struct {
     int64_t step, index, offset;
     int32_t slot;
-    bool written;         /* the operand is written, not read */
-    bool output;          /* the region is an output, not an input */
+    bool written; /* the operand is written, not read */
+    bool output;  /* the region is an output, not an input */
 } nns_patch;
 
 struct nns_program {
-    int64_t *image;       /* a copy; cores, waits and parameters point into it */
+    int64_t *image; /* a copy; cores, waits and parameters point into it */
     int64_t n_lanes, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs;
     nns_lane *lanes;
     nns_area *areas;

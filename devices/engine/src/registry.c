@@ -2,29 +2,29 @@
 
 #include <string.h>
 
-/* One line per family here and in the table below. A kernel's number is its place in the table: it may differ between
- * engines, so files name kernels and never number them. */
-#define FAMILY(name) extern const nns_kernel_family nns_family_##name __attribute__((weak));
-FAMILY(conv_direct)
-FAMILY(conv_planar)
-FAMILY(depthwise)
-FAMILY(dense)
-FAMILY(pool)
-FAMILY(eltwise)
-FAMILY(concat)
-FAMILY(softmax)
-FAMILY(resize)
-FAMILY(reorder)
+/* One line per family. A kernel's number is its place in the table: it may differ between engines, so files name
+ * kernels and never number them. */
+#define FAMILIES(X) \
+    X(conv_direct)  \
+    X(conv_planar)  \
+    X(depthwise)    \
+    X(dense)        \
+    X(pool)         \
+    X(eltwise)      \
+    X(concat)       \
+    X(softmax)      \
+    X(resize)       \
+    X(reorder)
 
-static const nns_kernel_family *const families[] = {
-    &nns_family_conv_direct, &nns_family_conv_planar, &nns_family_depthwise, &nns_family_dense,  &nns_family_pool,    &nns_family_eltwise,
-    &nns_family_concat,      &nns_family_softmax,   &nns_family_resize, &nns_family_reorder,
-};
+#define DECLARE(name) extern const nns_kernel_family nns_family_##name;
+FAMILIES(DECLARE)
+
+#define POINT_TO(name) &nns_family_##name,
+static const nns_kernel_family *const families[] = {FAMILIES(POINT_TO)};
 
 const nns_kernel *nns_kernel_at(int64_t id) {
     if (id < 0) return NULL;
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(families); i++) {
-        if (!families[i]) continue;
         if (id < families[i]->count) return &families[i]->kernels[id];
         id -= families[i]->count;
     }

@@ -6,13 +6,13 @@
 
 static int32_t fail_start(const int32_t *cores, int32_t n_cores, int error, nns_report *report) {
     if (n_cores && error == EINVAL)
-        return nns_fail(report, NNS_ETHREAD, "a thread cannot be pinned to core %d%s; this process may not use it", (int)cores[0],
-                        n_cores > 1 ? " and others" : "");
+        return nns_fail(report, NNS_ETHREAD, "a thread cannot be pinned to core %d%s; this process may not use it",
+                        (int)cores[0], n_cores > 1 ? " and others" : "");
     return nns_fail(report, NNS_ETHREAD, "a thread cannot be started: %s", strerror(error));
 }
 
-int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores, void *(*body)(void *),
-                         void *argument, nns_report *report) {
+int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores,
+                         void *(*body)(void *), void *argument, nns_report *report) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     int error = 0;

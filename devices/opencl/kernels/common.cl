@@ -4,7 +4,7 @@
  * integer parameters. Float parameters travel as the bits of a float32.
  *
  * NNS_BLOCK is the block b of the blocked layout NCHW[b]c: a tensor is stored as N, ceil(C/b), H, W, b. Lanes that pad C
- * hold finite values of any kind.
+ * hold finite values of any kind. NNS_CPU is 1 on devices that live on the CPU, else 0.
  */
 #define NNS_JOIN_(a, b) a##b
 #define NNS_JOIN(a, b) NNS_JOIN_(a, b)
@@ -13,6 +13,16 @@
 typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define LOAD(pointer) NNS_JOIN(vload, NNS_BLOCK)(0, pointer)
 #define STORE(value, pointer) NNS_JOIN(vstore, NNS_BLOCK)(value, 0, pointer)
+
+/* Fetches a cache line that will be read later. CPU cores, unlike GPUs, wait for a long stream of weights from memory. */
+#if NNS_CPU && defined(__has_builtin)
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(pointer) __builtin_prefetch(pointer)
+#endif
+#endif
+#ifndef PREFETCH
+#define PREFETCH(pointer)
+#endif
 
 #define UNROLL _Pragma("unroll")
 

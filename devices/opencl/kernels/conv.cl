@@ -13,6 +13,7 @@
 #include "tile.cl"
 
 #define TAP (B * VECTORS * B)
+#define AHEAD 2048 /* floats of weights */
 
 /* Multiplies one row segment with all taps of one kernel row, for input lanes [first, last). The tile's addresses are
  * constants away from two pointers: anything else costs the inner loop its registers. */
@@ -22,8 +23,10 @@
         const global float *tap = taps + kx * TAP + first * VECTORS * B;                            \
         for (int lane = first; lane < last; lane++, from++, tap += VECTORS * B) {                   \
             floatb w[VECTORS];                                                                      \
-            UNROLL for (int v = 0; v < VECTORS; v++)                                                \
+            UNROLL for (int v = 0; v < VECTORS; v++) {                                              \
                 w[v] = LOAD(tap + v * B);                                                           \
+                PREFETCH(tap + AHEAD + v * B);                                                      \
+            }                                                                                       \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
                     sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W * B]), sum[p][v]);             \

@@ -7,6 +7,8 @@
  */
 #include "common.cl"
 
+#define AHEAD 2048 /* floats of weights */
+
 kernel void dense(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
                   const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
                   int residual_offset, global float *y_buffer, int y_offset,
@@ -29,6 +31,7 @@ kernel void dense(const global float *x_buffer, int x_offset, const global float
     for (; k + PARTS <= inputs; k += PARTS) {
         UNROLL for (int i = 0; i < PARTS; i++) {
             const floatb w = LOAD(weight + (k + i) * B);
+            PREFETCH(weight + AHEAD + (k + i) * B);
             UNROLL for (int r = 0; r < ROWS; r++)
                 sum[r][i] = fma(w, (floatb)(x[r][k + i]), sum[r][i]);
         }

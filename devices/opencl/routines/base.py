@@ -135,6 +135,6 @@ class OpenCLRoutine(Routine):
     ) -> KernelCall:
         """A call that writes output 0."""
         local_size = (1,) * len(global_size) if self.traits.on_cpu else None
-        macros = (("NNS_BLOCK", self.traits.block), *defines)
+        macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
         launch = Launch(self.source, macros, global_size, local_size)
         return KernelCall(kernel, tuple(reads), (OUTPUT,), tuple(int(p) for p in parameters), launch)

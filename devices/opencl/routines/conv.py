@@ -107,18 +107,12 @@ class Direct(_Conv):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        shape = _shape(layer)
-        return tile_space(self.traits.registers, shape.out_width, self.blocks(shape.out_channels))
+        return _tile_space(self.traits.registers, _shape(layer), self.traits.block)
 
     def _groups(self, shape: _Shape, vectors: int) -> tuple[int, list[tuple[int, int]]]:
         """Blocks of input that the hungriest output group reads, and first and last input block of every one."""
         b = self.traits.block
-        ranges = []
-        for begin in range(0, self.blocks(shape.out_channels) * b, vectors * b):
-            end = min(begin + vectors * b, shape.out_channels) - 1
-            first = begin // shape.group_out * shape.group_in
-            last = (end // shape.group_out + 1) * shape.group_in - 1
-            ranges.append((first // b, last // b))
+        ranges = [(first // b, (last - 1) // b) for first, last in _channel_ranges(shape, vectors * b)]
         return max(last - first + 1 for first, last in ranges), ranges
 
     def _weights(self, layer: Layer, shape: _Shape, vectors: int) -> np.ndarray:
@@ -182,8 +176,7 @@ class Planar(_Conv):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        shape = _shape(layer)
-        return tile_space(self.traits.registers, shape.out_width, self.blocks(shape.out_channels))
+        return _tile_space(self.traits.registers, _shape(layer), self.traits.block)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_planar`."""
@@ -245,23 +238,36 @@ class Depthwise(_Conv):
         return Lowering((call,), (np.ascontiguousarray(packed).ravel(), self._bias(layer, blocks * b)))
 
 
-def tile_space(registers: int, width: int, out_blocks: int) -> tuple[Parameters, ...]:
-    """Tiles of `pixels` × `vectors` for rows of `width` pixels and `out_blocks` output blocks, cheapest first.
+def _tile_space(registers: int, shape: _Shape, block: int) -> tuple[Parameters, ...]:
+    """Tiles of `pixels` × `vectors` for a convolution, cheapest first.
 
     The cost of a step of the inner loop is one multiply-add per vector of the tile, or one load per pixel and vector where
-    the tile is too thin to hide them; too few independent sums wait for each other.
+    the tile is too thin to hide them; too few independent sums wait for each other. There is a step for every input channel
+    that one of the tile's outputs reads, so that a tile across several channel groups works in vain.
     """
+    out_blocks = ceil_div(shape.out_channels, block)
 
     def cost(tile: tuple[int, int]) -> float:
         pixels, vectors = tile
-        steps = ceil_div(width, pixels) * ceil_div(out_blocks, vectors)
+        channels = sum(last - first for first, last in _channel_ranges(shape, vectors * block))
+        steps = ceil_div(shape.out_width, pixels) * channels
         return steps * max(pixels * vectors + 1.0, pixels + vectors, 8.0)
 
     tiles = [
         (pixels, vectors)
         for vectors in _VECTORS
         for pixels in _PIXELS
-        if pixels * (vectors + (vectors == 1)) + vectors < registers and vectors <= out_blocks and pixels < width + 4
+        if pixels * vectors + max(vectors, 2) < registers and vectors <= out_blocks and pixels < shape.out_width + 4
     ]
     ranked = sorted(tiles or [(1, 1)], key=cost)
     return tuple({"pixels": pixels, "vectors": vectors} for pixels, vectors in ranked[:_SETTINGS])
+
+
+def _channel_ranges(shape: _Shape, lanes: int) -> list[tuple[int, int]]:
+    """First and behind-last input channel that every `lanes` consecutive output channels read."""
+    ranges = []
+    for begin in range(0, shape.out_channels, lanes):
+        last = min(begin + lanes, shape.out_channels) - 1
+        first_group, last_group = begin // shape.group_out, last // shape.group_out
+        ranges.append((first_group * shape.group_in, (last_group + 1) * shape.group_in))
+    return ranges

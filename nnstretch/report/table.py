@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.cli.options import megas, table
+from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     from nnstretch.bench.proof import Proof
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def proof_table(proof: Proof) -> Any:
     """One line per row of the proof; the branched network stands out."""
-    shown = table("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">p90 ms")
+    shown = plain_table("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">p90 ms")
     for row in proof.rows:
         times = (f"{row.bound_ms:.3f}", "") if row.bound_ms is not None else ("", "")
         if row.latency is not None:
@@ -20,7 +20,14 @@ def proof_table(proof: Proof) -> Any:
         top1 = "" if row.top1 is None else f"{row.top1:.1f} %"
         style = "bold" if row.how == "concurrent" else "dim" if row.latency is None else None
         shown.add_row(
-            row.network, row.how, row.processors, megas(row.macs), megas(row.parameters), top1, *times, style=style
+            row.network,
+            row.how,
+            row.processors,
+            count_text(row.macs),
+            count_text(row.parameters),
+            top1,
+            *times,
+            style=style,
         )
     shown.caption = (
         f"{proof.speedup:.2f}× the fastest single processor, {proof.speedup_equal_macs:.2f}× at equal MACs, "

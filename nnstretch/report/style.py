@@ -1,0 +1,142 @@
+"""Colours and type of the report, for light and dark."""
+
+from __future__ import annotations
+
+OP_CLASSES = {
+    "Conv": "conv",
+    "Depthwise": "depthwise",
+    "Dense": "dense",
+    "MaxPool": "pool",
+    "AvgPool": "pool",
+    "GlobalPool": "pool",
+    "Eltwise": "eltwise",
+    "Add": "eltwise",
+    "Mul": "eltwise",
+    "Activation": "eltwise",
+    "Concat": "concat",
+    "Reorder": "reorder",
+}
+"""Layer kind -> class of its colour; others share one."""
+
+OTHER = "other"
+
+_LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#1c2024",
+    "soft": "#5f6873",
+    "rule": "#d9dee4",
+    "faint": "#f3f5f7",
+    "conv": "#3b6ea8",
+    "depthwise": "#5aa0b5",
+    "dense": "#7a5ea8",
+    "pool": "#c98f2b",
+    "eltwise": "#5c9a62",
+    "concat": "#b8577f",
+    "reorder": "#98a2ad",
+    "other": "#6c7683",
+    "wait": "#c2513f",
+    "accent": "#c2513f",
+    "quiet": "#b9c4d0",
+    "series-0": "#3b6ea8",
+    "series-1": "#c2513f",
+    "series-2": "#7d8894",
+    "series-3": "#5c9a62",
+}
+_DARK = {
+    "paper": "#15181c",
+    "ink": "#e6e9ed",
+    "soft": "#9aa4b0",
+    "rule": "#333a43",
+    "faint": "#1d2126",
+    "conv": "#6a9fd8",
+    "depthwise": "#7cc0d3",
+    "dense": "#a68bd6",
+    "pool": "#deb25a",
+    "eltwise": "#82c088",
+    "concat": "#da85aa",
+    "reorder": "#77828e",
+    "other": "#8d97a3",
+    "wait": "#e58472",
+    "accent": "#e58472",
+    "quiet": "#4a5563",
+    "series-0": "#6a9fd8",
+    "series-1": "#e58472",
+    "series-2": "#98a3af",
+    "series-3": "#82c088",
+}
+_FILLED = (*dict.fromkeys(OP_CLASSES.values()), OTHER, "quiet", "accent", "faint")
+_SERIES = ("series-0", "series-1", "series-2", "series-3")
+
+
+def op_class(op: str) -> str:
+    """The colour class of a layer kind."""
+    return OP_CLASSES.get(op, OTHER)
+
+
+def variables(selector: str) -> str:
+    """The colours as CSS variables of whatever `selector` matches."""
+    light = "".join(f"--{name}:{colour};" for name, colour in _LIGHT.items())
+    dark = "".join(f"--{name}:{colour};" for name, colour in _DARK.items())
+    return f"{selector}{{{light}}}@media (prefers-color-scheme:dark){{{selector}{{{dark}}}}}"
+
+
+def picture_rules() -> str:
+    """The classes that pictures use."""
+    filled = "".join(f".{name}{{fill:var(--{name})}}" for name in _FILLED)
+    series = "".join(f".line.{name}{{stroke:var(--{name})}}.dot.{name}{{fill:var(--{name})}}" for name in _SERIES)
+    return (
+        filled + series + ".label{fill:var(--ink);font-size:12px}.small{fill:var(--soft);font-size:11px}"
+        ".strong{fill:var(--ink);font-size:12px;font-weight:600}"
+        ".axis{stroke:var(--rule);stroke-width:1}.grid{stroke:var(--rule);stroke-width:.6}"
+        ".lane{fill:var(--faint)}.bound{stroke:var(--accent);stroke-width:1.4;stroke-dasharray:5 4}"
+        ".bound-text{fill:var(--accent);font-size:11px}.whisker{stroke:var(--soft);stroke-width:1.2}"
+        ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.hatch{stroke:var(--wait);stroke-width:1.5}"
+        ".dropped{fill:none;stroke:var(--soft);stroke-width:.9;stroke-dasharray:3 2}"
+        ".wait{stroke:var(--wait);stroke-width:.8;stroke-opacity:.6}.flow{stroke:var(--soft);stroke-width:1.2;fill:none}"
+        ".meet{fill:var(--ink)}.series-fill-0{fill:var(--series-0)}.series-fill-1{fill:var(--series-1)}"
+        ".series-fill-2{fill:var(--series-2)}.series-fill-3{fill:var(--series-3)}"
+    )
+
+
+def standalone() -> str:
+    """The style of a picture that stands by itself, such as an SVG file in a README."""
+    return variables("svg") + picture_rules() + ".paper{fill:var(--paper)}"
+
+
+PAGE_RULES = """
+* { box-sizing: border-box }
+html { background: var(--paper); color: var(--ink) }
+body {
+  margin: 0 auto;
+  max-width: 62rem;
+  padding: 3.5rem 1.5rem 5rem;
+  font: 16px/1.55 ui-sans-serif,system-ui,"Segoe UI",Helvetica,Arial,sans-serif;
+}
+h1 { font-size: 1.7rem; line-height: 1.25; font-weight: 600; margin: 0 0 .6rem; letter-spacing: -.01em }
+h2 { font-size: 1.1rem; font-weight: 600; margin: 3.2rem 0 .4rem }
+p { margin: .4rem 0 1rem; max-width: 44rem }
+.lead { color: var(--soft) }
+.figures { display: flex; flex-wrap: wrap; gap: 1rem 3rem; margin: 1.8rem 0 0 }
+.figure { min-width: 8rem }
+.figure b { display: block; font-size: 1.9rem; font-weight: 600; line-height: 1.15; font-variant-numeric: tabular-nums }
+.figure span { color: var(--soft); font-size: .86rem }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums }
+th {
+  text-align: left;
+  font-weight: 600;
+  color: var(--soft);
+  border-bottom: 1px solid var(--rule);
+  padding: .45rem .9rem .45rem 0;
+  white-space: nowrap;
+}
+td { border-bottom: 1px solid var(--rule); padding: .42rem .9rem .42rem 0; white-space: nowrap }
+.number { text-align: right }
+tr.chosen td { font-weight: 600 }
+tr.chosen td:first-child { box-shadow: inset 3px 0 var(--accent); padding-left: .7rem }
+tr.bound td { color: var(--soft); font-style: italic }
+svg { display: block; width: 100%; height: auto; margin: .8rem 0 }
+code { font: .86em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace }
+footer { margin-top: 4rem; color: var(--soft); font-size: .86rem }
+"""
+"""The page around the pictures."""

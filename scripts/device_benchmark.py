@@ -1,0 +1,231 @@
+"""What the processors of this machine can do alone and together, in one table.
+
+Measures the multiply-add peak of each core, how much of it convolutions reach (`--layers` lists them), what it costs when two
+processors meet, how much longer two equal branches take together than the slower one alone, and how much time passes
+between the steps of a run.
+
+    .venv/bin/python scripts/device_benchmark.py [--processors cpu:0,opencl:0@1] [--model resnet50] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from nnstretch.errors import NNStretchError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from nnstretch.devices.processor import Processor
+    from nnstretch.graph.layer import Layer
+    from nnstretch.scheduler.profiling import Profiler
+
+ROUNDS = 9
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--processors", default="cpu,opencl", help="two processors, such as cpu:0,opencl:0@1")
+    parser.add_argument("--model", default="resnet50", help="whose convolutions are measured")
+    parser.add_argument("--layers", action="store_true", help="list every distinct convolution")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    try:
+        report = measure(options.processors, options.model)
+    except NNStretchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(report))
+    else:
+        show(report, options.layers)
+    return 0
+
+
+def measure(processors: str, model: str) -> dict[str, Any]:
+    """All measurements as one JSON object."""
+    from nnstretch.compiler import build_processors, load_any, profiler
+    from nnstretch.devices.engine.binding import engine
+
+    opened = build_processors(processors)
+    peaks = {p.name: engine().peak_gflops(p.spec.cores[0]) * len(p.spec.cores) for p in opened.named}
+    graph = load_any(model)
+    costs = profiler(opened)
+    return {
+        "processors": [p.name for p in opened.named],
+        "peak_gflops": peaks,
+        "model": model,
+        "convolutions": [convolutions(graph, p, costs, peaks[p.name]) for p in opened.named],
+        "overlap": overlap(processors) if len(opened.named) == 2 else None,
+        "gap_us": step_gap(graph, opened.named[0].name),
+    }
+
+
+def convolutions(graph: ir.Model, processor: Processor, costs: Profiler, peak: float) -> dict[str, Any]:
+    """Every distinct convolution of a network: its fastest routine and the share of the peak that it reaches."""
+    from nnstretch.graph.layers import layers
+    from nnstretch.graph.passes import optimize
+
+    distinct = {n.layer.workload: n.layer for n in layers(optimize(graph)) if n.layer.op == "Conv"}
+    rows = [row for layer in distinct.values() if (row := fastest(layer, processor, costs, peak))]
+    plain = [r["share_of_peak"] for r in rows if r["stride"] == 1 and r["groups"] == 1 and r["kernel"] in (1, 3)]
+    return {"processor": processor.name, "stride_1_share": summary(plain), "layers": rows}
+
+
+def summary(shares: Sequence[float]) -> dict[str, float]:
+    """Least, median and largest of some numbers."""
+    if not shares:
+        return {}
+    return {"min": min(shares), "median": float(np.median(shares)), "max": max(shares)}
+
+
+def fastest(layer: Layer, processor: Processor, costs: Profiler, peak: float) -> dict[str, Any] | None:
+    """The fastest routine for a convolution on a processor, or None if there is none."""
+    times: dict[tuple[str, str], float] = {}
+    for routine in processor.routines:
+        if routine.supports(layer):
+            for parameters in routine.parameter_space(layer):
+                seconds = costs.seconds(processor, routine, layer, parameters)
+                if seconds is not None:
+                    times[str(routine.descriptor), json.dumps(dict(parameters))] = seconds
+    if not times:
+        return None
+    (routine_name, setting), seconds = min(times.items(), key=lambda item: item[1])
+    weight = layer.type_of(1).shape
+    return {
+        "output": list(layer.outputs[0].shape[1:]),
+        "channels": weight[1],
+        "kernel": weight[2],
+        "stride": layer.ints("strides")[0],
+        "groups": int(layer.attributes["groups"]),  # type: ignore[arg-type]
+        "routine": routine_name,
+        "parameters": setting,
+        "ms": seconds * 1e3,
+        "gflops": 2 * layer.macs / seconds / 1e9,
+        "share_of_peak": 2 * layer.macs / seconds / 1e9 / peak,
+    }
+
+
+def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
+    """Two equal branches: each alone on its processor, both at once, and both one after another; medians in ms."""
+    from nnstretch.compiler import build_processors, plan_model
+    from nnstretch.scheduler.serial import serial
+    from nnstretch.scheduler.session import Session
+
+    opened = build_processors(processors)
+    both = plan_model(two_branches((0, 1), convolution_count), opened)
+    alone = [plan_model(two_branches((i,), convolution_count), opened) for i in range(2)]
+    sessions = [Session(plan) for plan in (*alone, both, serial(both))]
+    times: list[list[float]] = [[] for _ in sessions]
+    for _ in range(ROUNDS):
+        for session, kept in zip(sessions, times, strict=True):
+            kept.append(float(np.median(session.time(warmup=2, runs=1000, budget=0.1))))
+    medians = [float(np.median(kept)) * 1e3 for kept in times]
+    for session in sessions:
+        session.close()
+    return {
+        "alone_ms": dict(zip((p.name for p in opened.named), medians[:2], strict=True)),
+        "together_ms": medians[2],
+        "one_after_another_ms": medians[3],
+        "together_over_slower": medians[2] / max(medians[:2]),
+    }
+
+
+def two_branches(placed: tuple[int, ...], convolution_count: int) -> ir.Model:
+    """A chain of 3×3 convolutions (128 channels, 28×28) per entry of `placed`, on that processor, joined by a concat."""
+    import onnx
+    import onnx_ir as ir
+    from onnx import TensorProto, helper, numpy_helper
+
+    from nnstretch.graph.placement import PLACEMENT_KEY
+
+    rng = np.random.default_rng(0)
+    channels, size = 128, 28
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    for branch, processor in enumerate(placed):
+        source = "x"
+        for i in range(convolution_count):
+            name = f"b{branch}_{i}"
+            values = rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)
+            weights.append(numpy_helper.from_array(values.astype(np.float32), f"{name}_w"))
+            node = helper.make_node("Conv", [source, f"{name}_w"], [name], kernel_shape=[3, 3], pads=[1] * 4)
+            entry = node.metadata_props.add()
+            entry.key, entry.value = PLACEMENT_KEY, str(processor)
+            nodes.append(node)
+            source = name
+    ends = [f"b{branch}_{convolution_count - 1}" for branch in range(len(placed))]
+    nodes.append(helper.make_node("Concat", ends, ["y"], axis=1))
+    shape = [1, channels, size, size]
+    output = [1, channels * len(placed), size, size]
+    graph = helper.make_graph(
+        nodes,
+        "two_branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+
+def step_gap(graph: ir.Model, processor: str) -> float:
+    """Median time between the end of a step and the begin of the next in a traced run, µs."""
+    from nnstretch.compiler import build_processors, compile_model
+
+    with compile_model(graph, build_processors(processor), tune=False) as session:
+        timeline = session.profile()
+        return float(np.median(timeline.gaps(0))) / 1e3
+
+
+def show(report: dict[str, Any], with_layers: bool) -> None:
+    """Tables for people."""
+    console = Console()
+    table = Table("processor", "peak GFLOP/s", "3×3 and 1×1 stride 1: share of peak (min, median, max)", box=None)
+    for found in report["convolutions"]:
+        share = found["stride_1_share"]
+        text = ", ".join(f"{share[k]:.0%}" for k in ("min", "median", "max")) if share else "-"
+        table.add_row(found["processor"], f"{report['peak_gflops'][found['processor']]:.0f}", text)
+    console.print(f"convolutions of {report['model']}")
+    console.print(table)
+    if with_layers:
+        for found in report["convolutions"]:
+            console.print(layer_table(found))
+    together = report["overlap"]
+    if together:
+        console.print("two equal branches of 3×3 convolutions:")
+        for name, milliseconds in together["alone_ms"].items():
+            console.print(f"  {name} alone {milliseconds:.2f} ms")
+        console.print(
+            f"  at once {together['together_ms']:.2f} ms ({together['together_over_slower']:.2f} × the slower alone), "
+            f"one after another {together['one_after_another_ms']:.2f} ms"
+        )
+    console.print(f"median gap between steps {report['gap_us']:.2f} µs")
+
+
+def layer_table(found: dict[str, Any]) -> Table:
+    """All convolutions on one processor."""
+    columns = ("output", "channels", "kernel", "stride", "groups", "routine", "parameters", "ms", "GFLOP/s", "peak")
+    table = Table(*columns, title=found["processor"], box=None)
+    for row in found["layers"]:
+        table.add_row(
+            "×".join(map(str, row["output"])),
+            *(str(row[key]) for key in ("channels", "kernel", "stride", "groups", "routine", "parameters")),
+            f"{row['ms']:.3f}",
+            f"{row['gflops']:.0f}",
+            f"{row['share_of_peak']:.0%}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -64,7 +64,7 @@ def stretch(
     example_input: torch.Tensor,
     processors: str = "cpu,opencl",
     *,
-    alpha: float = 0.1,
+    alpha: float = 0.3,
     beta: float = 0.8,
     progress: Progress | None = None,
     **options: Any,
@@ -78,7 +78,8 @@ def stretch(
         alpha: a meeting point may cost this share of the segment before it.
         beta: a branch may take this share of the original segment on the fastest processor.
         progress: told how far measuring has come.
-        options: further limits of `nnstretch.branching.stretch.stretch`.
+        options: further arguments of `nnstretch.branching.stretch.stretch`; `multiple`, the channels that layers are
+            rounded to, is the block of the processors' layout if left out.
 
     Returns:
         Results whose `module` is a torch module with inherited weights and whose `design` is data.
@@ -87,12 +88,18 @@ def stretch(
     from nnstretch.compiler import build_processors, predictor
 
     usable = build_processors(processors)
+
+    def report(what: str, done: int, total: int) -> None:
+        if progress:
+            progress(done, total, what)
+
     return search(
         module,
         example_input,
-        predictor(usable, progress),
+        predictor(usable),
         processors=len(usable.named),
         alpha=alpha,
         beta=beta,
-        **options,
+        progress=report,
+        **{"multiple": usable.host.blocked.block, **options},
     )

@@ -100,8 +100,8 @@ def compile_model(
     return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
 
 
-def predictor(processors: Processors, progress: Progress | None = None) -> ProfilePredictor:
+def predictor(processors: Processors) -> ProfilePredictor:
     """Predicts latencies of designs on processors by measuring each distinct layer once."""
     from nnstretch.scheduler.prediction import ProfilePredictor
 
-    return ProfilePredictor(processors.named, profiler(processors), progress)
+    return ProfilePredictor(processors.named, profiler(processors))

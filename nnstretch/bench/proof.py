@@ -34,6 +34,9 @@ from nnstretch.scheduler.timeline import Timeline
 
 Progress = Callable[[int, int, str], None]
 
+ALONE = "alone"
+"""How a row ran that had one processor to itself."""
+
 _PAUSE = 0.02
 _RUNS = 3
 _WARMUP = 2
@@ -248,12 +251,12 @@ def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
 
     everything = ",".join(names)
     cores = f"cpu:{format_cores(usable_cores())}"
-    candidates = [bench.native("original", f"on {name} alone", name) for name in names]
-    candidates.append(bench.native("original", "on all CPU cores", cores))
+    candidates = [bench.native("original", ALONE, name) for name in names]
+    candidates.append(bench.native("original", "all CPU cores", cores))
     candidates += _onnxruntime(bench, usable_cores(), cores)
     candidates.append(bench.native("branched", "concurrent", everything))
     candidates.append(bench.timed("branched", "one after another", everything, bench.serial("branched", everything)))
-    candidates += [bench.native("control", f"on {name} alone", name) for name in names]
+    candidates += [bench.native("control", ALONE, name) for name in names]
     return candidates
 
 
@@ -323,7 +326,7 @@ def _proof(
         )
 
     rows = [row(c, t) for c, t in zip(candidates, latencies, strict=True)]
-    alone = {(r.network, r.processors): r.latency.p50_ms for r in rows if r.latency and r.how.endswith("alone")}
+    alone = {(r.network, r.processors): r.latency.p50_ms for r in rows if r.latency and r.how == ALONE}
     by_how = {r.how: r.latency.p50_ms for r in rows if r.latency}
     control_ms = {name: alone["control", name] for name in names}
     bound = _Candidate("control", "perfect split, a bound", everything, lambda _: np.empty(0))
@@ -331,7 +334,7 @@ def _proof(
         processors=names,
         rows=(*rows, row(bound, None, perfect_split(list(control_ms.values())))),
         original_ms={name: alone["original", name] for name in names},
-        original_all_cores_ms=by_how["on all CPU cores"],
+        original_all_cores_ms=by_how["all CPU cores"],
         onnxruntime_ms=by_how.get("ONNX Runtime"),
         onnxruntime_error=bench.failure,
         branched_ms=by_how["concurrent"],

@@ -39,7 +39,7 @@ def stretch(
     alpha: Annotated[
         float,
         typer.Option("--alpha", min=0.0, help="A meeting point may cost this share of the segment before it."),
-    ] = 0.1,
+    ] = 0.3,
     beta: Annotated[
         float,
         typer.Option("--beta", min=0.0, help="A branch may take this share of the segment on the fastest processor."),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nnstretch.training.checkpoint import EpochRecord
 
 
-
 def write_report(
     path: Path,
     proof: Proof,
@@ -82,8 +81,10 @@ _TABLE_TEXT = (
     "else. The perfect split is the time that the control would take if its work could be divided among the processors "
     "without loss."
 )
-_LATENCY_TEXT = "Medians of interleaved rounds on one machine; whiskers end at the 90th percentile. "
+_LATENCY_TEXT = (
+    "Medians of interleaved rounds on one machine; whiskers end at the 90th percentile. "
     "The dashed line is the perfect split."
+)
 _TIMELINE_TEXT = (
     "A run of median duration. Each lane is a processor, each bar a layer; hatched is time spent waiting at a meeting point. "
     "Rest the pointer on a bar to see its layer, routine and rate."

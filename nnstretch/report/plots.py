@@ -43,7 +43,7 @@ def _bar(row: ProofRow, y: float, scale: float) -> list[str]:
     tip = f"p50 {row.latency.p50_ms:.4g} ms, p90 {row.latency.p90_ms:.4g} ms, min {row.latency.min_ms:.4g} ms"
     colour = {"branched": "accent", "original": "conv", "control": "quiet"}[row.network]
     if row.network == "branched" and row.how != "concurrent":
-        colour = "concat"
+        colour = "accent-soft"
     return [
         label(_NAMES - 12, y + 9, f"{row.network}, {row.how}", "label", "end"),
         label(_NAMES - 12, y + 21, row.processors, "small", "end"),
@@ -81,7 +81,7 @@ def _curves(left: float, width: float, title: str, lines: Series, dots: Series) 
     low, high = min(values), max(values)
     pad = (high - low) * 0.06 or 1.0
     low, high = low - pad, high + pad
-    x0, x1, y0, y1 = left + 44, left + width, 250.0, 34.0
+    x0, x1, y0, y1 = left + 44, left + width - 8, 250.0, 34.0
     span = max(epochs) - min(epochs) or 1.0
 
     def at(epoch: float, value: float) -> tuple[float, float]:

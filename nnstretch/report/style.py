@@ -4,21 +4,22 @@ from __future__ import annotations
 
 OP_CLASSES = {
     "Conv": "conv",
-    "Depthwise": "depthwise",
     "Dense": "dense",
     "MaxPool": "pool",
-    "AvgPool": "pool",
+    "AveragePool": "pool",
     "GlobalPool": "pool",
-    "Eltwise": "eltwise",
-    "Add": "eltwise",
-    "Mul": "eltwise",
     "Activation": "eltwise",
+    "Add": "eltwise",
+    "Affine": "eltwise",
+    "Mul": "eltwise",
+    "Softmax": "eltwise",
     "Concat": "concat",
     "Reorder": "reorder",
 }
 """Layer kind -> class of its colour; others share one."""
 
 OTHER = "other"
+_DEPTHWISE = "depthwise"
 
 _LIGHT = {
     "paper": "#ffffff",
@@ -36,6 +37,7 @@ _LIGHT = {
     "other": "#6c7683",
     "wait": "#c2513f",
     "accent": "#c2513f",
+    "accent-soft": "#e0aca4",
     "quiet": "#b9c4d0",
     "series-0": "#3b6ea8",
     "series-1": "#c2513f",
@@ -58,19 +60,20 @@ _DARK = {
     "other": "#8d97a3",
     "wait": "#e58472",
     "accent": "#e58472",
+    "accent-soft": "#7f4f48",
     "quiet": "#4a5563",
     "series-0": "#6a9fd8",
     "series-1": "#e58472",
     "series-2": "#98a3af",
     "series-3": "#82c088",
 }
-_FILLED = (*dict.fromkeys(OP_CLASSES.values()), OTHER, "quiet", "accent", "faint")
+_FILLED = (*dict.fromkeys(OP_CLASSES.values()), _DEPTHWISE, OTHER, "quiet", "accent", "accent-soft", "faint")
 _SERIES = ("series-0", "series-1", "series-2", "series-3")
 
 
-def op_class(op: str) -> str:
-    """The colour class of a layer kind."""
-    return OP_CLASSES.get(op, OTHER)
+def op_class(op: str, routine: str) -> str:
+    """The colour class of a layer kind, and of the routine where one kind has two natures."""
+    return _DEPTHWISE if routine.endswith(f"/{_DEPTHWISE}") else OP_CLASSES.get(op, OTHER)
 
 
 def variables(selector: str) -> str:
@@ -116,9 +119,13 @@ h1 { font-size: 1.7rem; line-height: 1.25; font-weight: 600; margin: 0 0 .6rem; 
 h2 { font-size: 1.1rem; font-weight: 600; margin: 3.2rem 0 .4rem }
 p { margin: .4rem 0 1rem; max-width: 44rem }
 .lead { color: var(--soft) }
-.figures { display: flex; flex-wrap: wrap; gap: 1rem 3rem; margin: 1.8rem 0 0 }
-.figure { min-width: 8rem }
-.figure b { display: block; font-size: 1.9rem; font-weight: 600; line-height: 1.15; font-variant-numeric: tabular-nums }
+.figures {
+  display: grid;
+  grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
+  gap: 1rem 1.5rem;
+  margin: 1.8rem 0 0;
+}
+.figure b { display: block; font-size: 1.7rem; font-weight: 600; line-height: 1.15; font-variant-numeric: tabular-nums }
 .figure span { color: var(--soft); font-size: .86rem }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums }

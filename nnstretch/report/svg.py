@@ -38,16 +38,19 @@ def polyline(points: list[tuple[float, float]], class_: str) -> str:
     return element("polyline", points=" ".join(f"{_number(x)},{_number(y)}" for x, y in points), class_=class_)
 
 
-def picture(width: float, height: float, *children: str, name: str, style: str = "") -> str:
-    """A whole picture that scales with its place. `name` is what screen readers say; `style` makes it stand by itself."""
+def picture(width: float, height: float, *children: str, name: str, style: str = "", margin: float = 0) -> str:
+    """A whole picture that scales with its place. `name` is what screen readers say; `style` makes it stand by itself.
+
+    The margin is added left and right.
+    """
     styled = element("style", style) if style else ""
     return element(
         "svg",
         styled,
         *children,
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_number(width)} {_number(height)}",
-        width=width if style else None,
+        viewBox=f"{_number(-margin)} 0 {_number(width + 2 * margin)} {_number(height)}",
+        width=width + 2 * margin if style else None,
         height=height if style else None,
         role="img",
         aria_label=name,

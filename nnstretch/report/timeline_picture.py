@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from nnstretch.report.style import OTHER, op_class, standalone
 from nnstretch.report.svg import box, element, label, line, picture, tick_text, ticks
 from nnstretch.scheduler.timeline import Event, Timeline
@@ -10,6 +13,7 @@ _LEFT = 110
 _RIGHT = 16
 _LANE = 46
 _GAP = 12
+_MARGIN = 16
 _HATCH = "hatched"
 
 
@@ -27,7 +31,7 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
     scale = (width - _LEFT - _RIGHT) / max(1, timeline.total)
     parts = [_hatching()]
     if alone:
-        parts.append(box(0, 0, width, bottom + 62, "paper"))
+        parts.append(box(-_MARGIN, 0, width + 2 * _MARGIN, bottom + 62, "paper"))
     if title:
         parts.append(label(0, 18, title, "strong"))
     parts += _axis(timeline, scale, top, bottom)
@@ -36,7 +40,9 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
         parts += _lane(timeline, lane, name, y, scale)
     parts += _legend(timeline, bottom + 44)
     name = f"Timeline of one run on {', '.join(timeline.lanes)}, {timeline.total / 1e6:.3f} milliseconds"
-    return picture(width, bottom + 62, *parts, name=name, style=standalone() if alone else "")
+    if not alone:
+        return picture(width, bottom + 62, *parts, name=name)
+    return picture(width, bottom + 62, *parts, name=name, style=standalone(), margin=_MARGIN)
 
 
 def _hatching() -> str:
@@ -71,28 +77,39 @@ def _lane(timeline: Timeline, lane: int, name: str, y: float, scale: float) -> l
         label(0, y + 36, f"{busy:.0%} busy", "small"),
         box(_LEFT, y, timeline.total * scale, _LANE, "lane"),
     ]
-    return parts + [_event(event, y, scale) for event in timeline.events if event.lane == lane]
+    mine = [event for event in timeline.events if event.lane == lane]
+    parts += [_wait(event, y, scale) for event in _visible_waits(mine)]
+    return parts + [_step(event, y, scale) for event in mine if event.kind == "step"]
 
 
-def _event(event: Event, y: float, scale: float) -> str:
+def _visible_waits(events: Sequence[Event]) -> list[Event]:
+    """Waits up to the first step that begins meanwhile: an OpenCL queue works while its lane waits for what comes next."""
+    begins = [event.begin for event in events if event.kind == "step"]
+    waits = [event for event in events if event.kind == "wait"]
+    ends = [min([b for b in begins if wait.begin <= b < wait.end], default=wait.end) for wait in waits]
+    return [replace(wait, end=end) for wait, end in zip(waits, ends, strict=True) if end > wait.begin]
+
+
+def _wait(event: Event, y: float, scale: float) -> str:
+    return element(
+        "rect",
+        element("title", f"wait, {(event.end - event.begin) / 1e3:.1f} µs"),
+        x=_LEFT + event.begin * scale,
+        y=y,
+        width=(event.end - event.begin) * scale,
+        height=_LANE,
+        class_="wait",
+        fill=f"url(#{_HATCH})",
+    )
+
+
+def _step(event: Event, y: float, scale: float) -> str:
     x, width = _LEFT + event.begin * scale, (event.end - event.begin) * scale
     microseconds = (event.end - event.begin) / 1e3
-    if event.kind == "wait":
-        tip = f"wait, {microseconds:.1f} µs"
-        return element(
-            "rect",
-            element("title", tip),
-            x=x,
-            y=y,
-            width=width,
-            height=_LANE,
-            class_="wait",
-            fill=f"url(#{_HATCH})",
-        )
     rate = f", {2 * event.macs / max(1, event.end - event.begin):.0f} GFLOP/s" if event.macs else ""
     tip = f"{event.name}\n{event.op}, {event.routine}\n{microseconds:.1f} µs{rate}"
     # A hairline between steps tells one from the next, but must not hide short ones.
-    return box(x, y, max(width - min(0.6, width / 4), 0.3), _LANE, op_class(event.op), tip)
+    return box(x, y, max(width - min(0.6, width / 4), 0.3), _LANE, op_class(event.op, event.routine), tip)
 
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
@@ -100,7 +117,7 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
     spent: dict[str, int] = {}
     for event in timeline.events:
         if event.kind == "step":
-            name = op_class(event.op)
+            name = op_class(event.op, event.routine)
             spent[name] = spent.get(name, 0) + event.end - event.begin
     parts: list[str] = []
     x = float(_LEFT)

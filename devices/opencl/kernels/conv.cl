@@ -13,7 +13,7 @@
 #include "tile.cl"
 
 #define TAP (B * VECTORS * B)
-#define AHEAD 2048 /* floats of weights */
+#define AHEAD 8192 /* floats of weights */
 
 /* Multiplies one row segment with all taps of one kernel row, for input lanes [first, last). The tile's addresses are
  * constants away from two pointers: anything else costs the inner loop its registers. */

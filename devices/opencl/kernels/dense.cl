@@ -7,7 +7,7 @@
  */
 #include "common.cl"
 
-#define AHEAD 2048 /* floats of weights */
+#define AHEAD 8192 /* floats of weights */
 
 kernel void dense(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
                   const global float *bias_buffer, int bias_offset, const global float *residual_buffer,

@@ -1,0 +1,315 @@
+"""Convolutions and dense layers against ONNX Runtime: every routine and setting, on every instruction set that runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.engine import build
+from nnstretch.devices.engine.binding import Engine
+from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Layer, TensorType
+
+TOLERANCE = 1e-4
+RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
+ACTIVATIONS = (
+    NO_ACTIVATION,
+    Activation(ActivationKind.RELU),
+    Activation(ActivationKind.CLIP, -0.5, 0.75),
+    Activation(ActivationKind.SIGMOID),
+    Activation(ActivationKind.SILU),
+    Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+    Activation(ActivationKind.HARD_SWISH),
+    Activation(ActivationKind.LEAKY_RELU, 0.1),
+    Activation(ActivationKind.TANH),
+)
+
+@pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
+def routines(request: pytest.FixtureRequest) -> object:
+    """The routines of one instruction set, while that is what the harness runs."""
+    isa: build.Isa = request.param
+    native = Engine(build.build_engine(isa))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: native)
+        patch.setattr("nnstretch.devices.engine.program.engine", lambda: native)
+        yield heavy_routines(isa)
+
+
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+def random(shape: Sequence[int], seed: int, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def conv_layer(
+    shape: tuple[int, int, int, int],
+    outputs: int,
+    kernel: tuple[int, int] = (3, 3),
+    *,
+    strides: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    bias: bool = True,
+    residual: bool = False,
+    activation: Activation = NO_ACTIVATION,
+) -> Layer:
+    batch, channels, *extents = shape
+    sizes = [
+        (extent + pads[axis] + pads[axis + 2] - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1
+        for axis, extent in enumerate(extents)
+    ]
+    output = TensorType((batch, outputs, *sizes))
+    weight = random((outputs, channels // groups, *kernel), 1, (channels // groups * np.prod(kernel)) ** -0.5)
+    constants = {1: weight} | ({2: random((outputs,), 2)} if bias else {})
+    return Layer(
+        "tested",
+        "Conv",
+        (
+            TensorType(shape),
+            TensorType(weight.shape),
+            TensorType((outputs,)) if bias else None,
+            output if residual else None,
+        ),
+        (output,),
+        MappingProxyType({"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}),
+        activation,
+        MappingProxyType(constants),
+    )
+
+
+def dense_layer(
+    batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation
+) -> Layer:
+    weight = random((outputs, inputs), 1, inputs**-0.5)
+    output = TensorType((batch, outputs))
+    return Layer(
+        "tested",
+        "Dense",
+        (
+            TensorType((batch, inputs)),
+            TensorType(weight.shape),
+            TensorType((outputs,)) if bias else None,
+            output if residual else None,
+        ),
+        (output,),
+        MappingProxyType({}),
+        activation,
+        MappingProxyType({1: weight} | ({2: random((outputs,), 2)} if bias else {})),
+    )
+
+
+def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
+    assert isinstance(result, np.ndarray)
+    return result
+
+
+def variants(routine: Routine, layer: Layer) -> list[Parameters]:
+    """What the routine offers, and what it does not: small units, sums in several passes."""
+    space = list(routine.parameter_space(layer))
+    if routine.descriptor.algorithm == "direct":
+        space += [{**p, "tiles": 2, "order": 1, "blocks": 1} for p in space[:2]]
+        space += [{**p, "tiles": 3, "order": 0, "blocks": 2} for p in space[:2]]
+    if "rows" in space[0]:
+        space += [{**p, "rows": rows} for p in space[:2] for rows in (1, 3)]
+    return space
+
+
+def check(routines: Sequence[Routine], layer: Layer, wanted_routines: set[str] | None = None) -> None:
+    feeds = [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
+    wanted = reference(layer, feeds)
+    assert wanted.shape == layer.outputs[0].shape
+    span = max(float(np.abs(wanted).max()), 1e-3)
+    supporting = [routine for routine in routines if routine.supports(layer)]
+    assert supporting
+    if wanted_routines is not None:
+        assert {routine.descriptor.algorithm for routine in supporting} == wanted_routines
+    for routine in supporting:
+        for parameters in variants(routine, layer):
+            layouts = routine.layouts(layer, parameters)
+            (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
+            error = float(np.abs(found - wanted).max()) / span
+            assert error < TOLERANCE, f"{routine.descriptor} {dict(parameters)}: {error:.1e}"
+
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+pads = st.tuples(*[st.integers(0, 3)] * 4)
+kernels = st.tuples(st.integers(1, 7), st.integers(1, 7))
+extras = {
+    "bias": st.booleans(),
+    "residual": st.booleans(),
+    "activation": st.sampled_from(ACTIVATIONS),
+}
+
+
+@st.composite
+def convolutions(
+    draw: st.DrawFn, channels: st.SearchStrategy[tuple[int, int, int]], kernels: st.SearchStrategy[tuple[int, int]]
+) -> Layer:
+    """Convolutions of (inputs, outputs, groups) whose planes are as wide as register tiles, give or take a few."""
+    inputs, outputs, groups = draw(channels)
+    kernel, dilations, padding = draw(kernels), draw(pairs), draw(pads)
+    height, width = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 5, 6, 7, 9, 11, 13, 14, 15, 27, 28, 29]))
+    room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, room, strict=True)))
+    return conv_layer(
+        (draw(st.integers(1, 2)), inputs, height, width),
+        outputs,
+        kernel,
+        strides=draw(pairs),
+        pads=padding,
+        dilations=dilations,
+        groups=groups,
+        **{name: draw(strategy) for name, strategy in extras.items()},
+    )
+
+
+dense_channels = st.tuples(
+    st.integers(1, 50), st.sampled_from([1, 3, 7, 16, 24, 31, 32, 33, 48, 64, 80, 96, 100]), st.just(1)
+)
+grouped_channels = st.builds(
+    lambda groups, inputs, outputs: (groups * inputs, groups * outputs, groups),
+    st.integers(2, 6),
+    st.sampled_from([1, 2, 3, 4, 8, 12, 16, 24, 32]),
+    st.sampled_from([1, 2, 4, 5, 8, 16, 24, 32]),
+)
+narrow_channels = st.builds(
+    lambda groups, width: (groups * width, groups * width, groups),
+    st.integers(2, 40),
+    st.sampled_from([1, 1, 1, 2, 4, 8]),
+)
+few_channels = st.tuples(st.integers(1, 4), st.sampled_from([5, 16, 24, 32, 33, 64]), st.just(1))
+
+
+@many
+@given(layer=convolutions(dense_channels, kernels))
+def test_any_convolution(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer)
+
+
+@many
+@given(layer=convolutions(dense_channels, st.just((1, 1))))
+def test_pointwise_convolutions(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer)
+
+
+@many
+@given(layer=convolutions(grouped_channels, kernels))
+def test_grouped_convolutions(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer)
+
+
+@many
+@given(layer=convolutions(narrow_channels, kernels | st.sampled_from([(3, 3), (5, 5), (7, 7)])))
+def test_depthwise_and_narrow_groups(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer)
+
+
+@many
+@given(layer=convolutions(few_channels, kernels))
+def test_first_layers(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer)
+
+
+@many
+@given(
+    layer=st.builds(
+        dense_layer,
+        st.sampled_from([1, 2, 5, 6, 7, 13, 64]),
+        st.integers(1, 70),
+        st.sampled_from([1, 4, 15, 16, 17, 31, 63, 64, 65, 130]),
+        bias=extras["bias"],
+        residual=extras["residual"],
+        activation=extras["activation"],
+    )
+)
+def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, {"dense"})
+
+
+LAYERS = {
+    "resnet_stem": (conv_layer((1, 3, 32, 32), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), {"planar", "direct"}),
+    "mobilenet_stem": (conv_layer((2, 3, 33, 33), 32, strides=(2, 2)), {"planar", "direct"}),
+    "resnet_3x3": (conv_layer((1, 64, 14, 14), 128, residual=True), {"direct"}),
+    "resnet_3x3_7": (conv_layer((1, 128, 7, 7), 128), {"direct"}),
+    "resnet_downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), {"direct"}),
+    "resnet_wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), {"direct"}),
+    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), {"direct"}),
+    "regnet_stride": (conv_layer((1, 168, 14, 14), 168, groups=7, strides=(2, 2)), {"direct"}),
+    "resnext": (conv_layer((1, 64, 14, 14), 64, groups=32), {"direct", "depthwise"}),
+    "aligned_groups": (conv_layer((1, 128, 9, 9), 128, groups=2), {"direct"}),
+    "multiplier": (conv_layer((1, 20, 9, 9), 40, groups=20), {"direct"}),
+    "mobilenet": (conv_layer((1, 40, 28, 28), 40, groups=40), {"direct", "depthwise"}),
+    "efficientnet": (
+        conv_layer((1, 40, 29, 29), 40, (5, 5), pads=(1, 1, 2, 2), strides=(2, 2), groups=40),
+        {"direct", "depthwise"},
+    ),
+    "convnext": (conv_layer((1, 96, 14, 14), 96, (7, 7), pads=(3,) * 4, groups=96), {"direct", "depthwise"}),
+    "squeeze": (conv_layer((1, 240, 1, 1), 10, (1, 1), pads=(0,) * 4), {"direct"}),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_networks(routines: Sequence[Routine], name: str) -> None:
+    layer, wanted = LAYERS[name]
+    check(routines, layer, wanted)
+
+
+def test_a_wide_depthwise_plane_is_not_copied(routines: Sequence[Routine]) -> None:
+    """Dilation so wide that every pixel is at the border, and the padded input beyond the limit of copies."""
+    layer = conv_layer((1, 5, 120, 120), 5, pads=(50,) * 4, dilations=(50, 50), groups=5)
+    check(routines, layer, {"direct", "depthwise"})
+
+
+def test_sums_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]) -> None:
+    """A planner may give the output the residual's memory: every kernel reads a residual before it writes there."""
+    layers = [conv_layer((1, 40, 9, 9), 64, residual=True), conv_layer((1, 40, 9, 9), 40, groups=40, residual=True)]
+    layers += [conv_layer((1, 3, 9, 9), 16, residual=True)]
+    for layer in layers:
+        feeds = [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
+        wanted = reference(layer, feeds)
+        for routine in (routine for routine in routines if routine.supports(layer)):
+            for parameters in variants(routine, layer):
+                found = _in_place(routine, layer, parameters, feeds)
+                assert np.abs(found - wanted).max() < TOLERANCE * np.abs(wanted).max()
+
+
+def _in_place(routine: Routine, layer: Layer, parameters: Parameters, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    from nnstretch.devices.engine import harness, program
+    from nnstretch.devices.engine.program import Buffer, Lane, LaneKind, Program, Region, RegionKind, Step
+
+    lowering = routine.lower(layer, parameters)
+    inputs, (output,) = routine.layouts(layer, parameters)
+    packed = [harness.pack(feed, layout) for feed, layout in zip(feeds, inputs, strict=True)]
+    arrays = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy() for a in (*packed, *lowering.constants)]
+    (call,) = lowering.calls
+    positions = {("input", 0): 0, ("input", 3): 1, ("output", 0): 1}
+    positions |= {("constant", i): 2 + i for i in range(len(lowering.constants))}
+    reads = tuple(-1 if operand is None else positions[operand.kind, operand.index] for operand in call.reads)
+    step = Step(program.StepKind.KERNEL, harness.engine().find(call.kernel), reads, (1,), call.parameters)
+    with Program(
+        lanes=[Lane(LaneKind.HOST, (0,))],
+        regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in arrays],
+        buffers=[Buffer(i, 0, array.nbytes) for i, array in enumerate(arrays)],
+        steps=[step],
+        subgraphs=[program.SubGraph(0, 1)],
+    ) as made:
+        made.run()
+    return harness.unpack(arrays[1].view(np.float32), output, layer.outputs[0].shape)

@@ -1,0 +1,387 @@
+"""Branched networks: function, counts, channels and gradients."""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nnstretch import zoo
+from nnstretch.branching.accounting import count_macs, count_parameters
+from nnstretch.branching.build import Blueprint, BranchChoice, blueprint, build, make_design, original_cost
+from nnstretch.branching.inherit import scaled_copy
+from nnstretch.branching.network import BranchedNetwork
+from nnstretch.branching.scaling import full_selection
+from nnstretch.errors import DesignError
+from nnstretch.zoo import weights
+from nnstretch.zoo.blocks import (
+    Chain,
+    InvertedRow,
+    Residual,
+    bottleneck,
+    classifier,
+    conv_bn,
+    conv_relu,
+    inverted_stages,
+    with_shortcut,
+)
+
+CHAINS = [name for name in zoo.names() if name != "densenet121"]
+
+
+def basic(channels: int, out: int, stride: int) -> Residual:
+    body = nn.Sequential(conv_bn(channels, out, 3, stride=stride), conv_bn(out, out, 3, activation=None))
+    return with_shortcut(body, channels, out, stride)
+
+
+def resnet_like() -> Chain:
+    """The pool gives the first stage the stem's channels behind an identity shortcut: it needs an entry."""
+    stem = nn.Sequential(*conv_bn(3, 16, 3, stride=2), nn.MaxPool2d(2))
+    stages = [nn.Sequential(basic(16, 16, 1), basic(16, 16, 1)), nn.Sequential(basic(16, 32, 2), basic(32, 32, 1))]
+    return Chain(stem, stages, nn.Sequential(*classifier(32, 5)))
+
+
+def mobilenet_like() -> Chain:
+    rows = [InvertedRow(1, 8, 1, 2), InvertedRow(4, 16, 2, 1), InvertedRow(4, 24, 3, 2, kernel=5)]
+    stem = nn.Sequential(*conv_bn(3, 16, 3, stride=2, activation=nn.ReLU6))
+    head = nn.Sequential(conv_bn(24, 40, 1, activation=nn.ReLU6), *classifier(40, 5, dropout=0.1))
+    return Chain(stem, inverted_stages(16, rows), head)
+
+
+def regnet_like() -> Chain:
+    stages = [
+        nn.Sequential(bottleneck(16, 24, 2, inner=24, groups=4), bottleneck(24, 24, 1, inner=24, groups=4)),
+        nn.Sequential(*(bottleneck(i, 36, s, inner=36, groups=6) for i, s in ((24, 2), (36, 1), (36, 1)))),
+    ]
+    return Chain(nn.Sequential(*conv_bn(3, 16, 3)), stages, nn.Sequential(*classifier(36, 5)))
+
+
+def vgg_like() -> Chain:
+    stages = [
+        nn.Sequential(conv_relu(12, 12, 3, padding=1)),
+        nn.Sequential(nn.MaxPool2d(2), conv_relu(12, 20, 3, padding=1), conv_relu(20, 20, 3, padding=1)),
+    ]
+    # The dense layer reads a 4x4 map of every channel.
+    head = nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(20 * 16, 7), nn.ReLU(), nn.Linear(7, 5))
+    return Chain(conv_relu(3, 12, 3, padding=1), stages, head)
+
+
+class Gate(nn.Module):
+    """Squeeze-and-excitation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, 6, 1), nn.SiLU(), nn.Conv2d(6, channels, 1), nn.Sigmoid()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        gated: Tensor = x * self.layers(x)
+        return gated
+
+
+def gated_like() -> Chain:
+    """Depthwise convolutions, gates, and a stage that begins with a depthwise convolution and a batch norm."""
+
+    def body(channels: int) -> nn.Sequential:
+        return nn.Sequential(
+            conv_bn(channels, 4 * channels, 1, activation=nn.SiLU),
+            conv_bn(4 * channels, 4 * channels, 3, groups=4 * channels, activation=nn.SiLU),
+            Gate(4 * channels),
+            conv_bn(4 * channels, channels, 1, activation=None),
+        )
+
+    separable = [conv_bn(12, 12, 3, stride=2, groups=12), conv_bn(12, 16, 1)]
+    stages = [
+        nn.Sequential(*(Residual(body(12), nn.Identity(), nn.Identity()) for _ in range(2))),
+        nn.Sequential(*separable, *(Residual(body(16), nn.Identity(), nn.Identity()) for _ in range(2))),
+    ]
+    return Chain(nn.Sequential(*conv_bn(3, 12, 3, stride=2)), stages, nn.Sequential(nn.PReLU(16), *classifier(16, 5)))
+
+
+LIKE: dict[str, Callable[[], Chain]] = {
+    "resnet": resnet_like,
+    "mobilenet": mobilenet_like,
+    "regnet": regnet_like,
+    "vgg": vgg_like,
+    "gated": gated_like,
+}
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def prepared(name: str, multiple: int = 1, dtype: torch.dtype = torch.float32) -> tuple[Chain, Blueprint]:
+    network = LIKE[name]()
+    weights.initialise(network, 3, 0)
+    network.to(dtype).eval()
+    return network, blueprint(network, IMAGES.to(dtype), multiple)
+
+
+def full(plan: Blueprint, branches: int = 2) -> list[list[BranchChoice]]:
+    return [
+        [BranchChoice(i, plan.all_blocks(segment.index), 1.0) for i in range(branches)]
+        for segment in plan.traced.segments
+    ]
+
+
+def outputs(network: nn.Module, images: Tensor = IMAGES) -> Tensor:
+    with torch.no_grad():
+        result: Tensor = copy.deepcopy(network).double().eval()(images.double())
+    return result
+
+
+@pytest.mark.parametrize("branches", [1, 2, 3])
+@pytest.mark.parametrize("name", LIKE)
+def test_full_branches_compute_what_the_network_computes(name: str, branches: int) -> None:
+    # In float64 nothing but the order of sums differs.
+    network, plan = prepared(name, dtype=torch.float64)
+    branched = build(plan, make_design(plan, full(plan, branches)))
+    torch.testing.assert_close(outputs(branched), outputs(network), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_a_network_of_one_full_branch_per_segment_is_the_network(name: str) -> None:
+    network, plan = prepared(name)
+    design = make_design(plan, full(plan, 1))
+    branched = build(plan, design)
+    assert (design.macs, design.params) == (design.original_macs, design.original_params)
+    assert torch.equal(branched(IMAGES), network(IMAGES))
+
+
+@st.composite
+def choices(draw: st.DrawFn, plan: Blueprint) -> list[list[BranchChoice]]:
+    found = []
+    for segment in plan.traced.segments:
+        branches = draw(st.integers(1, 3))
+        found.append(
+            [
+                BranchChoice(
+                    draw(st.integers(0, 2)),
+                    draw(st.sampled_from(plan.depth_options(segment.index))),
+                    draw(st.floats(0.05, 1.0)),
+                )
+                for _ in range(branches)
+            ]
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", LIKE)
+@settings(max_examples=12)
+@given(data=st.data())
+def test_counts_are_exact_and_gradients_reach_everything(name: str, data: st.DataObject) -> None:
+    multiple = data.draw(st.sampled_from([1, 4, 8]))
+    _, plan = prepared(name, multiple)
+    design = make_design(plan, data.draw(choices(plan)))
+    branched = build(plan, design).train()
+    assert design.macs == count_macs(branched, IMAGES)
+    assert design.params == count_parameters(branched)
+    result = branched(IMAGES)
+    assert result.shape == (2, 5)
+    result.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in branched.parameters())
+
+
+def meeting_origins(plan: Blueprint, design_choices: Sequence[Sequence[BranchChoice]]) -> list[list[int]]:
+    """Original channels that the branches of every segment write, found by what they compute, not by bookkeeping.
+
+    In a chain of 1x1 convolutions that copy channels, the value of a channel tells which one it is.
+    """
+    branched = build(plan, make_design(plan, design_choices)).eval()
+    seen: list[list[int]] = []
+    x = branched.stem(torch.ones(1, 1, 1, 1))
+    for segment in branched.segments:
+        x = segment(x)
+        seen.append([round(float(v)) for v in x.flatten().detach()])
+    return seen
+
+
+class Numbered(nn.Module):
+    """Two stages in which channel c holds the number c + 1, whatever channels are dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 16, 1, bias=False)
+        self.first = nn.Conv2d(16, 16, 1, bias=False)
+        self.second = nn.Conv2d(16, 16, 1, bias=False)
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(16, 16, bias=False))
+        with torch.no_grad():
+            self.stem.weight.copy_(torch.arange(1.0, 17.0)[:, None, None, None])
+            for layer in (self.first, self.second):
+                layer.weight.copy_(torch.eye(16)[:, :, None, None])
+            self.head[1].weight.copy_(torch.eye(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.second(self.first(self.stem(x))))
+        return y
+
+
+def test_origins_are_the_channels_that_the_branches_write() -> None:
+    plan = blueprint(Numbered(), torch.ones(1, 1, 1, 1), 1)
+    (segment,) = plan.traced.segments
+    blocks = tuple(range(len(segment.blocks)))
+    wide = [[BranchChoice(0, blocks, 0.75), BranchChoice(1, blocks, 0.5)]]
+    (written,) = meeting_origins(plan, wide)
+    assert len(written) == 20
+    assert {value for value in written if value} <= set(range(1, 17))
+
+
+def test_readers_divide_by_how_often_a_channel_is_there() -> None:
+    convolution = nn.Conv2d(4, 3, 1, bias=False)
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), convolution, nn.Flatten(), nn.Linear(3, 2))
+    plan = blueprint(network, torch.zeros(1, 3, 1, 1), 1)
+    origins = np.array([2, 0, 2, 2])
+    copied, written = scaled_copy(plan.head, full_selection(plan.head), origins)
+    layer = copied.get_submodule("2")
+    assert isinstance(layer, nn.Conv2d)
+    weight = convolution.weight.detach()
+    expected = torch.stack([weight[:, 2] / 3, weight[:, 0], weight[:, 2] / 3, weight[:, 2] / 3], dim=1)
+    torch.testing.assert_close(layer.weight.detach(), expected)
+    assert written.tolist() == [0, 1]
+
+
+def test_an_entry_takes_the_mean_of_equal_channels_and_leaves_missing_ones_zero() -> None:
+    _, plan = prepared("resnet")
+    branch = plan.branch(0, plan.all_blocks(0))
+    assert branch.has_entry
+    origins = np.array([*range(15), 3, 3])  # channel 15 is missing, channel 3 is there three times
+    copied, _ = scaled_copy(branch, full_selection(branch), origins)
+    entry = copied.get_submodule("entry")
+    assert isinstance(entry, nn.Conv2d)
+    weight = entry.weight.detach()[:, :, 0, 0]
+    assert weight.shape == (16, 17)
+    torch.testing.assert_close(weight[3, [3, 15, 16]], torch.full((3,), 1 / 3))
+    torch.testing.assert_close(weight.sum(dim=1), torch.tensor([1.0] * 15 + [0.0]))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_modes_and_frozen_weights_carry_over_and_the_original_stays(training: bool) -> None:
+    network = resnet_like()
+    network.stem[0].weight.requires_grad_(False)
+    network.train(training)
+    before = copy.deepcopy(network.state_dict())
+    plan = blueprint(network, IMAGES, 8)
+    branched = build(plan, make_design(plan, full(plan)))
+    assert branched.training is training
+    frozen = {name for name, parameter in branched.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"stem.stem.0.weight"}
+    with torch.no_grad():
+        for parameter in branched.parameters():
+            parameter.fill_(7.0)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert network.training is training
+
+
+def test_building_twice_gives_the_same_weights() -> None:
+    def weights_of() -> dict[str, Tensor]:
+        _, plan = prepared("mobilenet")
+        halves = [[BranchChoice(i, plan.depth_options(s)[-1], 0.6) for i in range(2)] for s in range(len(plan.traced.segments))]
+        return build(plan, make_design(plan, halves)).state_dict()
+
+    first, second = weights_of(), weights_of()
+    assert list(first) == list(second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_placement_names_modules() -> None:
+    _, plan = prepared("resnet")
+    branched = build(plan, make_design(plan, full(plan)))
+    assert branched.placement == {f"segments.{s}.branches.{i}": i for s in range(2) for i in range(2)}
+    for path in branched.placement:
+        branched.get_submodule(path)
+
+
+def test_a_copy_can_be_pickled_for_workers_and_keeps_its_function() -> None:
+    _, plan = prepared("resnet")
+    branched = build(plan, make_design(plan, full(plan)))
+    twin = copy.deepcopy(branched)
+    assert isinstance(twin, BranchedNetwork)
+    assert torch.equal(twin(IMAGES), branched(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c[:-1], "1 segments, the network 2"),
+        (lambda c: [[], c[1]], "no branch"),
+        (lambda c: [[BranchChoice(0, (0, 1, 7), 1.0)], c[1]], "blocks [0, 1, 7]"),
+        (lambda c: [c[0], [BranchChoice(0, (1,), 1.0)]], "it must keep [0"),
+        (lambda c: [c[0], [BranchChoice(0, (0, 1, 2), 1.5)]], "width 1.5"),
+        (lambda c: [c[0], [BranchChoice(-1, (0, 1, 2), 0.5)]], "processor -1"),
+    ],
+)
+def test_designs_for_other_networks_are_refused(
+    change: Callable[[list[list[BranchChoice]]], list[list[BranchChoice]]], words: str
+) -> None:
+    _, plan = prepared("resnet")
+    with pytest.raises(DesignError) as caught:
+        make_design(plan, change(full(plan)))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+class Shuffle(nn.Module):
+    """An operation that is not known to keep channels apart."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.channel_shuffle(x, 2)
+
+
+def test_what_is_not_known_keeps_its_channels() -> None:
+    stages = [
+        nn.Sequential(basic(16, 16, 1), Shuffle(), basic(16, 16, 1)),
+        nn.Sequential(basic(16, 32, 2), basic(32, 32, 1)),
+    ]
+    network = Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, 5))).eval()
+    weights.initialise(network, 3, 0)
+    plan = blueprint(network, IMAGES, 1)
+    assert [plan.branchable(segment.index) for segment in plan.traced.segments] == [True, True]
+    half = [[BranchChoice(i, plan.all_blocks(s), 0.5) for i in range(2)] for s in range(2)]
+    branched = build(plan, make_design(plan, half))
+    assert branched(IMAGES).shape == (2, 5)
+    torch.testing.assert_close(
+        outputs(build(plan, make_design(plan, full(plan)))), outputs(network), rtol=1e-10, atol=1e-10
+    )
+
+
+def test_a_stage_whose_channels_must_stay_together_cannot_be_branched() -> None:
+    stages = [
+        nn.Sequential(basic(16, 16, 1), Shuffle()),
+        nn.Sequential(basic(16, 32, 2), basic(32, 32, 1)),
+    ]
+    network = Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, 5))).eval()
+    plan = blueprint(network, IMAGES, 1)
+    assert [plan.branchable(segment.index) for segment in plan.traced.segments] == [False, True]
+    with pytest.raises(DesignError, match="segment 0 .* cannot be branched"):
+        make_design(plan, full(plan))
+    mixed = [full(plan, 1)[0], full(plan, 2)[1]]
+    torch.testing.assert_close(
+        outputs(build(plan, make_design(plan, mixed))), outputs(network), rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_zoo_chains_branch_with_exact_counts(name: str) -> None:
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    network = zoo.build(name, num_classes=10, small_images=True)
+    plan = blueprint(network, images)
+    original = original_cost(plan)
+    assert (original.macs, original.params) == (count_macs(network, images), count_parameters(network))
+    same = build(plan, make_design(plan, full(plan)))
+    with torch.no_grad():
+        torch.testing.assert_close(same(images), network(images), rtol=1e-4, atol=1e-4)
+    two = [
+        [
+            BranchChoice(0, plan.depth_options(segment.index)[-1], 0.75),
+            BranchChoice(1, plan.all_blocks(segment.index), 0.5),
+        ]
+        for segment in plan.traced.segments
+    ]
+    design = make_design(plan, two)
+    branched = build(plan, design)
+    assert (design.macs, design.params) == (count_macs(branched, images), count_parameters(branched))
+    assert branched(images).shape == (1, 10)
+    assert design.meeting_points == len(plan.traced.segments)

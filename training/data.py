@@ -177,7 +177,8 @@ def batches(split: Split, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
     """All images and labels of ``split`` in order, ``batch`` at a time; the last batch may be smaller."""
     if batch < 1:
         raise UsageError(f"a batch of {batch} images was asked for; give 1 or more")
-    for indices in torch.arange(len(split)).split(batch):
+    for start in range(0, len(split), batch):
+        indices = torch.arange(start, min(start + batch, len(split)))
         yield split.images(indices), split.labels[indices]
 
 
@@ -218,7 +219,7 @@ def stratified_split(labels: Tensor, test_share: float, seed: int) -> tuple[Tens
     """Indices for training and for testing, both ascending; ``test_share`` of every class goes to the tests."""
     generator = torch.Generator().manual_seed(seed)
     in_test = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique().tolist():
+    for label in sorted(set(labels.tolist())):
         members = (labels == label).nonzero().flatten()
         order = torch.randperm(len(members), generator=generator)
         in_test[members[order[: round(test_share * len(members))]]] = True

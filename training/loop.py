@@ -125,9 +125,11 @@ def train(
         return training.finish()
 
 
-def uses_bfloat16(recipe: Recipe) -> bool:
-    """Whether a training with ``recipe`` computes matrix products in bfloat16 on this machine's CPU."""
+def uses_bfloat16(recipe: Recipe, device: torch.device) -> bool:
+    """Whether a training with ``recipe`` computes matrix products in bfloat16 on ``device``."""
     if recipe.precision == "auto":
+        if device.type == "cuda":
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
         features = torch.cpu.get_capabilities()
         return any(features.get(feature, False) for feature in _BFLOAT16_FEATURES)
     return recipe.precision == "bfloat16"
@@ -162,7 +164,7 @@ class _Training:
         return time.perf_counter() - self.started
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=uses_bfloat16(self.recipe))
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=uses_bfloat16(self.recipe, self.device))
 
     def generator(self, epoch: int) -> torch.Generator:
         """The random numbers of one epoch, so that it needs none of those before it."""
@@ -204,7 +206,7 @@ class _Training:
             logits = self.module(_resized(full, size)).float()
         loss = self.loss(logits, labels, full)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward([loss])
         if self.recipe.gradient_clip > 0:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.recipe.gradient_clip)
         for group in self.optimiser.param_groups:
@@ -244,7 +246,7 @@ class _Training:
 
     def divergence(self, epoch: int, index: int, loss: float, rate: float) -> str:
         advice = f"lower learning_rate (it was {rate:.3g} here) or set gradient_clip"
-        if uses_bfloat16(self.recipe):
+        if uses_bfloat16(self.recipe, self.device):
             advice += ' or precision "float32"'
         return (
             f"the training diverged: the loss is {loss} in epoch {epoch + 1}, step {index + 1} of "
@@ -296,7 +298,7 @@ class _Training:
         return TrainingResult(tuple(self.history), accuracy, self.seconds())
 
     def snapshot(self) -> Checkpoint:
-        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.module.named_parameters()}
         momentum = {
             names[parameter]: state["momentum_buffer"]
             for parameter, state in self.optimiser.state.items()
@@ -371,8 +373,8 @@ def _threads(count: int | None) -> Iterator[None]:
 @contextmanager
 def _channels_last(module: nn.Module) -> Iterator[None]:
     """Hold the weights of ``module`` in the layout in which CPUs train fastest."""
-    module.to(memory_format=torch.channels_last)
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:
         yield
     finally:
-        module.to(memory_format=torch.contiguous_format)
+        module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]

@@ -19,7 +19,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a training; SGD with momentum, linear warm-up, then a cosine down to zero.
+    """All settings of a training; SGD with momentum, linear warm-up, a plateau, then a cosine down to zero.
 
     Attributes:
         name: what it is called in reports.
@@ -27,6 +27,7 @@ class Recipe:
         batch: images per step.
         learning_rate: the highest one, reached after the warm-up.
         warmup_epochs: for so many epochs (fractions allowed) the rate grows linearly.
+        hold_epochs: for so many epochs after the warm-up the rate stays at its highest.
         momentum: of SGD.
         nesterov: whether the momentum is Nesterov's.
         weight_decay: L2, on weights of convolutions and dense layers alone; scales, shifts and biases have none.
@@ -52,6 +53,7 @@ class Recipe:
     batch: int = 32
     learning_rate: float = 0.1
     warmup_epochs: float = 0.0
+    hold_epochs: float = 0.0
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-5
@@ -98,14 +100,15 @@ class Recipe:
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of ``step`` (from 0, over the whole training).
 
-        During the warm-up it grows linearly from one step's share; after it, it follows half a cosine, of which the
-        last step is one step before zero.
+        During the warm-up it grows linearly from one step's share; then it is held; then it follows half a cosine,
+        of which the last step is one step before zero.
         """
         total = self.epochs * steps_per_epoch
         warm = min(round(self.warmup_epochs * steps_per_epoch), total)
+        falling = min(warm + round(self.hold_epochs * steps_per_epoch), total)
         if step < warm:
             return self.learning_rate * (step + 1) / warm
-        progress = (step - warm) / max(1, total - warm)
+        progress = max(0, step - falling) / max(1, total - falling)
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
     def to_json(self) -> dict[str, Any]:
@@ -130,6 +133,7 @@ _RANGES: dict[str, tuple[float, float | None]] = {
     "batch": (2, None),  # a batch norm has no statistics of one image's last feature
     "learning_rate": (0, None),
     "warmup_epochs": (0, None),
+    "hold_epochs": (0, None),
     "momentum": (0, 1),
     "weight_decay": (0, None),
     "label_smoothing": (0, 1),
@@ -250,31 +254,32 @@ PRESETS: dict[str, Recipe] = {
     for recipe in (
         Recipe(
             name="quick",
-            epochs=12,
+            epochs=6,
             batch=32,
             learning_rate=0.05,
             warmup_epochs=1.0,
+            hold_epochs=3.0,
             weight_decay=5e-4,
             label_smoothing=0.05,
             ema_decay=0.97,
-            scales=((6, 0.25), (4, 0.5), (2, 1.0)),
-            precise_bn_samples=1024,
+            scales=((4, 0.5), (2, 1.0)),
+            precise_bn_samples=512,
             augmentation=_DIGITS,
             image_size=64,
             evaluate_every=0,
         ),
         Recipe(
             name="quick-retrain",
-            epochs=6,
+            epochs=2,
             batch=32,
             learning_rate=0.03,
-            warmup_epochs=0.5,
+            warmup_epochs=0.3,
+            hold_epochs=0.7,
             weight_decay=5e-4,
             ema_decay=0.97,
             distillation_weight=0.8,
             temperature=3.0,
-            scales=((4, 0.5), (2, 1.0)),
-            precise_bn_samples=1024,
+            precise_bn_samples=512,
             augmentation=_DIGITS,
             image_size=64,
             evaluate_every=0,

@@ -119,5 +119,5 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int
     for name in sorted(tensors):
         tensor = tensors[name]
         crc = zlib.crc32(f"{name} {_describe(tensor)}".encode(), crc)
-        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), crc)
+        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
     return crc

@@ -270,8 +270,9 @@ def _running_on(cores: tuple[int, ...]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+@functools.cache
 def warn_if_short(cores: tuple[int, ...]) -> int:
-    """Threads that will work on `cores`; says so if it is fewer than one per core."""
+    """Threads that will work on `cores`; says so, once, if it is fewer than one per core."""
     threads = min(worker_count() or len(cores), len(cores))
     if threads < len(cores):
         log.warning(

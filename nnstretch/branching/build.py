@@ -177,7 +177,7 @@ def make_design(
             )
         segments.append(SegmentDesign(index, tuple(made)))
         channels = sum(branch.channels for branch in made)
-        exact = len(made) == 1 and channels == traced.segments[index].channels
+        exact = _stays_exact(blueprint, segments[-1])
     total += blueprint.part_cost(blueprint.head, 1.0, channels, exact=exact)
     original = original_cost(blueprint)
     return Design(
@@ -227,13 +227,13 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
     origins = np.arange(channels_of(blueprint.traced.source), dtype=np.int64)
     stem: nn.Module = nn.Identity()
     if blueprint.stem is not None:
-        stem, origins = scaled_copy(blueprint.stem, full_selection(blueprint.stem), origins)
-    segments = []
+        stem, origins = scaled_copy(blueprint.stem, full_selection(blueprint.stem), origins, exact=True)
+    segments, exact = [], True
     for segment in design.segments:
         branches, pieces = [], []
         for branch, selection in zip(segment.branches, _selections(blueprint, segment), strict=True):
             plan = blueprint.branch(segment.segment, branch.blocks)
-            module, piece = scaled_copy(plan, selection, origins)
+            module, piece = scaled_copy(plan, selection, origins, exact=exact)
             if len(piece) != branch.channels:
                 raise DesignError(
                     f"segment {segment.segment} of the design writes {branch.channels} channels in a branch, this "
@@ -243,7 +243,8 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
             pieces.append(piece)
         segments.append(BranchedSegment(branches))
         origins = np.concatenate(pieces)
-    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), origins)
+        exact = _stays_exact(blueprint, segment)
+    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), origins, exact=exact)
     network = BranchedNetwork(stem, segments, head, design)
     return network.train(blueprint.traced.training)
 
@@ -288,6 +289,11 @@ def _check_branch(segment: Segment, choice: BranchChoice) -> None:
             f"a branch of segment {segment.index} has width {choice.width} and processor {choice.processor}; "
             "a width is above 0 and up to 1, a processor 0 or more"
         )
+
+
+def _stays_exact(blueprint: Blueprint, segment: SegmentDesign) -> bool:
+    """Whether a segment writes the original channels, each once and in order: it has one branch and keeps them all."""
+    return [branch.channels for branch in segment.branches] == [blueprint.traced.segments[segment.segment].channels]
 
 
 def _selections(blueprint: Blueprint, segment: SegmentDesign) -> list[dict[int, Indices]]:

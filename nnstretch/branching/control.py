@@ -54,7 +54,7 @@ def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_
         space.index: choose(scores, count)
         for space, scores, count in zip(plan.spaces, bundle_scores(plan), counts, strict=True)
     }
-    control, _ = scaled_copy(plan, selection, np.arange(channels_of(plan.source), dtype=np.int64))
+    control, _ = scaled_copy(plan, selection, np.arange(channels_of(plan.source), dtype=np.int64), exact=True)
     return control.train(traced.training)
 
 

@@ -54,7 +54,7 @@ class _Channels:
 
 
 def scaled_copy(
-    plan: ChannelPlan, selection: Mapping[int, Indices], origins: Indices
+    plan: ChannelPlan, selection: Mapping[int, Indices], origins: Indices, *, exact: bool
 ) -> tuple[fx.GraphModule, Indices]:
     """A module that computes the blocks of `plan` with the bundles of `selection`, and the origins of what it writes.
 
@@ -62,13 +62,15 @@ def scaled_copy(
         plan: blocks and spaces.
         selection: bundles kept of every space, ascending.
         origins: which channels of the original tensor the module's input has, in its order.
+        exact: they are the original channels, each once and in order, because no meeting point lies before. (By chance
+            they may be so behind one too; counting, which does not know them, must come to the same result.)
 
     The module's only input is a tensor with `len(origins)` channels. Layers have the names they have in the original.
 
     Raises:
         DesignError: a sum or a grouped convolution would meet channels that do not fit together.
     """
-    return _Copier(plan, selection).run(origins)
+    return _Copier(plan, selection).run(origins, exact=exact)
 
 
 def needs_entry(plan: ChannelPlan, *, complete: bool, exact: bool) -> bool:
@@ -98,12 +100,12 @@ class _Copier:
         self.modules: dict[str, object] = {}
         self.graph = fx.Graph()
 
-    def run(self, origins: Indices) -> tuple[fx.GraphModule, Indices]:
+    def run(self, origins: Indices, *, exact: bool) -> tuple[fx.GraphModule, Indices]:
         source = self.plan.source
         self.channels[source] = _Channels(origins)
         self.copies[source] = self.graph.placeholder("x")
         complete = all(is_exact(self.selection[space.index], space.bundles) for space in self.plan.spaces)
-        if needs_entry(self.plan, complete=complete, exact=is_exact(origins, channels_of(source))):
+        if needs_entry(self.plan, complete=complete, exact=exact):
             self._enter()
         for node in self.plan.nodes:
             self._copy(node)

@@ -100,13 +100,31 @@ def _does_nothing(node: fx.Node) -> bool:
 
 def _activation(node: fx.Node) -> Activation | None:
     if node.op != "call_module":
-        return _PLAIN.get(_title(node).rstrip("_"))
+        return _function_activation(node)
     module = module_of(node)
     if isinstance(module, nn.LeakyReLU):
         return Activation(_KIND.LEAKY_RELU, module.negative_slope)
     if isinstance(module, nn.Hardtanh) and not isinstance(module, nn.ReLU6):
         return Activation(_KIND.CLIP, module.min_val, module.max_val)
+    if isinstance(module, nn.PReLU):
+        return Activation(_KIND.LEAKY_RELU, float(module.weight.detach()))
     return _PLAIN.get(type(module))
+
+
+def _function_activation(node: fx.Node) -> Activation | None:
+    title = _title(node).rstrip("_")
+    values = list(node.args[1:])
+    if title == "leaky_relu":
+        return Activation(_KIND.LEAKY_RELU, *_numbers(values, node, {"negative_slope": 0.01}))
+    if title == "hardtanh":
+        return Activation(_KIND.CLIP, *_numbers(values, node, {"min_val": -1.0, "max_val": 1.0}))
+    return _PLAIN.get(title)
+
+
+def _numbers(values: list[Any], node: fx.Node, defaults: Mapping[str, float]) -> list[float]:
+    """Settings of a function call in the order of `defaults`, given by position or by name."""
+    named = dict(zip(defaults, values, strict=False))
+    return [float(named.get(name, node.kwargs.get(name, value))) for name, value in defaults.items()]  # type: ignore[arg-type]
 
 
 def _pool(node: fx.Node, read: tuple[int, ...], written: tuple[int, ...]) -> list[Lowered]:

@@ -39,7 +39,7 @@ class SearchLimits:
     alpha: float = 0.3
     beta: float = 0.8
     min_depth: float = 0.5
-    min_width: float = 0.375
+    min_width: float = 0.25
     min_macs: float = 0.8
 
     def check(self) -> None:

@@ -42,21 +42,18 @@ def compile_command(
     Example: nnstretch compile resnet50.onnx --processors cpu:0-3 -o resnet50.nns
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.networks import is_package_name
-        from nnstretch.cli.sessions import compile_session
-        from nnstretch.frontends.onnx_file import parse_shapes
+        from nnstretch.cli.sources import make_source
 
-        if is_package_name(model):
+        source = make_source(model, shape, weights, design)
+        if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
-        shapes = parse_shapes(shape or [])
         path = check_writable(output or Path(f"{Path(model.partition(':')[0]).stem}.nns"))
         with report.progress("Compiling") as told:
-            session = compile_session(
-                model, shapes, weights, design, processors, threads, tune=not no_tune, progress=told
-            )
+            session = source.compile(processors, threads, tune=not no_tune, progress=told)
         with session:
             plan = session.plan
-            session.save(path, {"model": model, "processors": processors, "tuned": not no_tune, "macs": plan.macs})
+            about = {"source": source.to_json(), "processors": processors, "tuned": not no_tune, "macs": plan.macs}
+            session.save(path, about)
         size = path.stat().st_size
         report.show(
             f"{path}: {len(plan.steps)} steps in {len(plan.subgraphs)} sub-graphs, "

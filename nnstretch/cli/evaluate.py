@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import Data, DesignFile, Json, Model, NoTune, Processors, Shape, Threads, Weights
+from nnstretch.cli.options import (
+    Data,
+    DesignFile,
+    Json,
+    Model,
+    NoTune,
+    ProcessorsUnlessPackage,
+    Shape,
+    Threads,
+    Weights,
+)
 from nnstretch.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
+
+    from nnstretch.cli.sources import Source
 
 ENGINES = ("nnstretch", "onnxruntime", "torch")
 
@@ -27,7 +39,7 @@ def evaluate(
     ] = "nnstretch",
     weights: Weights = None,
     design: DesignFile = None,
-    processors: Processors = "cpu",
+    processors: ProcessorsUnlessPackage = None,
     threads: Threads = None,
     shape: Shape = None,
     no_tune: NoTune = False,
@@ -38,17 +50,17 @@ def evaluate(
     Example: nnstretch evaluate resnet18 --weights resnet18.safetensors --data digits
     """
     with reporting(as_json=json) as report:
-        from nnstretch.frontends.onnx_file import parse_shapes
+        from nnstretch.cli.sources import make_source
 
         if engine not in ENGINES:
             raise UsageError(f"unknown engine {engine!r}; there are {', '.join(ENGINES)}")
-        shapes = parse_shapes(shape or [])
+        source = make_source(model, shape, weights, design)
+        if source.is_package and engine != "nnstretch":
+            raise UsageError(f"{model} is a package, which {engine} cannot run; use --engine nnstretch")
         if engine == "torch":
             top1, images = _evaluate_torch(model, data, weights, design)
         else:
-            predict, input_shape = _predictor(
-                report, model, engine, shapes, weights, design, processors, threads, tune=not no_tune
-            )
+            predict, input_shape = _predictor(report, source, engine, processors, threads, tune=not no_tune)
             top1, images = _evaluate_function(predict, input_shape, data)
         report.show(f"top-1 {top1:.2f} % on {images} images of {data}, with {engine}")
         report.finish({"model": model, "data": data, "engine": engine, "top1": top1, "images": images})
@@ -75,29 +87,15 @@ def _evaluate_function(predict: Callable[[np.ndarray], Any], shape: tuple[int, .
 
 
 def _predictor(
-    report: Reporter,
-    model: str,
-    engine: str,
-    shapes: dict[str, tuple[int, ...]],
-    weights: Path | None,
-    design: Path | None,
-    processors: str,
-    threads: int | None,
-    *,
-    tune: bool,
+    report: Reporter, source: Source, engine: str, processors: str | None, threads: int | None, *, tune: bool
 ) -> tuple[Callable[[np.ndarray], Any], tuple[int, ...]]:
     """A function from images to logits, and the shape of the images that it wants."""
-    from nnstretch.cli.networks import is_package_name, load_source
-    from nnstretch.cli.sessions import compile_session
-
     if engine == "nnstretch":
         with report.progress("Compiling") as told:
-            session = compile_session(model, shapes, weights, design, processors, threads, tune=tune, progress=told)
+            session = source.compile(processors, threads, tune=tune, progress=told)
         only = session.get_inputs()[0]
         return lambda images: session.run(None, {only.name: images})[0], only.shape
-    if is_package_name(model):
-        raise UsageError(f"{model} is a package, which {engine} cannot run; use --engine nnstretch")
-    graph = load_source(model, shapes, weights, design)
+    graph = source.load()
     return _onnxruntime(graph, threads), _input_shape(graph)
 
 

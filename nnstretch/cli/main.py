@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -79,13 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NNStretchError as error:
         return _fail(str(error))
     except typer.TyperException as error:
-        return _fail(error.format_message())
+        return _fail(f"{error.format_message().rstrip('.')}; see --help")
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:
-        # Whoever read our output has enough of it. What is still buffered must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        return _fail(f"cannot write: {error.strerror}; make room and run it again")
     if status == INTERRUPTED_STATUS:
         return _interrupted()
     return status if isinstance(status, int) else 0
@@ -94,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return USAGE_STATUS
+
+
+def _drop_output() -> None:
+    """Nobody reads our output, or it has no room: what is still buffered must not fail once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupted() -> int:

@@ -157,34 +157,6 @@ def read_about(weights: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def load_source(
-    model: str,
-    shapes: dict[str, tuple[int, ...]],
-    weights: Path | None = None,
-    design: Path | None = None,
-) -> ir.Model:
-    """The graph, not fused, of anything that MODEL can be but a package; weights and design are for torch networks.
-
-    Raises:
-        NNStretchError: it is not found, cannot be read or exported.
-    """
-    if weights is None and design is None:
-        from nnstretch.compiler import load_any
-
-        return load_any(model, None, shapes)
-    if shapes:
-        raise UsageError("--shape goes with a model as it is; weights and designs say for which images they are")
-    return build_network(model, Options(), weights, design).export()
-
-
-def is_package_name(model: str) -> bool:
-    """Whether MODEL is meant as a package."""
-    from nnstretch.package.format import is_package
-
-    path = Path(model)
-    return path.suffix == ".nns" or (path.is_file() and is_package(path))
-
-
 def _build(spec: str, options: Options) -> tuple[nn.Module, Tensor]:
     from nnstretch import zoo
     from nnstretch.frontends.resolve import load_module

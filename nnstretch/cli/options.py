@@ -25,6 +25,16 @@ Processors = Annotated[
     str,
     typer.Option("--processors", "-p", metavar="LIST", help="cpu[:CORES] and opencl[:INDEX][@CORES], commas between."),
 ]
+ProcessorsUnlessPackage = Annotated[
+    str | None,
+    typer.Option(
+        "--processors",
+        "-p",
+        metavar="LIST",
+        help="cpu[:CORES] and opencl[:INDEX][@CORES], commas between. A package has its own.",
+        show_default="cpu",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

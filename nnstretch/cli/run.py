@@ -13,7 +13,7 @@ from nnstretch.cli.options import (
     Json,
     Model,
     NoTune,
-    Processors,
+    ProcessorsUnlessPackage,
     Seed,
     Shape,
     Threads,
@@ -21,12 +21,12 @@ from nnstretch.cli.options import (
     check_writable,
     parse_assignments,
 )
-from nnstretch.errors import UsageError
 from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from nnstretch.cli.sources import Source
     from nnstretch.scheduler.session import Session
 
 DEFAULT_TOLERANCE = 5e-4
@@ -55,7 +55,7 @@ def run(
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, help="Error that --check allows, relative to the output's range.")
     ] = DEFAULT_TOLERANCE,
-    processors: Processors = "cpu",
+    processors: ProcessorsUnlessPackage = None,
     threads: Threads = None,
     shape: Shape = None,
     weights: Weights = None,
@@ -70,24 +70,21 @@ def run(
     """
     with reporting(as_json=json) as report:
         from nnstretch.bench.statistics import latency
-        from nnstretch.cli.sessions import compile_session
-        from nnstretch.frontends.onnx_file import parse_shapes
+        from nnstretch.cli.sources import make_source
 
         files = parse_assignments(inputs or [], "--input")
-        shapes = parse_shapes(shape or [])
+        source = make_source(model, shape, weights, design)
         for path in (output, timeline):
             if path is not None:
                 check_writable(path)
         with report.progress("Compiling") as told:
-            session = compile_session(
-                model, shapes, weights, design, processors, threads, tune=not no_tune, progress=told
-            )
+            session = source.compile(processors, threads, tune=not no_tune, progress=told)
         with session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
             if output is not None:
                 _write_outputs(output, outputs)
-            error = _error(model, shapes, weights, design, feeds, outputs) if check else None
+            error = _error(source, feeds, outputs) if check else None
             times = latency([session.time(feeds, warmup=3, runs=runs)])
             if timeline is not None:
                 _write_timeline(timeline, session, feeds)
@@ -118,7 +115,7 @@ def run(
 def _feeds(session: Session, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.subject import plan_feeds
-    from nnstretch.cli.sessions import read_array
+    from nnstretch.cli.sources import read_array
 
     if not files:
         return plan_feeds(session.plan, seed)
@@ -146,37 +143,15 @@ def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) 
         file.write(session.profile(feeds).to_chrome_json().encode())
 
 
-def _error(
-    model: str,
-    shapes: dict[str, tuple[int, ...]],
-    weights: Path | None,
-    design: Path | None,
-    feeds: dict[str, np.ndarray],
-    outputs: dict[str, np.ndarray],
-) -> float:
+def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:
     """The largest error against ONNX Runtime."""
     from nnstretch.bench.comparison import largest_error
     from nnstretch.bench.reference import reference_outputs
-    from nnstretch.cli.networks import is_package_name, load_source
+    from nnstretch.cli.sources import source_of_package
 
-    if is_package_name(model):
-        model = _source_of(model)
-    graph = load_source(model, shapes, weights, design)
+    graph = (source_of_package(Path(source.model)) if source.is_package else source).load()
     ordered = {str(value.name): feeds[str(value.name)] for value in graph.graph.inputs}
     return largest_error(outputs, reference_outputs(graph, ordered))
-
-
-def _source_of(package: str) -> str:
-    """The model that a package was made from, as its metadata says, if it is still at hand."""
-    from nnstretch import zoo
-    from nnstretch.package import read_package
-
-    source = read_package(Path(package)).metadata.get("model")
-    if not isinstance(source, str) or not (Path(source.partition(":")[0]).is_file() or source in zoo.names()):
-        raise UsageError(
-            f"{package} was made from {source!r}, which is not at hand to check against; run that model itself"
-        )
-    return source
 
 
 def _show(report: Any, outputs: dict[str, np.ndarray]) -> None:

@@ -85,8 +85,10 @@ def stretch(
         report.show(_table(designs, names))
         report.finish(_answer(designs, names, files))
         if folder is not None:
+            report.note(f"wrote {len(results)} designs to {folder}; retrain one, with the network as its teacher:")
             report.note(
-                f"wrote {len(results)} designs to {folder}; train one: nnstretch train {model} --design {files[0]}"
+                f"  nnstretch train {model} --design {files[0]} --weights {weights or 'FILE'} "
+                f"--teacher {model}:{weights or 'FILE'} --recipe quick-retrain --data SET -o branched.safetensors"
             )
 
 
@@ -111,8 +113,8 @@ def _table(designs: Sequence[Design], names: Sequence[str]) -> Any:
         ">#", "design", ">MACs", ">parameters", ">predicted ms", ">meeting points", "branches (depth × width)"
     )
     for rank, design in enumerate(designs, 1):
-        branches = "  ".join(
-            f"{segment.segment}: " + " | ".join(f"{b.depth:.2f} × {b.width:.2f}" for b in segment.branches)
+        branches = "\n".join(
+            f"segment {segment.segment}: " + " | ".join(f"{b.depth:.2f} × {b.width:.2f}" for b in segment.branches)
             for segment in design.segments
             if len(segment.branches) > 1
         )

@@ -53,7 +53,7 @@ def train(
     with reporting(as_json=json) as report:
         from dataclasses import replace
 
-        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.cli.networks import Options, build_network, read_about
         from nnstretch.training.data import load_dataset
         from nnstretch.training.loop import train as run_training
         from nnstretch.training.recipe import load_recipe
@@ -63,7 +63,8 @@ def train(
         if epochs is not None:
             settings = replace(settings, epochs=epochs, scales=())
         check_writable(output)
-        dataset = load_dataset(data, image_size or settings.image_size)
+        about = read_about(weights) if weights else {}
+        dataset = load_dataset(data, image_size or about.get("image_size") or settings.image_size)
         options = Options(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
         network = build_network(model, options, weights, design)
         taught = _teacher(teacher, dataset) if teacher else None

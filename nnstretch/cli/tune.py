@@ -47,18 +47,18 @@ def tune(
     with reporting(as_json=json) as report:
         import numpy as np
 
-        from nnstretch.cli.networks import is_package_name, load_source
+        from nnstretch.cli.sources import make_source
         from nnstretch.compiler import build_processors, plan_model
-        from nnstretch.frontends.onnx_file import parse_shapes
         from nnstretch.scheduler.selectors import Elimination
         from nnstretch.scheduler.session import Session
         from nnstretch.settings import atomic_write
 
-        if is_package_name(model):
+        source = make_source(model, shape, weights, design)
+        if source.is_package:
             raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
         if output is not None:
             check_writable(output)
-        graph = load_source(model, parse_shapes(shape or []), weights, design)
+        graph = source.load()
         found = build_processors(processors, threads)
         begin = time.perf_counter()
         with report.progress("Tuning") as told:

@@ -65,10 +65,10 @@ static int32_t draw_parameters(const nns_kernel_family *family, int64_t *p) {
 
 static const int64_t odd[] = {0, -1, 1, 2, 7, 64, 4095, 4096, 4097, 1 << 20, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MIN};
 
-/* The least size of an operand that `check` accepts while the others are huge. */
+/* The least size above 0 of an operand that `check` accepts while the others are huge. */
 static int64_t least(const nns_kernel *kernel, nns_args *args, int64_t *size) {
     nns_work work;
-    int64_t low = -1, high = *size;
+    int64_t low = 0, high = *size;
     while (high - low > 1) {
         *size = low + (high - low) / 2;
         if (kernel->check(args, &work))
@@ -92,10 +92,12 @@ static int run(const nns_kernel *kernel, nns_args *args, int optional) {
     for (int i = 0; i < args->n_in; i++) args->in_bytes[i] = INT64_MAX;
     args->out_bytes[0] = INT64_MAX;
     if (kernel->check(args, &work)) return 0;
-    int64_t in[4], out = least(kernel, args, &args->out_bytes[0]), total = out;
+    const int64_t out = least(kernel, args, &args->out_bytes[0]);
+    int64_t in[4], total = out;
     for (int i = 0; i < 4; i++) {
-        in[i] = i < 2 ? least(kernel, args, &args->in_bytes[i]) : (optional >> i & 1) ? (i == 3 ? out : 4096) : 0;
-        total += in[i] < LARGEST ? in[i] : LARGEST;
+        in[i] = least(kernel, args, &args->in_bytes[i]);
+        if (i >= 2 && optional >> i & 1) in[i] = 0;
+        total = in[i] < LARGEST ? total + in[i] : LARGEST + 1;
     }
     for (int i = 0; i < 4; i++) args->in_bytes[i] = in[i];
     args->out_bytes[0] = out;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.devices.engine.harness import pack, run_lowering, unpack
+from nnstretch.devices.engine.program import (
+    Buffer,
+    Lane,
+    LaneKind,
+    Program,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+)
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
@@ -34,15 +45,27 @@ ACTIVATIONS = (
     Activation(ActivationKind.TANH),
 )
 
+
 @pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def routines(request: pytest.FixtureRequest) -> object:
-    """The routines of one instruction set, while that is what the harness runs."""
-    isa: build.Isa = request.param
-    native = Engine(build.build_engine(isa))
+def isa(request: pytest.FixtureRequest) -> build.Isa:
+    assert isinstance(request.param, build.Isa)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def native(isa: build.Isa) -> Iterator[Engine]:
+    """The engine of one instruction set, which the harness runs meanwhile."""
+    made = Engine(build.build_engine(isa))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: native)
-        patch.setattr("nnstretch.devices.engine.program.engine", lambda: native)
-        yield heavy_routines(isa)
+        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
+        patch.setattr("nnstretch.devices.engine.program.engine", lambda: made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def routines(isa: build.Isa, native: Engine) -> tuple[Routine, ...]:
+    assert native.block == isa.block
+    return heavy_routines(isa)
 
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -89,9 +112,7 @@ def conv_layer(
     )
 
 
-def dense_layer(
-    batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation
-) -> Layer:
+def dense_layer(batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation) -> Layer:
     weight = random((outputs, inputs), 1, inputs**-0.5)
     output = TensorType((batch, outputs))
     return Layer(
@@ -152,11 +173,7 @@ def check(routines: Sequence[Routine], layer: Layer, wanted_routines: set[str] |
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 pads = st.tuples(*[st.integers(0, 3)] * 4)
 kernels = st.tuples(st.integers(1, 7), st.integers(1, 7))
-extras = {
-    "bias": st.booleans(),
-    "residual": st.booleans(),
-    "activation": st.sampled_from(ACTIVATIONS),
-}
+activations = st.sampled_from(ACTIVATIONS)
 
 
 @st.composite
@@ -177,7 +194,9 @@ def convolutions(
         pads=padding,
         dilations=dilations,
         groups=groups,
-        **{name: draw(strategy) for name, strategy in extras.items()},
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(activations),
     )
 
 
@@ -235,9 +254,9 @@ def test_first_layers(routines: Sequence[Routine], layer: Layer) -> None:
         st.sampled_from([1, 2, 5, 6, 7, 13, 64]),
         st.integers(1, 70),
         st.sampled_from([1, 4, 15, 16, 17, 31, 63, 64, 65, 130]),
-        bias=extras["bias"],
-        residual=extras["residual"],
-        activation=extras["activation"],
+        bias=st.booleans(),
+        residual=st.booleans(),
+        activation=activations,
     )
 )
 def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
@@ -278,7 +297,7 @@ def test_a_wide_depthwise_plane_is_not_copied(routines: Sequence[Routine]) -> No
     check(routines, layer, {"direct", "depthwise"})
 
 
-def test_sums_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]) -> None:
+def test_sums_may_be_made_in_the_residuals_memory(native: Engine, routines: Sequence[Routine]) -> None:
     """A planner may give the output the residual's memory: every kernel reads a residual before it writes there."""
     layers = [conv_layer((1, 40, 9, 9), 64, residual=True), conv_layer((1, 40, 9, 9), 40, groups=40, residual=True)]
     layers += [conv_layer((1, 3, 9, 9), 16, residual=True)]
@@ -287,29 +306,28 @@ def test_sums_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]) -
         wanted = reference(layer, feeds)
         for routine in (routine for routine in routines if routine.supports(layer)):
             for parameters in variants(routine, layer):
-                found = _in_place(routine, layer, parameters, feeds)
+                found = _in_place(native, routine, layer, parameters, feeds)
                 assert np.abs(found - wanted).max() < TOLERANCE * np.abs(wanted).max()
 
 
-def _in_place(routine: Routine, layer: Layer, parameters: Parameters, feeds: Sequence[np.ndarray]) -> np.ndarray:
-    from nnstretch.devices.engine import harness, program
-    from nnstretch.devices.engine.program import Buffer, Lane, LaneKind, Program, Region, RegionKind, Step
-
+def _in_place(
+    native: Engine, routine: Routine, layer: Layer, parameters: Parameters, feeds: Sequence[np.ndarray]
+) -> np.ndarray:
     lowering = routine.lower(layer, parameters)
     inputs, (output,) = routine.layouts(layer, parameters)
-    packed = [harness.pack(feed, layout) for feed, layout in zip(feeds, inputs, strict=True)]
+    packed = [pack(feed, layout) for feed, layout in zip(feeds, inputs, strict=True)]
     arrays = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy() for a in (*packed, *lowering.constants)]
     (call,) = lowering.calls
     positions = {("input", 0): 0, ("input", 3): 1, ("output", 0): 1}
     positions |= {("constant", i): 2 + i for i in range(len(lowering.constants))}
     reads = tuple(-1 if operand is None else positions[operand.kind, operand.index] for operand in call.reads)
-    step = Step(program.StepKind.KERNEL, harness.engine().find(call.kernel), reads, (1,), call.parameters)
+    step = Step(StepKind.KERNEL, native.find(call.kernel), reads, (1,), call.parameters)
     with Program(
         lanes=[Lane(LaneKind.HOST, (0,))],
         regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in arrays],
         buffers=[Buffer(i, 0, array.nbytes) for i, array in enumerate(arrays)],
         steps=[step],
-        subgraphs=[program.SubGraph(0, 1)],
+        subgraphs=[SubGraph(0, 1)],
     ) as made:
         made.run()
-    return harness.unpack(arrays[1].view(np.float32), output, layer.outputs[0].shape)
+    return unpack(arrays[1].view(np.float32), output, layer.outputs[0].shape)

@@ -122,6 +122,7 @@ def conv_layer(
     return make_layer("Conv", inputs, output, attributes, activation)
 
 
+@pytest.mark.slow  # many builds where nothing is cached
 @pytest.mark.parametrize(
     "layer",
     [
@@ -210,10 +211,10 @@ def test_grouped_convolution(processor: OpenCLProcessor, channels: int, out_chan
 @pytest.mark.parametrize("out_channels", [16, 33])
 def test_planar_convolution(processor: OpenCLProcessor, channels: int, out_channels: int) -> None:
     layer = conv_layer((2, channels, 12, 37), out_channels, (7, 7), (2, 2), (3, 2, 3, 4), residual=True)
-    # A first layer of one channel and one group is no depthwise convolution unless it has one output.
     check(processor, layer, {"planar", "direct"}, first_settings=1)
 
 
+@pytest.mark.slow  # many builds where nothing is cached
 def test_planar_convolution_with_every_tile(processor: OpenCLProcessor) -> None:
     check(processor, conv_layer((1, 3, 30, 30), 40, activation=RELU), {"planar", "direct"})
 
@@ -256,6 +257,7 @@ def test_depthwise_convolution(
     check(processor, layer, {"depthwise", "direct"}, first_settings=1)
 
 
+@pytest.mark.slow  # many builds where nothing is cached
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (5, 1, 1), (3, 1, 2)])
 def test_depthwise_convolution_with_every_tile(
     processor: OpenCLProcessor, kernel: int, stride: int, dilation: int

@@ -59,7 +59,10 @@ def test_files_give_back_an_equal_design(tmp_path: Path) -> None:
 def test_names_depend_on_structure_alone() -> None:
     design = example()
     faster = tuple(
-        SegmentDesign(s.segment, tuple(BranchDesign(b.processor, b.blocks, b.depth, b.width, b.channels, b.macs) for b in s.branches))
+        SegmentDesign(
+            s.segment,
+            tuple(BranchDesign(b.processor, b.blocks, b.depth, b.width, b.channels, b.macs) for b in s.branches),
+        )
         for s in design.segments
     )
     assert design_id(faster, 8) == design.id
@@ -141,5 +144,5 @@ def test_files_that_are_no_designs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DesignError, match="not text"):
         load_design(path)
     path.write_text("[" * 100_000)
-    with pytest.raises(DesignError, match="noise.json"):
+    with pytest.raises(DesignError, match=r"noise\.json"):
         load_design(path)

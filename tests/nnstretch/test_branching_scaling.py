@@ -45,9 +45,7 @@ def test_a_locked_space_keeps_all() -> None:
 
 @given(
     st.integers(1, 60).flatmap(
-        lambda n: st.tuples(
-            st.just(n), st.lists(st.integers(1, n), min_size=1, max_size=4), st.integers(0, 2**32 - 1)
-        )
+        lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
     )
 )
 def test_every_branch_gets_its_count_and_together_they_cover_all_that_fit(case: tuple[int, list[int], int]) -> None:
@@ -117,7 +115,8 @@ def test_groups_are_kept_whole() -> None:
     plan = whole_plan("regnet_x_1_6gf")
     counts = kept_counts(plan, 0.5)
     selection = {
-        s.index: choose(scores, count) for s, scores, count in zip(plan.spaces, bundle_scores(plan), counts, strict=True)
+        s.index: choose(scores, count)
+        for s, scores, count in zip(plan.spaces, bundle_scores(plan), counts, strict=True)
     }
     grouped = [node for node in plan.made if node is not None and str(node.target).endswith("body.1.0")]
     assert len(grouped) == 18
@@ -135,4 +134,4 @@ def test_scores_are_the_norms_of_filters_with_their_batch_norms_scale() -> None:
     assert isinstance(first, nn.Conv2d)
     norms = first.weight.detach().double().flatten(1).norm(dim=1).numpy()
     assert np.allclose(prepared.scores(1, prepared.all_blocks(1))[0], norms / norms.mean())
-    assert str(plan.spaces[0].makers[0][0].target) == "stages.1.1.0"  # type: ignore[union-attr]
+    assert str(plan.spaces[0].makers[0][0].target) == "stages.1.1.0"

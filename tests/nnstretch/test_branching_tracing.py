@@ -163,7 +163,11 @@ class Dense(nn.Module):
         (Branchless, IMAGES, ["Branchless", "none writes the shape that it reads"]),
         (Dense, torch.zeros(1, 4), ["N,C,H,W"]),
         (Branchless, torch.zeros(1, 5, 64, 64), ["example input", "(1, 5, 64, 64)"]),
-        (lambda: zoo.build("densenet121", num_classes=10, small_images=True), IMAGES, ["Chain", "none writes the shape"]),
+        (
+            lambda: zoo.build("densenet121", num_classes=10, small_images=True),
+            IMAGES,
+            ["Chain", "none writes the shape"],
+        ),
     ],
 )
 def test_what_cannot_be_branched_is_refused_in_one_line(

@@ -17,7 +17,7 @@ UNIT_FLOATS = 1 << 15
 class DepthwiseConvolution(Routine):
     """Groups of 1, 2, 4 or 8 channels (fewer than a block) with as many outputs each.
 
-    Parameters:
+    Routine parameters:
         rows: output rows per unit of work.
     """
 

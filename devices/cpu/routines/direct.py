@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ ALL_BLOCKS = 1 << 20
 class DirectConvolution(Routine):
     """Convolution with any kernel, stride, padding, dilation and groups (NeoCPU, section 3.1).
 
-    Parameters:
+    Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
         tiles: tiles per unit of work, which threads share out.
         order: 0 if a panel of weights stays in the cache while pixels pass, 1 if pixels stay.

@@ -29,7 +29,7 @@ def _packed_bytes(window: Window) -> int:
 class PlanarConvolution(Routine):
     """Convolution that reads NCHW with fewer channels than a block, and writes the blocked layout.
 
-    Parameters:
+    Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
         rows: output rows per unit of work.
     """

@@ -16,6 +16,13 @@
 #define COMPUTE_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
+/* In front of loops over a block's lanes: short blocks leave little work per lane beside the loop's own. */
+#if NNS_BLOCK == 16
+#define COMPUTE_UNROLL_LANES COMPUTE_UNROLL_TWICE
+#else
+#define COMPUTE_UNROLL_LANES COMPUTE_UNROLL
+#endif
+
 #define COMPUTE_JOIN_(a, b) a##b
 #define COMPUTE_JOIN(a, b) COMPUTE_JOIN_(a, b)
 #define COMPUTE_TEXT_(a) #a

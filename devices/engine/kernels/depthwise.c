@@ -21,7 +21,7 @@ enum { DEPTHWISE_X, DEPTHWISE_W, DEPTHWISE_BIAS, DEPTHWISE_RESIDUAL, DEPTHWISE_R
 #if COMPUTE_MANY_REGISTERS
 #define DEPTHWISE_PIXELS 8
 #else
-#define DEPTHWISE_PIXELS 4
+#define DEPTHWISE_PIXELS 6
 #endif
 
 /* Most that a unit copies of its input. */

@@ -72,17 +72,16 @@ class _Conv(OpenCLRoutine):
     def _fits(self, shape: _Shape, layer: Layer) -> bool:
         raise NotImplementedError
 
-    def _macros(self, shape: _Shape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
-        tile = tuple((name.upper(), value) for name, value in sorted(parameters.items()))
-        span = (shape.kernel[1] - 1) * shape.dilations[1] + 1
-        reach = ceil_div(span, _REACH) * _REACH
-        return (*tile, ("STRIDE_W", shape.strides[1]), ("REACH", reach))
-
     def _tiles(self, shape: _Shape, pixels: int, others: int) -> tuple[int, int]:
         """Work items along the tiles of a plane, and tiles that each of them takes."""
         tiles = ceil_div(shape.out_width, pixels) * shape.out_height
         each = self.per_item(tiles, others)
         return ceil_div(tiles, each), each
+
+    def _macros(self, shape: _Shape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
+        """The tile, and what of the row's geometry must be known when the kernel is built."""
+        reach = ceil_div((shape.kernel[1] - 1) * shape.dilations[1] + 1, _REACH) * _REACH
+        return (*_tile_macros(parameters), ("STRIDE_W", shape.strides[1]), ("REACH", reach))
 
     def _reads(self, layer: Layer) -> tuple[Operand | None, ...]:
         residual = Operand("input", 3) if layer.has(3) else None
@@ -215,9 +214,14 @@ class Depthwise(_Conv):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edge of the output, best first."""
         width = _shape(layer).out_width
-        sizes = [p for p in (8, 7, 14, 4, 2, 1) if p < self.traits.registers and p < width + 4]
-        ranked = sorted(sizes, key=lambda p: ceil_div(width, p) * (p + 1))
-        return tuple({"pixels": pixels} for pixels in ranked[:_SETTINGS])
+
+        def cost(pixels: int) -> float:
+            # A long tile pays where it is the whole row; else its many sums only crowd the registers.
+            crowded = 1.1 if pixels > 8 and width > pixels else 1.0
+            return ceil_div(width, pixels) * (pixels + 1) * crowded
+
+        sizes = [p for p in (7, 8, 14, 4, 2, 1) if p < self.traits.registers and p < width + 4]
+        return tuple({"pixels": pixels} for pixels in sorted(sizes, key=cost)[:_SETTINGS])
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_depthwise`."""
@@ -229,13 +233,18 @@ class Depthwise(_Conv):
         packed = weight.reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
         items, each = self._tiles(shape, parameters["pixels"], blocks * shape.images)
         words = (
-            *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, *shape.kernel, shape.strides[0]),
-            *(*shape.dilations, shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
+            *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0]),
+            *(shape.dilations[0], shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
         )
-        call = self.call(
-            "conv_depthwise", self._reads(layer), words, (items, blocks, shape.images), self._macros(shape, parameters)
-        )
+        columns = (shape.kernel[1], shape.strides[1], shape.dilations[1])
+        row = zip(("KERNEL_W", "STRIDE_W", "DILATION_W"), columns, strict=True)
+        macros = (*_tile_macros(parameters), *row)
+        call = self.call("conv_depthwise", self._reads(layer), words, (items, blocks, shape.images), macros)
         return Lowering((call,), (np.ascontiguousarray(packed).ravel(), self._bias(layer, blocks * b)))
+
+
+def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
+    return tuple((name.upper(), value) for name, value in sorted(parameters.items()))
 
 
 def _tile_space(registers: int, shape: _Shape, block: int) -> tuple[Parameters, ...]:

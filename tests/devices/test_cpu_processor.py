@@ -1,0 +1,58 @@
+"""The CPU processor: what it offers, and what identifies its measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnstretch.devices.cpu.processor import CpuProcessor, heavy_routines
+from nnstretch.devices.cpu.routines.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.planar import PlanarConvolution
+from nnstretch.devices.engine import build
+from nnstretch.devices.engine.binding import Engine, engine
+from nnstretch.devices.routine import REORDER, Layout, reorder_layer
+from nnstretch.devices.spec import ProcessorSpec
+from nnstretch.graph.layer import TensorType
+
+
+def test_it_is_what_the_engine_is_built_for() -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
+    assert processor.name == "cpu:0"
+    assert processor.blocked == Layout(engine().block)
+    assert processor.memory == "host"
+    assert processor.dtypes == ("float32",)
+
+
+def test_the_fingerprint_tells_cores_and_engines_apart() -> None:
+    one, two = (CpuProcessor(ProcessorSpec("cpu", cores=cores)) for cores in ((0,), (0, 1)))
+    other = CpuProcessor(ProcessorSpec("cpu", cores=(1,)))
+    assert one.fingerprint != two.fingerprint
+    assert one.fingerprint == other.fingerprint, "which cores they are does not matter, only how many"
+    assert engine().path.stem in one.fingerprint
+
+
+def test_descriptors_are_distinct_and_say_what_they_are() -> None:
+    descriptors = [str(routine.descriptor) for routine in CpuProcessor(ProcessorSpec("cpu", cores=(0,))).routines]
+    assert len(set(descriptors)) == len(descriptors)
+    for algorithm in ("direct", "planar", "depthwise", "dense"):
+        assert f"cpu:float32/{algorithm}" in descriptors
+
+
+def test_it_changes_layouts() -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
+    layer = reorder_layer(TensorType((1, 5, 3, 3)), Layout(0), processor.blocked)
+    assert layer.op == REORDER
+    assert processor.reorder().supports(layer)
+
+
+RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=[isa.name for isa in RUNNABLE])
+def test_every_register_tile_is_a_kernel_of_the_engine(isa: build.Isa) -> None:
+    names = {name for name in Engine(build.build_engine(isa)).kernel_names() if name.startswith("conv_")}
+    tiles = set()
+    for routine in heavy_routines(isa):
+        if isinstance(routine, DirectConvolution | PlanarConvolution):
+            prefix = f"conv_{routine.descriptor.algorithm}"
+            tiles |= {f"{prefix}_p{pixels}v{vectors}" for pixels, vectors in routine.tiles}
+    assert tiles == names

@@ -1,0 +1,460 @@
+"""The command line as a user calls it: answers, products, and one clear line for everything that can be wrong."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from nnstretch.cli.main import main
+from nnstretch.package.format import FORMAT_VERSION
+from nnstretch.scheduler.plan import Plan
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+def block(a, b, stride=1):
+    return nn.Sequential(nn.Conv2d(a, b, 3, stride, 1), nn.ReLU())
+
+
+def small():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        block(1, 16), block(16, 16), block(16, 16), block(16, 32, 2), block(32, 32), block(32, 32),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )
+    return net, torch.zeros(1, 1, 16, 16)
+
+
+def wants_an_argument(n):
+    return nn.Conv2d(n, n, 1)
+
+
+def not_a_module():
+    return 42
+"""
+
+Answer = tuple[int, str, str]
+Cli = Callable[..., Answer]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own as the working directory, with a network in it."""
+    (tmp_path / "net.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Calls a command; returns exit status, standard output and standard error."""
+
+    def call(*arguments: str) -> Answer:
+        capsys.readouterr()
+        status = main(list(arguments))
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The network as an ONNX file."""
+    from nnstretch.frontends.onnx_file import save
+    from nnstretch.frontends.resolve import load_model
+
+    folder = tmp_path_factory.mktemp("onnx")
+    (folder / "net.py").write_text(NETWORK)
+    save(load_model(f"{folder / 'net.py'}:small"), folder / "small.onnx")
+    return folder / "small.onnx"
+
+
+@pytest.fixture(scope="module")
+def package(onnx_file: Path) -> Path:
+    """The network as a package."""
+    path = onnx_file.with_suffix(".nns")
+    assert main(["compile", str(onnx_file), "-o", str(path), "--no-tune", "--threads", "1"]) == 0
+    return path
+
+
+def answer_of(result: Answer) -> dict[str, Any]:
+    """The JSON object that is all of the standard output."""
+    status, out, err = result
+    assert status == 0, err
+    answer = json.loads(out)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def refuses(result: Answer, *words: str) -> None:
+    """Status 2, nothing on the standard output, and one line on the standard error that says `words`."""
+    status, out, err = result
+    assert status == 2, (out, err)
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+
+
+def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nnstretch.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+# -- help ----------------------------------------------------------------------------------------------------------
+
+
+COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "compile", "run", "bench")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(cli: Cli, command: str) -> None:
+    status, out, _ = cli(command, "--help")
+    assert status == 0
+    assert f"Example: nnstretch {command}" in " ".join(out.split())
+    assert "--json" in out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from nnstretch.cli.main import main; main(['--help'])\n"
+        "print([m for m in ('numpy', 'torch', 'onnx', 'onnx_ir', 'onnxruntime', 'pyopencl') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version(cli: Cli) -> None:
+    status, out, _ = cli("--version")
+    assert status == 0
+    assert out.startswith("nnstretch ")
+
+
+# -- what commands answer ------------------------------------------------------------------------------------------
+
+
+def test_devices(cli: Cli) -> None:
+    answer = answer_of(cli("devices", "--json"))
+    cpu = answer["processors"][0]
+    assert cpu["kind"] == "cpu"
+    assert cpu["cores"] == len(os.sched_getaffinity(0))
+    assert cpu["usable"] and cpu["why_not"] is None
+    for one in answer["processors"]:
+        assert {"name", "kind", "device", "cores", "dtypes", "usable", "why_not"} <= one.keys()
+    assert "cpu:" in cli("devices")[1]
+
+
+def test_zoo_lists_and_exports(cli: Cli, folder: Path) -> None:
+    networks = {one["name"]: one for one in answer_of(cli("zoo", "--json"))["networks"]}
+    assert networks["resnet50"]["params"] == 25_557_032
+    answer = answer_of(
+        cli("zoo", "squeezenet1_1", "--num-classes", "7", "--image-size", "64", "-o", "s.onnx", "--json")
+    )
+    session = onnxruntime.InferenceSession("s.onnx", providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == [1, 3, 64, 64]
+    (y,) = session.run(None, {"x": np.zeros((1, 3, 64, 64), np.float32)})
+    assert y.shape == (1, 7)
+    assert answer["file"] == "s.onnx"
+    assert answer["macs"] > 0
+
+
+def test_run_writes_outputs_that_are_onnxruntimes(cli: Cli, onnx_file: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((1, 1, 16, 16)).astype(np.float32)
+    np.save("x.npy", x)
+    session = onnxruntime.InferenceSession(str(onnx_file), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    answer = answer_of(
+        cli("run", str(onnx_file), "-i", f"{name}=x.npy", "-o", "y.npz", "--no-tune", "--runs", "3", "--json")
+    )
+    (expected,) = session.run(None, {name: x})
+    with np.load("y.npz") as outputs:
+        (found,) = (outputs[key] for key in outputs.files)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert 0 < answer["min_ms"] <= answer["p50_ms"] <= answer["p90_ms"]
+
+
+def test_run_checks_against_onnxruntime(cli: Cli, onnx_file: Path) -> None:
+    options = ("--check", "--no-tune", "--runs", "2", "--json")
+    answer = answer_of(cli("run", str(onnx_file), *options))
+    assert answer["passed"] is True
+    assert 0 < answer["max_rel_error"] < 1e-4
+    status, out, _ = cli("run", str(onnx_file), *options, "--tolerance", "0")
+    assert status == 1
+    assert json.loads(out)["passed"] is False
+
+
+def test_a_random_input_is_the_seeds(cli: Cli, onnx_file: Path) -> None:
+    for seed, file in (("3", "a.npz"), ("3", "b.npz"), ("4", "c.npz")):
+        assert cli("run", str(onnx_file), "--no-tune", "--runs", "1", "--seed", seed, "-o", file)[0] == 0
+    a, b, c = (next(iter(np.load(file).values())) for file in ("a.npz", "b.npz", "c.npz"))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+def test_package_runs_checks_and_traces(cli: Cli, package: Path, folder: Path) -> None:
+    status, out, err = cli("run", str(package), "--timeline", "t.json", "--runs", "2", "--check", "--json")
+    assert status == 0, err
+    assert json.loads(out)["passed"] is True
+    events = json.loads((folder / "t.json").read_text())["traceEvents"]
+    steps = [event for event in events if event.get("cat") == "step"]
+    assert {"Conv", "Dense"} <= {step["args"]["op"] for step in steps}
+
+
+def test_tune_selects_and_writes_a_plan(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    answer = answer_of(cli("tune", str(onnx_file), "--threads", "1", "-o", "plan.json", "--json"))
+    plan = Plan.from_json((folder / "plan.json").read_text())
+    assert [layer["name"] for layer in answer["layers"]] == [step.layer for step in plan.steps]
+    assert answer["optimal"] is True
+    assert answer["gap"] == 0
+    assert answer["predicted_ms"] == pytest.approx(sum(layer["cost_ms"] for layer in answer["layers"]))
+    assert answer["measured_ms"] > 0
+    assert answer["tuning_s"] > 0
+
+
+def test_compile_answers_with_what_it_wrote(cli: Cli, folder: Path) -> None:
+    answer = answer_of(cli("compile", "net.py:small", "--no-tune", "--json"))
+    assert answer["file"] == "net.nns"
+    assert answer["bytes"] == (folder / "net.nns").stat().st_size
+    assert answer["macs"] > 0
+    assert answer["fallback_layers"] == []
+
+
+# -- from data to a branched network ------------------------------------------------------------------------------
+
+
+def test_train_evaluate_and_resume(cli: Cli, folder: Path) -> None:
+    common = ("net.py:small", "--data", "digits")
+    options = ("--image-size", "16", "--epochs", "2", "--threads", "1")
+    answer = answer_of(cli("train", *common, *options, "-o", "w.safetensors", "--json"))
+    assert len(answer["history"]) == 2
+    assert not (folder / "w.safetensors.checkpoint").exists()
+    tops = {
+        engine: answer_of(cli("evaluate", *common, "--weights", "w.safetensors", "--engine", engine, "--json", *extra))
+        for engine, extra in (("torch", ()), ("onnxruntime", ()), ("nnstretch", ("--no-tune",)))
+    }
+    # The networks are the same; rounding may move an image that lies on the edge between two classes.
+    for one in tops.values():
+        assert one["top1"] == pytest.approx(answer["top1"], abs=0.4)
+        assert one["images"] == 539
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
+    processors = ("-p", "cpu:0,cpu:1")
+    options = ("--data", "digits", "--image-size", "16", "--epochs", "1", "--threads", "1")
+    answer_of(cli("train", "net.py:small", *options, "-o", "w.safetensors", "--json"))
+    found = answer_of(
+        cli(
+            "stretch", "net.py:small", "--weights", "w.safetensors", *processors, "-o", "designs", "--top", "1",
+            "--alpha", "100", "--beta", "100", "--json",
+        )
+    )  # fmt: skip
+    (design,) = found["designs"]
+    assert design["meeting_points"] >= 1
+    assert {branch["processor"] for branch in design["branches"]} == {"cpu:0", "cpu:1"}
+    for suffix in (".json", ".safetensors", ".onnx"):
+        assert Path(design["file"]).with_suffix(suffix).is_file()
+    branched = ("--design", design["file"], "--weights", "b.safetensors")
+    trained = answer_of(
+        cli(
+            "train", "net.py:small", *options, "--design", design["file"], "--weights", "w.safetensors",
+            "--teacher", "net.py:small:w.safetensors", "-o", "b.safetensors", "--json",
+        )
+    )  # fmt: skip
+    assert trained["macs"] == design["macs"]
+    compiled = answer_of(cli("compile", "net.py:small", *branched, *processors, "--no-tune", "-o", "b.nns", "--json"))
+    assert compiled["macs"] == design["macs"]
+    assert compiled["subgraphs"] > 2
+    assert cli("run", "b.nns", "--check", "--runs", "2")[0] == 0
+    proof = answer_of(
+        cli(
+            "bench", "net.py:small", *branched, *processors, "--original-weights", "w.safetensors",
+            "--rounds", "2", "--no-tune", "--json",
+        )
+    )  # fmt: skip
+    assert set(proof["original_ms"]) == set(proof["control_ms"]) == {"cpu:0", "cpu:1"}
+    assert proof["max_rel_error"] < 1e-4
+    bound = 1 / sum(1 / ms for ms in proof["control_ms"].values())
+    assert proof["perfect_split_ms"] == pytest.approx(bound, rel=1e-3)
+    assert proof["split_share"] == pytest.approx(bound / proof["branched_ms"], rel=1e-3)
+    tops = {row["network"]: row["top1"] for row in proof["rows"]}
+    assert tops["branched"] == pytest.approx(trained["top1"])
+    assert tops["control"] is None
+    refuses(cli("run", "net.py:small", "--weights", "b.safetensors"), design["id"], "--design")
+
+
+# -- what can be wrong ---------------------------------------------------------------------------------------------
+
+
+def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    (folder / "text.onnx").write_text("hello")
+    (folder / "half.onnx").write_bytes(onnx_file.read_bytes()[:2000])
+    (folder / "empty.onnx").touch()
+    refuses(cli("run", "missing.onnx"), "missing.onnx", "No such file")
+    refuses(cli("run", "text.onnx"), "text.onnx", "not an ONNX file")
+    refuses(cli("compile", "half.onnx"), "half.onnx", "truncated")
+    refuses(cli("tune", "empty.onnx"), "empty.onnx", "empty")
+    refuses(cli("bench", "text.onnx"), "text.onnx")
+    refuses(cli("zoo", "resnet5"), "did you mean", "resnet50")
+    refuses(cli("run", "resnet5"), "did you mean", "resnet50")
+    refuses(cli("run", "net.py"), "net.py:FACTORY")
+    refuses(cli("run", "net.py:tall"), "tall")
+    refuses(cli("run", "net.py:wants_an_argument"), "without arguments")
+    refuses(cli("run", "net.py:not_a_module"), "int")
+    refuses(cli("stretch", str(onnx_file)), "torch module")
+    assert sorted(p.name for p in folder.iterdir() if p.suffix == ".nns") == []
+
+
+def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
+    name = onnxruntime.InferenceSession(str(onnx_file)).get_inputs()[0].name
+    np.save("good.npy", np.zeros((1, 1, 16, 16), np.float32))
+    np.save("double.npy", np.zeros((1, 1, 16, 16)))
+    np.save("large.npy", np.zeros((1, 1, 17, 16), np.float32))
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    run = ("run", str(onnx_file), "--no-tune")
+    refuses(cli(*run, "--shape", "x=1,a"), "x=1,a")
+    refuses(cli(*run, "--shape", "nobody=1,1,16,16"), "nobody")
+    refuses(cli(*run, "-i", "nobody=good.npy"), "nobody", name)
+    refuses(cli(*run, "-i", f"{name}=double.npy"), "float64", "float32")
+    refuses(cli(*run, "-i", f"{name}=large.npy"), "[1, 1, 17, 16]", "[1, 1, 16, 16]")
+    refuses(cli(*run, "-i", f"{name}=objects.npy"), "objects.npy")
+    refuses(cli(*run, "-i", f"{name}=missing.npy"), "missing.npy")
+    refuses(cli(*run, "-i", "good.npy"), "NAME=VALUE")
+    refuses(cli(*run, "-i", f"{name}=good.npy", "-i", f"{name}=good.npy"), "twice")
+
+
+def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Path) -> None:
+    data = package.read_bytes()
+    flipped = bytearray(data)
+    flipped[data.index(b"plan.json") + 400] ^= 1
+    (folder / "flipped.nns").write_bytes(bytes(flipped))
+    (folder / "half.nns").write_bytes(data[: len(data) // 2])
+    newer = data.replace(f'"format": {FORMAT_VERSION}'.encode(), f'"format": {FORMAT_VERSION + 1}'.encode())
+    (folder / "newer.nns").write_bytes(newer)
+    refuses(cli("run", "flipped.nns"), "damaged", "checksum")
+    refuses(cli("run", "half.nns"), "half.nns", "not a whole")
+    refuses(cli("run", "newer.nns"), "upgrade")
+    refuses(cli("run", "missing.nns"), "missing.nns")
+    refuses(cli("tune", str(package)), "package")
+    refuses(cli("run", str(package), "-p", "cpu:0"), "package")
+    refuses(cli("evaluate", str(package), "--data", "digits", "--engine", "torch"), "package")
+
+
+def test_processors(cli: Cli, onnx_file: Path) -> None:
+    run = ("run", str(onnx_file), "--no-tune")
+    refuses(cli(*run, "-p", "gpu"), "gpu", "cpu[:CORES]")
+    refuses(cli(*run, "-p", "cpu:100000"), "100000")
+    refuses(cli(*run, "-p", "cpu:0,cpu:0"), "twice")
+    refuses(cli("stretch", "net.py:small", "-p", "cpu:0"), "processor")
+    refuses(cli("bench", str(onnx_file), "--threads", "100000"), "100000")
+    refuses(cli("bench", str(onnx_file), "--against", "abacus"), "abacus", "openvino")
+
+
+def test_no_opencl_driver(onnx_file: Path) -> None:
+    environment = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent", "OCL_ICD_FILENAMES": ""}
+    done = subprocess_cli("run", str(onnx_file), "-p", "opencl", env=environment)
+    refuses((done.returncode, done.stdout, done.stderr), "OpenCL", "pocl-opencl-icd")
+    listed = subprocess_cli("devices", "--json", env=environment)
+    assert listed.returncode == 0
+    assert [one["kind"] for one in json.loads(listed.stdout)["processors"]] == ["cpu"]
+
+
+def test_usage(cli: Cli) -> None:
+    refuses(cli("frobnicate"), "frobnicate")
+    refuses(cli("run"), "MODEL")
+    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "many")
+    refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
+    refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")
+    refuses(
+        cli("train", "resnet18", "--data", "digits", "--teacher", "resnet18", "-o", "w.safetensors"), "MODEL:WEIGHTS"
+    )
+    refuses(cli("evaluate", "resnet18", "--data", "digits", "--engine", "abacus"), "abacus")
+    refuses(cli("zoo", "resnet18", "--weights", "missing.safetensors"), "missing.safetensors")
+    refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
+
+
+def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    (folder / "file").touch()
+    for place in ("file/x", "/proc/x", "missing/x"):
+        refuses(cli("compile", str(onnx_file), "-o", place), f"cannot write {place}")
+        refuses(cli("run", str(onnx_file), "-o", place), place)
+        refuses(cli("zoo", "resnet18", "-o", place), place)
+        refuses(cli("tune", str(onnx_file), "-o", place), place)
+        refuses(cli("train", "net.py:small", "--data", "digits", "-o", place), place)
+    refuses(cli("compile", str(onnx_file), "-o", str(folder)), "directory")
+    refuses(cli("stretch", "net.py:small", "-o", "file/x"), "file/x")
+
+
+def test_a_disk_without_room(onnx_file: Path, folder: Path) -> None:
+    """A limit on the size of files stands for the full disk: writing fails in the middle."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    (folder / "small.nns").write_bytes(b"what was there before")
+    done = subprocess_cli("compile", str(onnx_file), "--no-tune", "-o", "small.nns", preexec_fn=limit)
+    refuses((done.returncode, done.stdout, done.stderr), "cannot write small.nns")
+    assert (folder / "small.nns").read_bytes() == b"what was there before"
+    assert sorted(p.name for p in folder.iterdir()) == ["net.py", "small.nns"]
+
+
+def test_an_output_without_room() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "nnstretch.cli.main", "zoo", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    refuses((done.returncode, "", done.stderr), "No space left")
+
+
+def test_a_reader_that_has_enough() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "nnstretch.cli.main", "zoo", "--json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(writing)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(cli: Cli, folder: Path) -> None:
+    arguments = (
+        "train", "net.py:small", "--data", "digits", "--image-size", "16", "--epochs", "3", "--threads", "1",
+        "-o", "w.safetensors",
+    )  # fmt: skip
+    command = [sys.executable, "-m", "nnstretch.cli.main", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    checkpoint = folder / "w.safetensors.checkpoint"
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err == "interrupted\n"
+    assert not (folder / "w.safetensors").exists()
+    answer = answer_of(cli(*arguments, "--resume", "--json"))
+    assert [record["epoch"] for record in answer["history"]] == [1, 2, 3]
+    assert not checkpoint.exists()
+
+
+def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("nnstretch.cli.zoo._list", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["zoo"])

@@ -1,0 +1,139 @@
+"""Data sets: what they hold, that their halves are apart, and what bad folders are told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from nnstretch.errors import FileError, UsageError
+from nnstretch.training.data import batches, load_dataset, stratified_split
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.floats(0.1, 0.9), st.integers(0, 2**31))
+def test_a_split_is_disjoint_complete_and_stratified(classes: list[int], share: float, seed: int) -> None:
+    labels = torch.tensor(classes)
+    train, test = stratified_split(labels, share, seed)
+    assert sorted(train.tolist() + test.tolist()) == list(range(len(classes)))
+    for label in set(classes):
+        assert int((labels[test] == label).sum()) == round(share * classes.count(label))
+
+
+def test_digits_are_the_same_every_time_and_70_to_30() -> None:
+    first, second = load_dataset("digits", 16), load_dataset("digits", 16)
+    assert torch.equal(first.train.labels, second.train.labels)
+    everything = torch.arange(len(first.test))
+    assert torch.equal(first.test.images(everything), second.test.images(everything))
+    assert len(first.train) + len(first.test) == 1797
+    assert 530 <= len(first.test) <= 550
+    other = load_dataset("digits", 16, split_seed=1)
+    assert not torch.equal(first.test.images(everything[:500]), other.test.images(everything[:500]))
+
+
+def test_no_digit_is_in_both_halves() -> None:
+    dataset = load_dataset("digits", 8)
+    train = {image.numpy().tobytes() for image in dataset.train.images(torch.arange(len(dataset.train)))}
+    test = {image.numpy().tobytes() for image in dataset.test.images(torch.arange(len(dataset.test)))}
+    assert not train & test
+
+
+def test_digits_are_normalised_smooth_and_repeat_their_channel() -> None:
+    dataset = load_dataset("digits", 64, channels=3)
+    images = dataset.train.images(torch.arange(len(dataset.train)))
+    assert images.shape == (len(dataset.train), 3, 64, 64)
+    assert images.dtype == torch.float32
+    assert torch.equal(images[:, 0], images[:, 2])
+    assert abs(float(images.mean())) < 1e-3
+    assert abs(float(images.std()) - 1) < 1e-3
+    # Nearest-neighbour enlargement would jump by the whole range between two of its 8 x 8 cells.
+    jumps = images.diff(dim=-1).abs().amax()
+    assert jumps < 0.25 * (images.amax() - images.amin())
+
+
+def test_batches_cover_a_split_in_order() -> None:
+    dataset = load_dataset("digits", 8)
+    pairs = list(batches(dataset.test, 100))
+    assert [len(images) for images, _ in pairs][:-1] == [100] * (len(pairs) - 1)
+    assert torch.equal(torch.cat([labels for _, labels in pairs]), dataset.test.labels)
+    with pytest.raises(UsageError, match="batch of 0"):
+        next(batches(dataset.test, 0))
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "channels", "words"),
+    [
+        ("mnist", 64, None, "mnist"),
+        ("folder:", 64, None, "folder:"),
+        ("digits", 4, None, "4 x 4"),
+        ("digits", 8, 2, "2"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(source: str, size: int, channels: int | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        load_dataset(source, size, channels)
+
+
+def make_folder(root: Path, halves: tuple[str, ...] = ("train", "val")) -> None:
+    """Two classes: 'dark' images are black, 'light' ones white; sizes differ, both orientations, both formats."""
+    for half in halves:
+        for name, value in (("dark", 0), ("light", 255)):
+            folder = root / half / name
+            folder.mkdir(parents=True)
+            for index, (height, width) in enumerate(((20, 30), (30, 20), (9, 9))):
+                pixels = np.full((height, width, 3), value, dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{index}.{'png' if index else 'jpg'}")
+
+
+@pytest.mark.parametrize(("half", "channels"), [("val", 3), ("test", 1)])
+def test_a_folder_gives_labelled_images_of_one_size(tmp_path: Path, half: str, channels: int) -> None:
+    make_folder(tmp_path, ("train", half))
+    dataset = load_dataset(f"folder:{tmp_path}", 16, channels)
+    assert dataset.class_names == ("dark", "light")
+    assert (dataset.num_classes, dataset.channels, dataset.image_size) == (2, channels, 16)
+    images = dataset.train.images(torch.tensor([0, 5, 2]))
+    assert images.shape == (3, channels, 16, 16)
+    assert dataset.train.labels[torch.tensor([0, 5, 2])].tolist() == [0, 1, 0]
+    black = torch.tensor([-mean / std for mean, std in zip(dataset.mean, dataset.std, strict=True)])
+    white = torch.tensor([(1 - mean) / std for mean, std in zip(dataset.mean, dataset.std, strict=True)])
+    for image, colour in zip(images, (black, white, black), strict=True):
+        torch.testing.assert_close(image, colour.view(-1, 1, 1).expand_as(image), atol=0.05, rtol=0)
+
+
+def test_the_centre_of_an_image_is_kept(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    pixels = np.zeros((32, 96, 3), dtype=np.uint8)
+    pixels[:, 32:64] = 255
+    Image.fromarray(pixels).save(tmp_path / "train" / "light" / "9.png")
+    dataset = load_dataset(f"folder:{tmp_path}", 32, 1)
+    image = dataset.train.images(torch.tensor([len(dataset.train) - 1]))[0, 0]
+    assert image.min() > image.max() - 0.2
+
+
+def test_bad_images_are_named_and_counted(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    light = tmp_path / "train" / "light"
+    whole = (light / "1.png").read_bytes()
+    (light / "1.png").write_bytes(whole[: len(whole) // 2])
+    for name in ("3.png", "4.png", "5.jpg"):
+        (light / name).write_text("no image")
+    dataset = load_dataset(f"folder:{tmp_path}", 16)
+    dataset.train.images(torch.arange(3))
+    with pytest.raises(FileError, match=r"light/1\.png.*light/3\.png.*and 1 more") as caught:
+        dataset.train.images(torch.arange(len(dataset.train)))
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_that_are_no_data_set_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="train/CLASS"):
+        load_dataset(f"folder:{tmp_path / 'absent'}")
+    make_folder(tmp_path)
+    (tmp_path / "val" / "grey").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "val" / "grey" / "0.png")
+    with pytest.raises(FileError, match="'grey'"):
+        load_dataset(f"folder:{tmp_path}")
+    (tmp_path / "train" / "grey").mkdir()
+    with pytest.raises(FileError, match="grey has no images"):
+        load_dataset(f"folder:{tmp_path}")

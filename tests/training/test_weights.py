@@ -1,0 +1,79 @@
+"""Weights in files: back as they were, or refused with a reason and nothing half-filled."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from nnstretch.errors import FileError, ModelError
+from nnstretch.training.weights import load_weights, save_weights
+
+
+def network(width: int = 4) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.Flatten(), nn.Linear(width, 2))
+
+
+def test_weights_come_back_whatever_their_layout(tmp_path: Path) -> None:
+    saved, path = network(), tmp_path / "weights.safetensors"
+    saved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    save_weights(saved, path, {"top1": "98.5"})
+    loaded = network()
+    assert load_weights(loaded, path) == {"top1": "98.5"}
+    for name, value in saved.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    assert set(load_file(path)) == set(saved.state_dict())
+
+
+def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    save_weights(tied, tmp_path / "tied.safetensors")
+    load_weights(tied, tmp_path / "tied.safetensors")
+
+
+def test_another_network_is_refused_by_its_first_tensors_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_weights(network(4), path)
+    other = network(6)
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with pytest.raises(
+        ModelError, match=r"0\.weight is float32 \[4, 1, 3, 3\], wanted float32 \[6, 1, 3, 3\].*more"
+    ) as caught:
+        load_weights(other, path)
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
+    with pytest.raises(ModelError, match=r"3\.weight is float32 \[2, 4\], wanted absent"):
+        load_weights(network(4)[:3], path)
+    with pytest.raises(ModelError, match=r"4\.weight is absent"):
+        load_weights(nn.Sequential(*network(4), nn.Linear(2, 2)), path)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_weights(network(), path)
+    content = bytearray(path.read_bytes())
+    for length in (0, 5, 100, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(FileError, match=r"weights\.safetensors"):
+            load_weights(network(), path)
+    content[-3] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(FileError, match="checksum"):
+        load_weights(network(), path)
+
+
+def test_places_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no such file"):
+        load_weights(network(), tmp_path / "absent.safetensors")
+    with pytest.raises(FileError, match="absent"):
+        save_weights(network(), tmp_path / "absent" / "weights.safetensors")
+
+
+def test_files_of_others_need_no_checksum(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    module, path = network(), tmp_path / "plain.safetensors"
+    save_file(module.state_dict(), path)
+    assert load_weights(network(), path) == {}

@@ -9,7 +9,6 @@ is retrained with distillation, and is measured beside the original, ONNX Runtim
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from nnstretch.training.recipe import Recipe
 
 IMAGE_SIZE = 64
-BATCH_ONE = (1, 1, IMAGE_SIZE, IMAGE_SIZE)
 console = Console()
 
 
@@ -125,6 +123,7 @@ def run(out: Path, processors: str, seed: int, quick: bool) -> None:
     """The job's steps, in order."""
     import torch
 
+    from nnstretch.branching.control import single_branch_control
     from nnstretch.training.data import load_dataset
     from nnstretch.training.recipe import load_recipe
 
@@ -139,11 +138,11 @@ def run(out: Path, processors: str, seed: int, quick: bool) -> None:
         f"processors: {processors}    digits: {len(dataset.train)} to learn from, {len(dataset.test)} to test"
     )
     original = train_original(dataset, recipe, seed)
-    found = find_branching(original.module, processors)
+    example = dataset.train.images(torch.arange(1))
+    found = find_branching(original.module, example, processors)
     branched = retrain("retraining the branched network", found.module, dataset, again, original.module)
-    control_module = make_control(original.module, found.design.macs)
+    control_module = single_branch_control(original.module, example, found.design.macs)
     control = retrain("retraining the single-branch control", control_module, dataset, again, original.module)
-    example = torch.zeros(BATCH_ONE)
     graphs = export_all(original.module, control.module, branched.module, example)
     top1 = {
         "original": original.result.top1,
@@ -197,14 +196,12 @@ def retrain(
     return Trained(module.eval(), result)
 
 
-def find_branching(module: torch.nn.Module, processors: str) -> StretchResult:
-    """The best-ranked branching with inherited weights."""
-    import torch
-
+def find_branching(module: torch.nn.Module, example: torch.Tensor, processors: str) -> StretchResult:
+    """The best-ranked branching with inherited weights; `example` tells which blocks change their input least."""
     import nnstretch
 
     with Stage("finding a branching") as stage:
-        results = nnstretch.stretch(module, torch.zeros(BATCH_ONE), processors, progress=stage.show)
+        results = nnstretch.stretch(module, example, processors, progress=stage.show)
     best = results[0]
     design = best.design
     console.print(
@@ -212,15 +209,6 @@ def find_branching(module: torch.nn.Module, processors: str) -> StretchResult:
         f"{design.meeting_points} meeting points, predicted {design.predicted_ms or 0:.2f} ms"
     )
     return best
-
-
-def make_control(module: torch.nn.Module, macs: int) -> torch.nn.Module:
-    """The original scaled in width to the branched network's MACs, with inherited weights."""
-    import torch
-
-    from nnstretch.branching.control import single_branch_control
-
-    return single_branch_control(copy.deepcopy(module), torch.zeros(BATCH_ONE), macs)
 
 
 def export_all(
@@ -262,6 +250,7 @@ def write_products(
     trained: dict[str, Trained],
 ) -> None:
     """Writes report, timeline, ONNX file, weights, design and package."""
+    from nnstretch.branching.design import save_design
     from nnstretch.compiler import build_processors, compile_model
     from nnstretch.frontends.onnx_file import save
     from nnstretch.report.html import write_report
@@ -270,7 +259,7 @@ def write_products(
 
     save(graphs["branched"].clone(), out / "branched.onnx")
     save_weights(branched.module, out / "branched.safetensors", {"design": found.design.id})
-    found.design.save(out / "design.json")
+    save_design(found.design, out / "design.json")
     with compile_model(graphs["branched"], build_processors(",".join(proof.processors))) as session:
         session.save(out / "branched.nns", {"name": "branched ResNet-18", "top1": branched.result.top1})
         check_package(out / "branched.nns", session.zeros())

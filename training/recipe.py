@@ -254,7 +254,7 @@ PRESETS: dict[str, Recipe] = {
     for recipe in (
         Recipe(
             name="quick",
-            epochs=6,
+            epochs=7,
             batch=32,
             learning_rate=0.05,
             warmup_epochs=1.0,
@@ -262,7 +262,7 @@ PRESETS: dict[str, Recipe] = {
             weight_decay=5e-4,
             label_smoothing=0.05,
             ema_decay=0.97,
-            scales=((4, 0.5), (2, 1.0)),
+            scales=((4, 0.5), (3, 1.0)),
             precise_bn_samples=512,
             augmentation=_DIGITS,
             image_size=64,

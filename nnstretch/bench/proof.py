@@ -40,6 +40,7 @@ ALONE = "alone"
 _PAUSE = 0.02
 _RUNS = 3
 _WARMUP = 2
+_TRACED_RUNS = 25
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a proof is measured: rounds, seconds of a turn, whether plans are tuned, seed of the inputs."""
+    """How a proof is measured: rounds, seconds of a turn (above 0), whether plans are tuned, seed of the inputs."""
 
     rounds: int = 10
     turn: float = 0.15
@@ -177,6 +178,10 @@ class _Bench:
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 
+    def feeds_of(self, session: Session) -> dict[str, np.ndarray]:
+        """The inputs under the names that this network has for them."""
+        return dict(zip([i.name for i in session.get_inputs()], self.feeds.values(), strict=True))
+
     def native(self, network: str, how: str, processors: str) -> _Candidate:
         """Our engine on processors."""
         return self.timed(network, how, processors, self.session(network, processors))
@@ -184,8 +189,10 @@ class _Bench:
     def timed(self, network: str, how: str, processors: str, session: Session) -> _Candidate:
         """A session as a candidate."""
 
+        feeds = self.feeds_of(session)
+
         def run(budget: float) -> np.ndarray:
-            return session.time(self.feeds, warmup=_WARMUP, runs=100_000, budget=budget)
+            return session.time(feeds, warmup=_WARMUP, runs=100_000, budget=budget)
 
         return _Candidate(network, how, processors, run)
 
@@ -296,7 +303,7 @@ def _largest_error(bench: _Bench) -> float:
     errors: list[float] = []
     for (network, _), session in bench.sessions.items():
         names = [o.name for o in session.get_outputs()]
-        found = dict(zip(names, session.run(None, bench.feeds), strict=True))
+        found = dict(zip(names, session.run(None, bench.feeds_of(session)), strict=True))
         errors.append(largest_error(found, expected[network]))
     return max(errors)
 
@@ -341,9 +348,13 @@ def _proof(
         branched_serial_ms=by_how["one after another"],
         control_ms=control_ms,
         max_rel_error=_largest_error(bench),
-        timeline=bench.session("branched", everything).profile(bench.feeds),
-        serial_timeline=bench.serial("branched", everything).profile(bench.feeds),
+        timeline=_traced(bench, bench.session("branched", everything)),
+        serial_timeline=_traced(bench, bench.serial("branched", everything)),
     )
+
+
+def _traced(bench: _Bench, session: Session) -> Timeline:
+    return session.profile(bench.feeds_of(session), runs=_TRACED_RUNS)
 
 
 def _macs(bench: _Bench, network: str) -> int:

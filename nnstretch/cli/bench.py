@@ -131,17 +131,17 @@ def _compare(
 
 def _comparison_table(found: Sequence[Comparison], engines: Sequence[str], machine: dict[str, Any]) -> Any:
     title = (
-        f"float32 latency, p50 (p90) in ms, on {machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['cpu']}; "
+        f"float32 latency in ms, p50 and (p90), on {machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['cpu']}; "
         f"FMA peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
     shown = plain_table(
-        "model", ">MACs", *(f">{name}" for name in engines), ">× best peer", ">of peak", ">error", title=title
+        "model", ">MACs", *(f">{name}" for name in engines), ">× best", ">of peak", ">error", title=title
     )
     for one in found:
         cells: list[str] = []
         for name in engines:
             times = one.latencies.get(name)
-            cells.append(f"{times.p50_ms:.2f} ({times.p90_ms:.2f})" if times else "failed")
+            cells.append(f"{times.p50_ms:.2f}\n({times.p90_ms:.2f})" if times else "failed")
         shown.add_row(
             Path(one.model).name,
             count_text(one.macs),

@@ -70,8 +70,8 @@ def make_app() -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status.
 
-    0: done; 1: done, and the answer is no (`run --check`); 2: an error that the caller can mend, told in one line on
-    the standard error; 130: interrupted. Anything else that goes wrong is a bug and shows its trace.
+    0: done; 1: done, and the answer is no (`run --check`) or nobody has read it; 2: an error that the caller can mend,
+    told in one line on the standard error; 130: interrupted. Anything else that goes wrong is a bug and shows its trace.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
     try:
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _interrupted()
     except BrokenPipeError:
         _drop_output()
-        return 0
+        return 1
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

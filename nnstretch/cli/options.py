@@ -23,7 +23,9 @@ Network = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
 Processors = Annotated[
     str,
-    typer.Option("--processors", "-p", metavar="LIST", help="cpu[:CORES] and opencl[:INDEX][@CORES], commas between."),
+    typer.Option(
+        "--processors", "-p", metavar="LIST", help="cpu[:CORES] and opencl[:INDEX]\\[@CORES], commas between."
+    ),
 ]
 ProcessorsUnlessPackage = Annotated[
     str | None,
@@ -31,7 +33,7 @@ ProcessorsUnlessPackage = Annotated[
         "--processors",
         "-p",
         metavar="LIST",
-        help="cpu[:CORES] and opencl[:INDEX][@CORES], commas between. A package has its own.",
+        help="cpu[:CORES] and opencl[:INDEX]\\[@CORES], commas between. A package has its own.",
         show_default="cpu",
     ),
 ]

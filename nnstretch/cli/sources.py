@@ -67,7 +67,7 @@ class Source:
 
         return build_network(self.model, Options(), self.weights, self.design).export()
 
-    def compile(self, processors: str, threads: int | None, *, tune: bool, progress: Progress) -> Session:
+    def compile(self, processors: str | None, threads: int | None, *, tune: bool, progress: Progress) -> Session:
         """A session; a package runs as it was compiled.
 
         Raises:

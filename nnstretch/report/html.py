@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.style import PAGE_RULES, picture_rules, variables
+from nnstretch.report.style import page_style
 from nnstretch.report.svg import element
 from nnstretch.report.text import count_text
 from nnstretch.settings import atomic_write
@@ -69,7 +69,7 @@ def report_html(
         sections.append(_section("Training", _TRAINING_TEXT, training_svg(histories)))
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{variables(':root')}{PAGE_RULES}{picture_rules()}</style>"
+        f"<title>{escape(title)}</title><style>{page_style()}</style>"
     )
     body = "".join(sections)
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}{_FOOTER}</body></html>\n'
@@ -157,7 +157,8 @@ def _row(row: ProofRow) -> str:
 
 def _design_text(design: Design) -> str:
     return (
-        f"{count_text(design.macs)} multiply-accumulates, {design.macs / design.original_macs:.0%} of the original's; "
+        f"Design {design.id}: {count_text(design.macs)} multiply-accumulates, "
+        f"{design.macs / design.original_macs:.0%} of the original's; "
         f"{count_text(design.params)} parameters; {design.meeting_points} meeting points (dots). A branch is as long as it has "
         "blocks and as thick as it has width; dashed blocks are left out."
     )

@@ -106,7 +106,7 @@ def standalone() -> str:
     return variables("svg") + picture_rules() + ".paper{fill:var(--paper)}"
 
 
-PAGE_RULES = """
+_PAGE_RULES = """
 * { box-sizing: border-box }
 html { background: var(--paper); color: var(--ink) }
 body {
@@ -146,4 +146,8 @@ svg { display: block; width: 100%; height: auto; margin: .8rem 0 }
 code { font: .86em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace }
 footer { margin-top: 4rem; color: var(--soft); font-size: .86rem }
 """
-"""The page around the pictures."""
+
+
+def page_style() -> str:
+    """The style of a page with pictures in it."""
+    return variables(":root") + _PAGE_RULES + picture_rules()

@@ -19,11 +19,21 @@ def count_text(count: float | None) -> str:
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
-    """A table with a line under its head; a column whose title starts with ">" is set to the right."""
+    """A table with a line under its head; a column whose title starts with ">" is set to the right and not broken."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column in columns:
-        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+        if column.startswith(">"):
+            made.add_column(column[1:], justify="right", no_wrap=True)
+        else:
+            made.add_column(column, overflow="fold")
     return made

@@ -15,6 +15,7 @@ _LANE = 46
 _GAP = 12
 _MARGIN = 16
 _HATCH = "hatched"
+_SLIVER = 0.003  # of a run
 
 
 def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone: bool = True) -> str:
@@ -78,16 +79,29 @@ def _lane(timeline: Timeline, lane: int, name: str, y: float, scale: float) -> l
         box(_LEFT, y, timeline.total * scale, _LANE, "lane"),
     ]
     mine = [event for event in timeline.events if event.lane == lane]
-    parts += [_wait(event, y, scale) for event in _visible_waits(mine)]
+    parts += [_wait(event, y, scale) for event in _visible_waits(mine, timeline.total)]
     return parts + [_step(event, y, scale) for event in mine if event.kind == "step"]
 
 
-def _visible_waits(events: Sequence[Event]) -> list[Event]:
-    """Waits up to the first step that begins meanwhile: an OpenCL queue works while its lane waits for what comes next."""
-    begins = [event.begin for event in events if event.kind == "step"]
-    waits = [event for event in events if event.kind == "wait"]
-    ends = [min([b for b in begins if wait.begin <= b < wait.end], default=wait.end) for wait in waits]
-    return [replace(wait, end=end) for wait, end in zip(waits, ends, strict=True) if end > wait.begin]
+def _visible_waits(events: Sequence[Event], total: int) -> list[Event]:
+    """Waits without the steps that are worked on meanwhile: an OpenCL queue works while its lane waits for what comes next."""
+    steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.begin)
+    return [
+        part
+        for event in events
+        if event.kind == "wait"
+        for part in _outside(event, [s for s in steps if s.begin < event.end and s.end > event.begin], total)
+    ]
+
+
+def _outside(wait: Event, steps: Sequence[Event], total: int) -> list[Event]:
+    """The parts of a wait between steps that overlap it; slivers left by cutting would only be noise."""
+    if not steps:
+        return [wait]
+    begins = [wait.begin, *(step.end for step in steps)]
+    ends = [*(step.begin for step in steps), wait.end]
+    parts = zip(begins, ends, strict=True)
+    return [replace(wait, begin=begin, end=end) for begin, end in parts if end - begin > _SLIVER * total]
 
 
 def _wait(event: Event, y: float, scale: float) -> str:

@@ -14,6 +14,7 @@ from nnstretch.graph.passes.dense import lower_dense
 from nnstretch.graph.passes.elementwise import lower_elementwise
 from nnstretch.graph.passes.fusion import fuse_layer
 from nnstretch.graph.passes.joining import lower_concat, lower_softmax
+from nnstretch.graph.passes.merging import MergeEqualNodes
 from nnstretch.graph.passes.no_ops import remove_no_op
 from nnstretch.graph.passes.outputs import KeepOutputs
 from nnstretch.graph.passes.padding import fold_pad
@@ -31,7 +32,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         common.OutputFixPass(),
         FoldConstants(),
         EachNode(remove_no_op),
-        common.CommonSubexpressionEliminationPass(),
+        MergeEqualNodes(),
         # ONNX operators become canonical ones.
         EachNode(lower_activation),
         common.RemoveUnusedNodesPass(),

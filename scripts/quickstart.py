@@ -63,8 +63,9 @@ class Stage(AbstractContextManager["Stage"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
-        if error is None and not console.is_terminal:
+        if console.is_terminal:
+            self._bar.stop()
+        elif error is None:
             console.print(f"{self._title} … {time.perf_counter() - self._start:.0f} s")
 
     def show(self, done: int, total: int, what: str) -> None:
@@ -282,11 +283,6 @@ def show(proof: Proof, out: Path, seconds: float) -> None:
     from nnstretch.report.table import proof_table
 
     console.print(proof_table(proof))
-    console.print(
-        f"branched against the original on the fastest single processor: [bold]{proof.speedup:.2f}×[/]; "
-        f"at equal MACs: [bold]{proof.speedup_equal_macs:.2f}×[/], {proof.split_share:.0%} of the perfect split; "
-        f"largest error against ONNX Runtime {proof.max_rel_error:.1e}"
-    )
     console.print(f"written to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}    ({seconds / 60:.1f} min)")
 
 

@@ -77,9 +77,7 @@ def imports(module: str, file: Path, known: Mapping[str, Path], *, while_loading
     """Return the modules that a module imports; `from package import name` may mean a sub-module."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     found = set()
-    for node in statements(
-        ast.parse(file.read_text(encoding="utf-8"), str(file)), while_loading=while_loading
-    ):
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"), str(file)), while_loading=while_loading):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -104,9 +102,7 @@ def forbidden_imports(files: Mapping[str, Path]) -> list[str]:
 
 def loading_edges(module: str, targets: set[str], known: Mapping[str, Path]) -> set[str]:
     """Return the modules that loading a module loads: its targets and the packages around these."""
-    around = {
-        ".".join(target.split(".")[:depth]) for target in targets for depth in range(1, target.count(".") + 2)
-    }
+    around = {".".join(target.split(".")[:depth]) for target in targets for depth in range(1, target.count(".") + 2)}
     own = {".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 2)}
     return ((around - own) | (targets - {module})) & known.keys()
 
@@ -158,9 +154,7 @@ def test_optional_libraries_are_imported_where_they_are_used() -> None:
         if module == "nnstretch" or any(is_inside(module, room) for room in WITHOUT_OPTIONAL)
     ]
     hide = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))"
-    load = (
-        f"import importlib; [importlib.import_module(name) for name in {modules!r} if '__main__' not in name]"
-    )
+    load = f"import importlib; [importlib.import_module(name) for name in {modules!r} if '__main__' not in name]"
     command = [sys.executable, "-c", f"{hide}\n{load}"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
@@ -181,8 +175,7 @@ def test_optional_libraries_are_imported_where_they_are_used() -> None:
 def test_a_forbidden_import_is_found(tmp_path: Path, path: str, source: str, target: str) -> None:
     files = write_modules(
         tmp_path,
-        {f"{room}/__init__.py": "" for room in ("training", "devices", "cli")}
-        | {"errors.py": "", path: source},
+        {f"{room}/__init__.py": "" for room in ("training", "devices", "cli")} | {"errors.py": "", path: source},
     )
     (line,) = forbidden_imports(files)
     assert f" imports {target}, " in line

@@ -188,7 +188,6 @@ class _Bench:
 
     def timed(self, network: str, how: str, processors: str, session: Session) -> _Candidate:
         """A session as a candidate."""
-
         feeds = self.feeds_of(session)
 
         def run(budget: float) -> np.ndarray:

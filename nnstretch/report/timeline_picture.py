@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nnstretch.report.style import OTHER, op_class, standalone
 from nnstretch.report.svg import box, element, label, line, picture, tick_text, ticks
@@ -79,38 +78,30 @@ def _lane(timeline: Timeline, lane: int, name: str, y: float, scale: float) -> l
         box(_LEFT, y, timeline.total * scale, _LANE, "lane"),
     ]
     mine = [event for event in timeline.events if event.lane == lane]
-    parts += [_wait(event, y, scale) for event in _visible_waits(mine, timeline.total)]
+    parts += [_wait(begin, end, y, scale) for begin, end in _waits(mine, timeline.total)]
     return parts + [_step(event, y, scale) for event in mine if event.kind == "step"]
 
 
-def _visible_waits(events: Sequence[Event], total: int) -> list[Event]:
-    """Waits without the steps that are worked on meanwhile: an OpenCL queue works while its lane waits for what comes next."""
+def _waits(events: Sequence[Event], total: int) -> list[tuple[int, int]]:
+    """Begin and end of the times in which a lane that has work to come, or says that it waits, does none.
+
+    Traced waits alone would not do: they are those of the thread that serves a lane, and one thread serves the host and all
+    OpenCL queues. Slivers are left out: a queue has small gaps between kernels.
+    """
     steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.begin)
-    return [
-        part
-        for event in events
-        if event.kind == "wait"
-        for part in _outside(event, [s for s in steps if s.begin < event.end and s.end > event.begin], total)
-    ]
+    last = max((event.end for event in events), default=0)
+    begins = [0, *(step.end for step in steps)]
+    ends = [*(step.begin for step in steps), last]
+    return [(begin, end) for begin, end in zip(begins, ends, strict=True) if end - begin > _SLIVER * total]
 
 
-def _outside(wait: Event, steps: Sequence[Event], total: int) -> list[Event]:
-    """The parts of a wait between steps that overlap it; slivers left by cutting would only be noise."""
-    if not steps:
-        return [wait]
-    begins = [wait.begin, *(step.end for step in steps)]
-    ends = [*(step.begin for step in steps), wait.end]
-    parts = zip(begins, ends, strict=True)
-    return [replace(wait, begin=begin, end=end) for begin, end in parts if end - begin > _SLIVER * total]
-
-
-def _wait(event: Event, y: float, scale: float) -> str:
+def _wait(begin: int, end: int, y: float, scale: float) -> str:
     return element(
         "rect",
-        element("title", f"wait, {(event.end - event.begin) / 1e3:.1f} µs"),
-        x=_LEFT + event.begin * scale,
+        element("title", f"wait, {(end - begin) / 1e3:.1f} µs"),
+        x=_LEFT + begin * scale,
         y=y,
-        width=(event.end - event.begin) * scale,
+        width=(end - begin) * scale,
         height=_LANE,
         class_="wait",
         fill=f"url(#{_HATCH})",
@@ -138,7 +129,7 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
     for name in sorted(spent, key=lambda n: (n == OTHER, -spent[n])):
         parts += [box(x, y - 9, 11, 11, name, radius=2), label(x + 16, y, _KINDS[name], "small")]
         x += 30 + 6.2 * len(_KINDS[name])
-    if any(event.kind == "wait" for event in timeline.events):
+    if len(timeline.lanes) > 1:
         swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=f"url(#{_HATCH})")
         parts += [swatch, label(x + 16, y, "waiting", "small")]
     return parts

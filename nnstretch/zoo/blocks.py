@@ -81,9 +81,7 @@ def conv_bn(
     return nn.Sequential(*layers)
 
 
-def conv_relu(
-    in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0
-) -> nn.Sequential:
+def conv_relu(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> nn.Sequential:
     """A convolution with bias and its ReLU, for the families from before batch norm."""
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, kernel, stride, padding), nn.ReLU())
 
@@ -92,9 +90,7 @@ def imagenet_stem(in_channels: int, out_channels: int, *, small_images: bool) ->
     """The stem of ResNet and DenseNet: 7x7/2 and a 3x3/2 max pool; for small images 3x3/2 alone."""
     if small_images:
         return nn.Sequential(*conv_bn(in_channels, out_channels, 3, stride=2))
-    return nn.Sequential(
-        *conv_bn(in_channels, out_channels, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1)
-    )
+    return nn.Sequential(*conv_bn(in_channels, out_channels, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1))
 
 
 def classifier(channels: int, num_classes: int, *, dropout: float = 0.0) -> list[nn.Module]:
@@ -106,9 +102,7 @@ def classifier(channels: int, num_classes: int, *, dropout: float = 0.0) -> list
 def with_shortcut(body: nn.Sequential, in_channels: int, out_channels: int, stride: int) -> Residual:
     """``body`` with ReLU after the addition; the shortcut is a 1x1 projection where the shape changes."""
     same = stride == 1 and in_channels == out_channels
-    shortcut = (
-        nn.Identity() if same else conv_bn(in_channels, out_channels, 1, stride=stride, activation=None)
-    )
+    shortcut = nn.Identity() if same else conv_bn(in_channels, out_channels, 1, stride=stride, activation=None)
     return Residual(body, shortcut, nn.ReLU())
 
 
@@ -149,9 +143,7 @@ def inverted_bottleneck(
     return body
 
 
-def inverted_stages(
-    in_channels: int, rows: Iterable[InvertedRow], *, eps: float = 1e-5
-) -> list[nn.Sequential]:
+def inverted_stages(in_channels: int, rows: Iterable[InvertedRow], *, eps: float = 1e-5) -> list[nn.Sequential]:
     """The stages of a MobileNetV2-like table; rows of one resolution make one stage."""
     stages: list[list[nn.Module]] = []
     for row in rows:

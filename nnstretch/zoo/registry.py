@@ -60,8 +60,7 @@ _ENTRIES = (
         "vgg",
         15_470_264_320,
         138_357_544,
-        "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, "
-        "arXiv:1409.1556",
+        "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, arXiv:1409.1556",
     ),
     ZooEntry(
         "mobilenetv2",

@@ -39,9 +39,7 @@ def _resnet(
     for index, depth in enumerate(depths):
         out = (_STEM_WIDTH << index) * (_BOTTLENECK_EXPANSION if bottlenecks else 1)
         first_stride = 1 if index == 0 else 2
-        stages.append(
-            nn.Sequential(block(width, out, first_stride), *(block(out, out, 1) for _ in range(depth - 1)))
-        )
+        stages.append(nn.Sequential(block(width, out, first_stride), *(block(out, out, 1) for _ in range(depth - 1))))
         width = out
     stem = imagenet_stem(in_channels, _STEM_WIDTH, small_images=small_images)
     return Chain(stem, stages, nn.Sequential(*classifier(width, num_classes)))

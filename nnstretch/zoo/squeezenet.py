@@ -24,9 +24,7 @@ def _pool() -> nn.MaxPool2d:
     return nn.MaxPool2d(3, stride=2, ceil_mode=True)
 
 
-def _squeezenet(
-    stem: nn.Sequential, width: int, squeezes: tuple[tuple[int, ...], ...], classes: int
-) -> Chain:
+def _squeezenet(stem: nn.Sequential, width: int, squeezes: tuple[tuple[int, ...], ...], classes: int) -> Chain:
     stages: list[nn.Sequential] = []
     for index, stage in enumerate(squeezes):
         blocks: list[nn.Module] = [] if index == 0 else [_pool()]

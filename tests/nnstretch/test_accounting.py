@@ -16,9 +16,7 @@ from nnstretch.branching.accounting import count_macs, count_parameters, layer_m
         # 11 x 9 shrinks to 5 x 4 with stride 2 and no padding.
         pytest.param(nn.Conv2d(4, 6, 3, stride=2, bias=False), (4, 11, 9), 5 * 4 * 6 * 36, 216, id="stride"),
         pytest.param(nn.Conv2d(8, 12, 1, groups=4), (8, 3, 3), 9 * 12 * 2, 12 * 2 + 12, id="groups"),
-        pytest.param(
-            nn.Conv2d(6, 6, 5, padding=2, groups=6, bias=False), (6, 4, 4), 16 * 6 * 25, 150, id="depthwise"
-        ),
+        pytest.param(nn.Conv2d(6, 6, 5, padding=2, groups=6, bias=False), (6, 4, 4), 16 * 6 * 25, 150, id="depthwise"),
         # A dilated 3x3 spans 5 pixels, so 6 x 6 shrinks to 2 x 2.
         pytest.param(nn.Conv2d(2, 3, 3, dilation=2, bias=False), (2, 6, 6), 4 * 3 * 18, 54, id="dilation"),
         pytest.param(nn.Conv2d(2, 3, (1, 3), bias=False), (2, 4, 5), 4 * 3 * 3 * 2 * 3, 18, id="oblong"),
@@ -56,11 +54,7 @@ def test_transposed_convolution_costs_what_its_adjoint_costs(
 
 def test_counts_one_sample_of_a_batch() -> None:
     layer = nn.Conv2d(3, 4, 3)
-    assert (
-        count_macs(layer, torch.zeros(5, 3, 8, 8))
-        == count_macs(layer, torch.zeros(1, 3, 8, 8))
-        == 36 * 4 * 27
-    )
+    assert count_macs(layer, torch.zeros(5, 3, 8, 8)) == count_macs(layer, torch.zeros(1, 3, 8, 8)) == 36 * 4 * 27
 
 
 class _Twice(nn.Module):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from nnstretch.errors import FileError, PackageError
 from nnstretch.package import Package, read_package, write_package
 from nnstretch.package.format import FORMAT_VERSION

@@ -123,7 +123,7 @@ def test_timeline_shows_every_step_in_its_lane_at_its_time(timeline: Timeline) -
         assert number(step, "width") == pytest.approx((end - begin) * scale, abs=1.0)
 
 
-def test_waits_are_hatched_where_nothing_is_worked_on_meanwhile(timeline: Timeline) -> None:
+def test_times_without_work_are_hatched_until_there_is_nothing_to_come(timeline: Timeline) -> None:
     text = timeline_svg(timeline)
     waits = [w for w in shapes(text, "rect", "wait") if w.find(f"{SVG}title") is not None]
     assert [w.findtext(f"{SVG}title") for w in waits] == ["wait, 500.0 µs", "wait, 2100.0 µs", "wait, 500.0 µs"]

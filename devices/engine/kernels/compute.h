@@ -41,17 +41,6 @@ enum {
     COMPUTE_MAX_WINDOW = 1 << 12,  /* kernel, stride, padding, dilation */
 };
 
-/* One float in all lanes, written so that no addition to zero is left in the code. */
-NNS_INLINE nns_vec compute_splat(float x) {
-#if NNS_BLOCK == 16
-    return (nns_vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-#elif NNS_BLOCK == 8
-    return (nns_vec){x, x, x, x, x, x, x, x};
-#else
-    return (nns_vec){x, x, x, x};
-#endif
-}
-
 /* ---- windows ------------------------------------------------------------------------------------------------------ */
 
 /* The first parameters of every convolution kernel. Padding at the bottom and at the right follows from the output's size:
@@ -136,7 +125,7 @@ NNS_INLINE epilogue epilogue_read(const int64_t *p) {
 }
 
 NNS_INLINE nns_vec epilogue_clamp(const epilogue *e, nns_vec x) {
-    return nns_min(compute_splat(e->high), nns_max(compute_splat(e->low), x));
+    return nns_min(nns_broadcast(e->high), nns_max(nns_broadcast(e->low), x));
 }
 
 /* Not inlined: its exponentials would otherwise be repeated in every tile. */

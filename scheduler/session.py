@@ -170,16 +170,23 @@ class Session:
         return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
 
     def _timeline(self, trace: RunTrace) -> Timeline:
+        """Steps as traced; a lane waits from its last step's end to the first step of a sub-graph that has waits.
+
+        The trace's own waits are those of whoever walks the sub-graphs, which for a device is not the device.
+        """
         plan = self.plan
         events: list[Event] = []
-        for number, subgraph in enumerate(plan.subgraphs):
-            begin, end = (int(t) - trace.begin for t in trace.waits[number])
-            if end > begin and subgraph.waits:
-                events.append(Event("wait", "wait", subgraph.lane, begin, end))
+        idle_since = [0] * len(plan.lanes)
+        for subgraph in plan.subgraphs:
+            lane = subgraph.lane
+            begin = int(trace.steps[subgraph.first][0]) - trace.begin
+            if subgraph.waits and begin > idle_since[lane]:
+                events.append(Event("wait", "wait", lane, idle_since[lane], begin))
             for i in range(subgraph.first, subgraph.first + subgraph.count):
                 step = plan.steps[i]
                 begin, end = (int(t) - trace.begin for t in trace.steps[i])
-                events.append(Event(step.layer, "step", subgraph.lane, begin, end, step.routine, step.op, step.macs))
+                events.append(Event(step.layer, "step", lane, begin, end, step.routine, step.op, step.macs))
+                idle_since[lane] = end
         lanes = tuple(lane.processor or "host" for lane in plan.lanes)
         return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), trace.end - trace.begin)
 

@@ -154,8 +154,7 @@ def fuzz(engine: Engine, examples: int) -> None:
         image = data.draw(st.sampled_from(images)).copy()
         for _ in range(data.draw(st.integers(1, 3))):
             at = data.draw(st.integers(0, image.size - 1))
-            near = st.integers(-4, 4).map(lambda change, at=at: int(image[at]) + change)
-            value = data.draw(st.one_of(st.sampled_from(ODD_VALUES), near))
+            value = data.draw(st.one_of(st.sampled_from(ODD_VALUES), st.integers(-4, 4).map(int(image[at]).__add__)))
             image[at] = np.int64(max(min(value, (1 << 63) - 1), -(1 << 63)))
         cut = data.draw(st.sampled_from((0, 0, 0, 0, 1, 7)))
         if not names_one_input_twice(image):
@@ -173,7 +172,8 @@ def random_dag(engine: Engine, seed: int) -> Iterator[None]:
     lanes = [Lane(LaneKind.HOST, rng.choice(((), (0,), (0, 0), (0, 0, 0)))) for _ in range(rng.randint(1, 4))]
     values = [np.random.default_rng(seed).integers(0, 4, FLOATS).astype(np.float32)]
     memory = np.zeros((nodes + 1, FLOATS), np.float32)
-    steps, subgraphs, placed = [], [], []
+    steps, subgraphs = [], []
+    placed: list[int] = []
     for node in range(1, nodes + 1):
         reads = (rng.randrange(node), rng.randrange(node))
         lane = rng.randrange(len(lanes))

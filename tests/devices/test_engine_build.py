@@ -15,6 +15,7 @@ import pytest
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.errors import BuildError, FileError
+from nnstretch.settings import cache_dir
 
 SMALL = '#include "nns_engine.h"\nint32_t nns_abi(void) { return VALUE; }\n'
 Sources = Callable[[dict[str, str]], None]
@@ -41,7 +42,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
 
 
 def objects() -> set[str]:
-    return {path.name for path in (build.cache_dir() / "engine" / "objects").iterdir()}
+    return {path.name for path in (cache_dir() / "engine" / "objects").iterdir()}
 
 
 def test_unchanged_sources_are_not_built_again(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +78,8 @@ def test_an_error_names_the_line_and_the_log(sources: Sources) -> None:
     with pytest.raises(BuildError, match=r"at a\.c: .*nowhere.*whole log in") as caught:
         build.build_engine()
     assert "\n" not in str(caught.value)
-    assert "nowhere" in (build.cache_dir() / "engine" / "build.log").read_text()
-    assert not list((build.cache_dir() / "engine").glob("*.so"))
+    assert "nowhere" in (cache_dir() / "engine" / "build.log").read_text()
+    assert not list((cache_dir() / "engine").glob("*.so"))
 
 
 def test_a_compiler_that_is_missing_or_fails(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def test_builders_at_the_same_time_agree(sources: Sources) -> None:
     answers = {process.communicate(timeout=120)[0] for process in running}
     assert [process.returncode for process in running] == [0] * 4
     assert len(answers) == 1
-    directory = build.cache_dir() / "engine"
+    directory = cache_dir() / "engine"
     assert len(list(directory.glob("*.so"))) == 1
     assert not list(directory.glob(".build-*"))
 

@@ -50,8 +50,8 @@ class OpenCL:
     def queue(self, profiling: bool = True) -> Any:
         import pyopencl as cl
 
-        flags = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
-        return cl.CommandQueue(self.context, properties=flags)
+        options = {"properties": cl.command_queue_properties.PROFILING_ENABLE} if profiling else {}
+        return cl.CommandQueue(self.context, **options)
 
     def buffer(self, memory: np.ndarray, unified: bool) -> Any:
         import pyopencl as cl
@@ -161,6 +161,7 @@ def there_and_back(opencl: OpenCL, unified: bool, profiling: bool = True) -> Bui
 
 @pytest.mark.parametrize("unified", [True, False])
 def test_data_cross_to_the_device_and_back(opencl: OpenCL, unified: bool) -> None:
+    x = y = np.zeros(FLOATS, np.float32)
     with there_and_back(opencl, unified).program() as program:
         for seed in range(20):
             x = np.random.default_rng(seed).standard_normal(FLOATS, dtype=np.float32)

@@ -48,6 +48,7 @@ for i in range(100_000):
 def test_killed_writers_lose_nothing_finished(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     ProfileStore(path).close()
+    finished: list[int] = []
     for attempt in range(6):
         writers = [
             subprocess.Popen(

@@ -27,9 +27,13 @@ TOLERANCE = 1e-4
 _WARMUP = 2
 _RUNS = 25
 _BUDGET = 0.03
-_DEVICE_REPEATS = 8
-"""Repeats of a short layer in one run on a device, so that launching and awaiting the run weigh little."""
-_LONG_MACS = 30_000_000
+_REPEATS = 8
+_SHORT_MACS = 30_000_000
+"""A layer of fewer is repeated on a device, so that launching and awaiting the run weigh little."""
+_CACHED_BYTES = 256 << 10
+"""Weights of fewer bytes may be in a core's cache when a network comes to them again; larger ones are not."""
+_CACHES_BYTES = 64 << 20
+"""Copies of weights of so many bytes in all do not fit the caches of any processor that nnstretch was tried on."""
 
 
 class Profiler(CostModel):
@@ -89,8 +93,7 @@ class Profiler(CostModel):
             wrong = self._wrong(SingleLayer(processor, routine, layer, parameters, host=self._host), inputs)
             if wrong is not None:
                 return Measurement(None, failure=wrong)
-        short = processor.memory == "opencl" and layer.macs < _LONG_MACS
-        repeats = _DEVICE_REPEATS if short else 1
+        repeats = _repeats(processor, layer)
         single = SingleLayer(processor, routine, layer, parameters, repeats)
         samples = _samples(single_layer_plan(single, inputs)) / repeats
         return Measurement(float(np.median(samples)), tuple(float(s) for s in samples))
@@ -136,6 +139,14 @@ class Profiler(CostModel):
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
         layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
         return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
+
+
+def _repeats(processor: Processor, layer: Layer) -> int:
+    """How often a layer runs in one timed run (see `SingleLayer`)."""
+    weights = sum(array.nbytes for array in layer.constants.values())
+    copies = -(-_CACHES_BYTES // weights) if weights > _CACHED_BYTES else 1
+    short = processor.memory == "opencl" and layer.macs < _SHORT_MACS
+    return min(_REPEATS, max(copies, _REPEATS if short else 1))
 
 
 def _samples(compiled: Compiled) -> np.ndarray:

@@ -30,7 +30,8 @@ class SingleLayer:
     """A layer as one routine computes it on one processor.
 
     Attributes:
-        repeats: how often the layer runs in a row, so that what a run costs beside its steps can be told apart.
+        repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
+            a copy of the constants: in a network, other layers' weights pass through the caches between two uses of one.
         host: the CPU that copies a device's results out, or None if nobody reads them.
     """
 
@@ -81,17 +82,19 @@ class _Maker:
         lowering = self._single.routine.lower(self._single.layer, self._single.parameters)
         tables: dict[str, dict[int, int]] = {
             "input": {index: self._constant(f"x{index}", array) for index, array in packed.items()},
-            "constant": {i: self._constant(f"w{i}", a) for i, a in enumerate(lowering.constants)},
             "workspace": {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)},
             "output": {i: self._output(i, t) for i, t in enumerate(self._stored)},
         }
-        steps = self._steps(lowering, tables) * self._single.repeats
+        steps: tuple[PlanStep, ...] = ()
+        for repeat in range(self._single.repeats):
+            copies = {i: self._constant(f"w{repeat}.{i}", a) for i, a in enumerate(lowering.constants)}
+            steps += self._steps(lowering, {**tables, "constant": copies})
         slots = tuple(range(len(self._shared_bytes)))
         subgraphs = [PlanSubgraph(self._domain, 0, len(steps), releases=slots)]
         if self._opencl and self._single.host:
-            copies = self._copies(self._single.host, tables["output"])
-            subgraphs.append(PlanSubgraph(0, len(steps), len(copies), waits=(0,)))
-            steps += copies
+            results = self._copies(self._single.host, tables["output"])
+            subgraphs.append(PlanSubgraph(0, len(steps), len(results), waits=(0,)))
+            steps += results
         plan = Plan(
             block=self._single.processor.blocked.block,
             lanes=self._lanes(),

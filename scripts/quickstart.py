@@ -142,7 +142,7 @@ def run(out: Path, processors: str, seed: int, quick: bool) -> None:
     example = dataset.train.images(torch.arange(1))
     found = find_branching(original.module, example, processors)
     branched = retrain("retraining the branched network", found.module, dataset, again, original.module)
-    control_module = single_branch_control(original.module, example, found.design.macs)
+    control_module = single_branch_control(original.module, example, found.design.macs, found.design.multiple)
     control = retrain("retraining the single-branch control", control_module, dataset, again, original.module)
     graphs = export_all(original.module, control.module, branched.module, example)
     top1 = {

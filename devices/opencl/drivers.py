@@ -9,7 +9,8 @@ operating system: the threads that appear while the driver loads are remembered,
 - a runtime that runs on fewer cores later moves all threads to them: they take turns there, which costs next to nothing,
   and never touch another core;
 - a runtime that runs on more cores later gets all of them, but no more threads than there are, and says so in the log.
-  `load_drivers` at the start of a program avoids that.
+  `load_drivers` at the start of a program avoids that;
+- where a program has used OpenCL before nnstretch, the threads are found by the time that a busy kernel takes of them.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def load_drivers(cores: tuple[int, ...] = ()) -> tuple[pyopencl.Device, ...]:
             before = _threads()
             with _environment(environment), _running_on(cores):
                 _DRIVERS.devices = _list_devices()
-            _DRIVERS.workers = tuple(sorted(_threads() - before))
+            _DRIVERS.workers = tuple(sorted(_threads() - before)) or _threads_at_work(_DRIVERS.devices)
         return _DRIVERS.devices
 
 
@@ -245,6 +246,51 @@ def _pocl_cache() -> Path:
 
 def _threads() -> set[int]:
     return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+
+
+_BUSY = """
+kernel void busy(global float *x, int n) {
+    float y = x[0];
+    for (int i = 0; i < n; i++) y = y * 0.5f + x[i & 1];
+    x[2 + get_global_id(0)] = y;
+}
+"""
+_BUSY_LOOPS = 20_000_000  # some hundredths of a second
+_BUSY_TICKS = 2
+
+
+def _threads_at_work(devices: Sequence[pyopencl.Device]) -> tuple[int, ...]:
+    """Threads that work for drivers which somebody else has loaded before: those that a busy kernel takes time of."""
+    import pyopencl as cl
+
+    found: set[int] = set()
+    for device in devices:
+        if not device.type & cl.device_type.CPU:
+            continue
+        groups = 2 * device.max_compute_units
+        try:
+            context = cl.Context([device])
+            queue = cl.CommandQueue(context)
+            memory = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4 * (2 + groups))
+            kernel = cl.Kernel(build(cl.Program(context, _BUSY), ()), "busy")
+            before = {thread: _ticks(thread) for thread in _threads()}
+            kernel(queue, (groups,), (1,), memory, np.int32(_BUSY_LOOPS))
+            queue.finish()
+        except cl.Error as error:
+            log.info("cannot find the threads of OpenCL device %s: %s", device.name, error)
+            continue
+        worked = {thread for thread, ticks in before.items() if _ticks(thread) - ticks >= _BUSY_TICKS}
+        found |= worked - {threading.get_native_id()}
+    return tuple(sorted(found))
+
+
+def _ticks(thread: int) -> int:
+    """Processor time that a thread of this process has used, in clock ticks; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 @contextmanager

@@ -200,7 +200,9 @@ def _prove(
     original = build_network(model, Options(seed=seed), original_weights)
     branched = build_network(model, original.options, weights, design) if weights else branch(original, design)
     assert branched.design is not None
-    control = single_branch_control(original.module, original.example_input, branched.design.macs)
+    control = single_branch_control(
+        original.module, original.example_input, branched.design.macs, branched.design.multiple
+    )
     tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if weights else None}
     with report.progress("Proving") as told:
         proof = prove(

@@ -50,7 +50,7 @@ class OpenCL:
     def queue(self, profiling: bool = True) -> Any:
         import pyopencl as cl
 
-        options = {"properties": cl.command_queue_properties.PROFILING_ENABLE} if profiling else {}
+        options: dict[str, Any] = {"properties": cl.command_queue_properties.PROFILING_ENABLE} if profiling else {}
         return cl.CommandQueue(self.context, **options)
 
     def buffer(self, memory: np.ndarray, unified: bool) -> Any:

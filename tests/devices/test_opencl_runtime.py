@@ -236,3 +236,22 @@ def test_the_first_runtime_decides_the_number_of_threads(on_two_cores: tuple[int
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert json.loads(done.stdout) == [1, [[on_two_cores[1]]], True, False, 1, True]
     assert "name these cores first, or start a new process" in done.stderr
+
+
+LOADED_BEFORE = """
+import pyopencl as cl
+cl.Context([cl.get_platforms()[0].get_devices()[0]])
+from nnstretch.devices.opencl import drivers
+drivers.load_drivers()
+import os
+from nnstretch.devices.spec import usable_cores
+assert drivers.worker_count() == len(usable_cores()), drivers.worker_count()
+core = usable_cores()[-1]
+drivers.pin_workers((core,))
+assert all(os.sched_getaffinity(w) == {core} for w in drivers._DRIVERS.workers)
+"""
+
+
+def test_threads_of_a_driver_that_was_loaded_before_are_found(on_two_cores: tuple[int, int]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "POCL_MAX_PTHREAD_COUNT"}
+    subprocess.run([sys.executable, "-c", LOADED_BEFORE], check=True, env=environment, timeout=120)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nnstretch.training.recipe import Recipe
 
 IMAGE_SIZE = 64
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 110)
 
 
 class Stage(AbstractContextManager["Stage"]):
@@ -255,6 +255,7 @@ def write_products(
     from nnstretch.compiler import build_processors, compile_model
     from nnstretch.frontends.onnx_file import save
     from nnstretch.report.html import write_report
+    from nnstretch.report.timeline_picture import timeline_svg
     from nnstretch.settings import atomic_write
     from nnstretch.training.weights import save_weights
 
@@ -266,6 +267,8 @@ def write_products(
         check_package(out / "branched.nns", session.zeros())
     with atomic_write(out / "timeline.json") as file:
         file.write(proof.timeline.to_chrome_json().encode())
+    with atomic_write(out / "timeline.svg") as file:
+        file.write(timeline_svg(proof.timeline).encode())
     histories = {name: one.result.history for name, one in trained.items()}
     write_report(out / "report.html", proof, histories=histories, design=found.design)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,9 +117,12 @@ def _compare(
         raise UsageError(f"--threads {threads}: this process may use {len(cores)} cores; give at most that many")
     settings = Settings(cores, rounds, tune=tune, layers=layers)
     found: list[Comparison] = []
-    for model in models:
-        with report.progress(Path(model).name) as told, subject(model, shapes, seed) as one:
-            found.append(compare(one, engines, settings, told))
+    with ExitStack() as stack:
+        # All models are read before the first is measured: a name that is wrong must not cost the others their results.
+        subjects = [stack.enter_context(subject(model, shapes, seed)) for model in models]
+        for model, one in zip(models, subjects, strict=True):
+            with report.progress(Path(model).name) as told:
+                found.append(compare(one, engines, settings, told))
     peaks = [float(c.facts[OURS]["peak_gflops_per_core"]) for c in found if OURS in c.facts]
     machine = describe_machine(cores, max(peaks, default=None))
     report.show(_comparison_table(found, [e.name for e in engines], machine))

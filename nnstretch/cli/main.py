@@ -5,8 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
 from typing import Any
 
 import typer
@@ -74,11 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told in one line on the standard error; 130: interrupted. Anything else that goes wrong is a bug and shows its trace.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
+    interrupt = _Interrupt()
     try:
-        status = make_app()(args=arguments, prog_name="nnstretch", standalone_mode=False)
+        with interrupt:
+            status = make_app()(args=arguments, prog_name="nnstretch", standalone_mode=False)
         sys.stdout.flush()
     except NNStretchError as error:
-        return _fail(str(error))
+        return _interrupted() if interrupt.seen else _fail(str(error))
     except typer.TyperException as error:
         return _fail(f"{error.format_message().rstrip('.')}; see --help")
     except (KeyboardInterrupt, typer.Abort):
@@ -94,6 +100,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED_STATUS:
         return _interrupted()
     return status if isinstance(status, int) else 0
+
+
+class _Interrupt(AbstractContextManager[None]):
+    """Remembers Ctrl-C: a library that is interrupted while it is being imported may fail in any other way instead."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._raise)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        signal.default_int_handler(number, frame)
 
 
 def _fail(message: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,9 +88,9 @@ class OpenCLRoutine(Routine):
         """Whether this routine computes `layer` correctly."""
         return layer.op in self.ops and is_float32(layer) and self._supports(layer)
 
+    @abstractmethod
     def _supports(self, layer: Layer) -> bool:
         """The same for a layer of a known operator on float32."""
-        raise NotImplementedError
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Blocked in, blocked out; plain for what has not four dimensions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,8 +70,9 @@ class _Conv(OpenCLRoutine):
         constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
         return constants and is_image(layer.type_of(0)) and self._fits(_shape(layer), layer)
 
+    @abstractmethod
     def _fits(self, shape: _Shape, layer: Layer) -> bool:
-        raise NotImplementedError
+        """Whether the routine computes a convolution with these numbers."""
 
     def _tiles(self, shape: _Shape, pixels: int, others: int) -> tuple[int, int]:
         """Work items along the tiles of a plane, and tiles that each of them takes."""

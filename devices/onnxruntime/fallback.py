@@ -30,7 +30,7 @@ class FallbackModel:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
+        except Exception as error:  # ONNX Runtime's exceptions have no base of their own; others go on
             if not type(error).__module__.startswith("onnxruntime"):
                 raise
             raise ModelError(f"ONNX Runtime cannot run a layer without native routine: {_line(error)}") from error

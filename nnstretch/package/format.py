@@ -6,8 +6,8 @@
     opencl/NAME.cl      sources of the OpenCL kernels that the plan launches
     onnx/N.onnx         models of the layers that the fallback engine runs, in the order of `nnstretch.json`'s "models"
 
-Everything read is data: no entry is ever executed, unpickled or unpacked to disk, and no size is believed before it was
-compared with the file's own.
+Reading executes, unpickles and unpacks nothing, and no size is believed before it was compared with the file's own. Running
+a package does compile and run its OpenCL sources, whose accesses nobody can check: they are programs, not data.
 """
 
 from __future__ import annotations

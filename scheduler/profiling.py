@@ -143,7 +143,7 @@ class Profiler(CostModel):
 
 def _repeats(processor: Processor, layer: Layer) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`)."""
-    weights = sum(array.nbytes for array in layer.constants.values())
+    weights = layer.weight_bytes
     copies = -(-_CACHES_BYTES // weights) if weights > _CACHED_BYTES else 1
     short = processor.memory == "opencl" and layer.macs < _SHORT_MACS
     return min(_REPEATS, max(copies, _REPEATS if short else 1))

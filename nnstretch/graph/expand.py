@@ -168,8 +168,23 @@ def _element_type(name: str) -> int:
 def _write_layer(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
     if layer.op.startswith("onnx:"):
         _write_onnx(writer, layer, inputs, outputs)
+    elif layer.chain:
+        _write_chain(writer, layer, inputs, outputs)
     else:
         _write_canonical(writer, layer, inputs, outputs)
+
+
+def _write_chain(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
+    given = iter(inputs)
+    before: list[str] = []
+    for link in layer.chain:
+        names: list[str | None] = [None] * len(link.inputs)
+        for index in link.constants:
+            names[index] = writer.constant("constant", link.constants[index])
+        for index in link.activations:
+            names[index] = before[0] if before and index == 0 else next(given)
+        before = list(outputs) if link is layer.chain[-1] else [writer.fresh(link.op)]
+        _write_layer(writer, link, names, before)
 
 
 def _write_onnx(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:

@@ -28,6 +28,9 @@ Reshape       x any shape (row-major order kept: Flatten,
               Squeeze, Unsqueeze, Reshape)
 ============  ====================================================  ======================================================
 
+Beside these there are layers of operator Chain (`chain_layer`), which exist in no graph: selection makes them of two layers that one
+routine may compute as one.
+
 Ceil mode and auto_pad are resolved to explicit shapes and pads: the output's shape is in the layer.
 """
 
@@ -45,6 +48,7 @@ import numpy as np
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
 
 DOMAIN = "nnstretch"
+CHAIN = "Chain"
 OPERATORS = (
     "Conv",
     "Dense",
@@ -86,12 +90,13 @@ class Layer:
 
     Attributes:
         name: unique in the graph, for people.
-        op: one of OPERATORS, or "onnx:<operator>" for what only the fallback runs.
+        op: one of OPERATORS, CHAIN, or "onnx:<operator>" for what only the fallback runs.
         inputs: types of the inputs in the order of the table above; None where an optional one is absent.
         outputs: types of the outputs.
         attributes: integers, floats, strings and tuples of them, as in the table above.
         activation: applied to the result, last.
         constants: input index -> value, for inputs known before the run (weights).
+        chain: of an operator CHAIN the layers that it computes one after another, each reading the one before as its input 0.
     """
 
     name: str
@@ -101,6 +106,7 @@ class Layer:
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     activation: Activation = NO_ACTIVATION
     constants: Mapping[int, np.ndarray] = field(default_factory=lambda: MappingProxyType({}))
+    chain: tuple[Layer, ...] = ()
 
     def ints(self, name: str) -> tuple[int, ...]:
         """The attribute `name`, which is a tuple of integers."""
@@ -137,6 +143,8 @@ class Layer:
             "attributes": {k: self.attributes[k] for k in sorted(self.attributes)},
             "activation": str(self.activation),
         }
+        if self.chain:
+            description["chain"] = [layer.workload for layer in self.chain]
         return json.dumps(description, separators=(",", ":"))
 
     @property
@@ -147,7 +155,23 @@ class Layer:
     @property
     def macs(self) -> int:
         """Multiply-accumulates of convolutions and dense layers, 0 for the others (the convention of the papers)."""
+        if self.chain:
+            return sum(layer.macs for layer in self.chain)
         if self.op not in ("Conv", "Dense"):
             return 0
         weight = self.type_of(1)
         return self.outputs[0].elements * math.prod(weight.shape[1:])
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the constants."""
+        return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.chain)
+
+
+def chain_layer(first: Layer, second: Layer) -> Layer:
+    """The layer that computes `second` on what `first` makes, which nobody else sees.
+
+    Its inputs are the run-time inputs of `first`, then those of `second` but its input 0; all weights stay in `chain`.
+    """
+    inputs = [first.type_of(i) for i in first.activations] + [second.type_of(i) for i in second.activations if i != 0]
+    return Layer(f"{first.name}+{second.name}", CHAIN, tuple(inputs), second.outputs, chain=(first, second))

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper, parser
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand, expand_region
-from nnstretch.graph.layer import OPERATORS, Attribute, Layer, TensorType
+from nnstretch.graph.layer import OPERATORS, Attribute, Layer, TensorType, chain_layer
 from nnstretch.graph.layers import graph_inputs, layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_layer, run_layers, run_proto
@@ -347,3 +347,24 @@ def test_bfloat16_and_small_types_have_names() -> None:
     assert str(nodes[0].layer.outputs[0]) == "bfloat16[3]"
     for node in nodes:
         onnx.checker.check_model(expand(node.layer), full_check=True)
+
+
+def test_a_chain_computes_its_layers_one_after_another() -> None:
+    rng = np.random.default_rng(0)
+    x, middle, y = TensorType((1, 5, 6, 7)), TensorType((1, 8, 6, 7)), TensorType((1, 8, 3, 4))
+
+    def conv(source: TensorType, target: TensorType, weight: np.ndarray, residual: bool, **attributes: Any) -> Layer:
+        inputs = (source, TensorType(weight.shape), None, target) if residual else (source, TensorType(weight.shape))
+        return Layer("conv", "Conv", inputs, (target,), attributes, Activation(ActivationKind.RELU), {1: weight})
+
+    pointwise = rng.standard_normal((8, 5, 1, 1)).astype(np.float32)
+    depthwise = rng.standard_normal((8, 1, 3, 3)).astype(np.float32)
+    still = {"pads": (0, 0, 0, 0), "strides": (1, 1), "dilations": (1, 1), "groups": 1}
+    first = conv(x, middle, pointwise, False, **still)
+    second = conv(middle, y, depthwise, True, **still | {"pads": (1, 1, 1, 1), "strides": (2, 2), "groups": 8})
+    chain = chain_layer(first, second)
+    a, b = (rng.standard_normal(t.shape).astype(np.float32) for t in (x, y))
+
+    between = run_layer(first, a)
+    assert chain.inputs == (x, y) and chain.macs == first.macs + second.macs
+    np.testing.assert_array_equal(run_layer(chain, a, b)[0], run_layer(second, *between, b)[0])

@@ -28,8 +28,8 @@ Reshape       x any shape (row-major order kept: Flatten,
               Squeeze, Unsqueeze, Reshape)
 ============  ====================================================  ======================================================
 
-Beside these there are layers of operator Chain (`chain_layer`), which exist in no graph: selection makes them of two layers that one
-routine may compute as one.
+Beside these there are layers of operator Chain (`chain_layer`), which exist in no graph: selection makes them of two layers
+that one routine may compute as one.
 
 Ceil mode and auto_pad are resolved to explicit shapes and pads: the output's shape is in the layer.
 """

@@ -7,7 +7,8 @@
 
 #include "kernel.h"
 
-extern const nns_kernel_family nns_family_conv_direct, nns_family_conv_planar, nns_family_depthwise, nns_family_dense;
+extern const nns_kernel_family nns_family_conv_direct, nns_family_conv_planar, nns_family_conv_strassen;
+extern const nns_kernel_family nns_family_depthwise, nns_family_dense;
 
 enum { WINDOW = 15, LARGEST = 1 << 22 };
 
@@ -46,6 +47,12 @@ static int32_t draw_parameters(const nns_kernel_family *family, int64_t *p) {
         p[0] = between(1, 16), p[1] = between(1, 80), p[2] = between(1, 150);
         draw_activation(p + 3);
         return 6;
+    }
+    if (family == &nns_family_conv_strassen) {
+        p[0] = between(1, 2), p[1] = between(1, 100), p[2] = between(1, 60), p[3] = between(1, 200);
+        p[4] = between(1, 4), p[5] = between(1, 4);
+        draw_activation(p + 6);
+        return 9;
     }
     draw_window(p, family == &nns_family_depthwise);
     if (family != &nns_family_conv_direct) {
@@ -118,12 +125,12 @@ static int run(const nns_kernel *kernel, nns_args *args, int optional) {
 
 int main(int argc, char **argv) {
     const nns_kernel_family *families[] = {&nns_family_conv_direct, &nns_family_conv_planar, &nns_family_depthwise,
-                                           &nns_family_dense};
+                                           &nns_family_dense, &nns_family_conv_strassen};
     const int64_t rounds = argc > 1 ? atoll(argv[1]) : 1000;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     int64_t done = 0;
     for (int64_t i = 0; i < rounds; i++) {
-        const nns_kernel_family *family = families[draw(4)];
+        const nns_kernel_family *family = families[draw(NNS_ARRAY_LENGTH(families))];
         int64_t p[32];
         nns_args args = {.p = p, .n_in = 4, .n_out = 1};
         args.n_p = draw_parameters(family, p);

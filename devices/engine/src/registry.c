@@ -7,6 +7,7 @@
 #define FAMILIES(X) \
     X(conv_direct)  \
     X(conv_planar)  \
+    X(winograd)     \
     X(depthwise)    \
     X(dense)        \
     X(pool)         \

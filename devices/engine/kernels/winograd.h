@@ -42,6 +42,11 @@ typedef struct {
     float *m;                      /* [tile][vector][lane] */
 } winograd_product;
 
+/* Bytes between the weights that a product multiplies by and those that it has fetched: what memory delivers meanwhile. */
+#ifndef WINOGRAD_AHEAD
+#define WINOGRAD_AHEAD 4096
+#endif
+
 typedef void (*winograd_encode)(const winograd_patch *patch);
 typedef void (*winograd_multiply)(int64_t count, const winograd_product *product);
 typedef void (*winograd_decode)(const winograd_result *result);

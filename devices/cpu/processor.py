@@ -25,7 +25,7 @@ _MANY_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
 _FEW_DIRECT = ((6, 2), (4, 3), (12, 1))
 _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))
-_MANY_WINOGRAD = ((14, 2), (28, 1))
+_MANY_WINOGRAD = ((28, 1), (14, 2))
 _FEW_WINOGRAD = ((6, 2), (12, 1))
 
 

@@ -20,6 +20,22 @@ LEAST_GROUP = 4
 """Input channels per group below which encoding costs more than the products save."""
 
 
+ENCODED_BYTES = 3 << 18
+"""Encoded input of a block of tiles that many second-level caches hold beside weights and sums."""
+
+LEAST_TILES = 28
+"""Tiles per block, if there are so many, with which weights are used often enough to come from memory in time."""
+
+MEMORY_COST = 11
+"""Multiply-adds of vectors in the time in which a vector of weights comes from memory."""
+
+TRANSFORM_COST = {2: 60, 4: 160, 6: 400}
+"""Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles."""
+
+WORTH_MEASURING = 1.25
+"""A width of tiles is not measured if it is guessed to take so many times as long as the best."""
+
+
 class WinogradConvolution(Routine):
     """F(m×m, 3×3) for 3×3 convolutions with stride 1 and no dilation.
 
@@ -48,12 +64,29 @@ class WinogradConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        return tuple(
-            {"m": m, "tiles": tiles, "vectors": vectors, "block": 28}
-            for m in POINTS
-            for tiles, vectors in self.tiles
-            if self._fits(window, vectors)
-        )
+        costs = {m: self._cost(window, m) for m in POINTS}
+        best, second, _ = sorted(costs, key=costs.__getitem__)
+        fitting = [tile for tile in self.tiles if self._fits(window, tile[1])]
+        settings = [self._setting(window, best, fitting[0])]
+        if costs[second] < WORTH_MEASURING * costs[best]:
+            settings.append(self._setting(window, second, fitting[0]))
+        return (*settings, *(self._setting(window, best, tile) for tile in fitting[1:]))
+
+    def _setting(self, window: Window, m: int, tile: tuple[int, int]) -> dict[str, int]:
+        """As many tiles per block as leave their encoded input in the cache, but enough to use weights well."""
+        per_tile = (m + 2) ** 2 * -(-window.channels // self.layout.block) * self.layout.block * 4
+        block = max(ENCODED_BYTES // per_tile, LEAST_TILES)
+        return {"m": m, "tiles": tile[0], "vectors": tile[1], "block": block}
+
+    def _cost(self, window: Window, m: int) -> float:
+        """A guess at the time of F(m×m, 3×3), in multiply-adds of vectors.
+
+        Products wait for their weights where those come from memory too slowly.
+        """
+        tiles = window.batch * -(-window.out_height // m) * -(-window.out_width // m)
+        inputs, outputs = (-(-channels // self.layout.block) for channels in (window.channels, window.outputs))
+        weights = (m + 2) ** 2 * outputs * window.channels // window.groups
+        return max(weights * tiles, weights * MEMORY_COST) + TRANSFORM_COST[m] * tiles * (inputs + outputs)
 
     def _fits(self, window: Window, vectors: int) -> bool:
         """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""

@@ -13,6 +13,7 @@ from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
+from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.build import Isa, local_isa
 from nnstretch.devices.processor import Processor
@@ -27,6 +28,8 @@ _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))
 _MANY_STRASSEN = ((14, 2), (9, 3))
 _FEW_STRASSEN = ((6, 2), (4, 3))
+_MANY_WINOGRAD = ((28, 1), (14, 2))
+_FEW_WINOGRAD = ((6, 2), (12, 1))
 
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
@@ -37,6 +40,7 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
         PlanarConvolution(isa.block, _MANY_PLANAR if many else _FEW_PLANAR),
         DirectConvolution(isa.block, _MANY_DIRECT if many else _FEW_DIRECT),
         StrassenConvolution(isa.block, _MANY_STRASSEN if many else _FEW_STRASSEN),
+        WinogradConvolution(isa.block, _MANY_WINOGRAD if many else _FEW_WINOGRAD),
         Dense(isa.block, 4 if many else 2),
     )
 
@@ -78,7 +82,7 @@ class CpuProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Depthwise, planar and direct convolution, dense, then the light routines."""
+        """Depthwise, planar, direct and Winograd convolution, dense, then the light routines."""
         return self._routines
 
     @cached_property

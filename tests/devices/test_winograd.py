@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.cpu.routines.winograd import POINTS, WinogradConvolution, kernel_transform
-from nnstretch.devices.engine import build, harness
+from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.harness import pack, run_lowering, unpack
 from nnstretch.devices.engine.program import (
@@ -43,15 +43,26 @@ Pads = tuple[int, int, int, int]
 
 
 @pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def routine(request: pytest.FixtureRequest) -> Iterator[WinogradConvolution]:
-    """The routine for one instruction set, whose engine the harness runs meanwhile."""
-    isa: build.Isa = request.param
+def isa(request: pytest.FixtureRequest) -> build.Isa:
+    assert isinstance(request.param, build.Isa)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def native(isa: build.Isa) -> Iterator[Engine]:
+    """The engine of one instruction set, which the harness runs meanwhile."""
     made = Engine(build.build_engine(isa))
-    found = [r for r in heavy_routines(isa) if isinstance(r, WinogradConvolution)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
         patch.setattr("nnstretch.devices.engine.program.engine", lambda: made)
-        yield found[0]
+        yield made
+
+
+@pytest.fixture(scope="module")
+def routine(isa: build.Isa, native: Engine) -> WinogradConvolution:
+    assert native.block == isa.block
+    (found,) = [r for r in heavy_routines(isa) if isinstance(r, WinogradConvolution)]
+    return found
 
 
 def conv_layer(
@@ -231,7 +242,7 @@ def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(m: int) -> None:
 
 
 @pytest.mark.parametrize("outputs", [64, 40])
-def test_the_output_may_be_the_residuals_memory(routine: WinogradConvolution, outputs: int) -> None:
+def test_the_output_may_be_the_residuals_memory(native: Engine, routine: WinogradConvolution, outputs: int) -> None:
     layer = conv_layer((2, 40, 9, 11), outputs, residual=True, activation=SILU)
     feeds = feeds_of(layer)
     wanted = exact(layer, feeds)
@@ -239,17 +250,17 @@ def test_the_output_may_be_the_residuals_memory(routine: WinogradConvolution, ou
         inputs, (output,) = routine.layouts(layer, parameters)
         lowering = routine.lower(layer, parameters)
         packed = [pack(feed, layout) for feed, layout in zip(feeds, inputs, strict=True)]
-        stored = run_in_place(lowering, packed)
+        stored = run_in_place(native, lowering, packed)
         found = unpack(stored, output, layer.outputs[0].shape)
         assert np.abs(found - wanted).max() < ERRORS[parameters["m"]] * np.abs(wanted).max()
 
 
-def run_in_place(lowering: Lowering, packed: list[np.ndarray]) -> np.ndarray:
+def run_in_place(native: Engine, lowering: Lowering, packed: list[np.ndarray]) -> np.ndarray:
     """Runs the call with its output in the memory of the residual, the second of `packed`."""
     arrays = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy() for a in (*packed, *lowering.constants)]
     (call,) = lowering.calls
     reads = (0, 2, 3 if len(lowering.constants) > 1 else -1, 1)
-    kernel = harness.engine().find(call.kernel)
+    kernel = native.find(call.kernel)
     with Program(
         lanes=[Lane(LaneKind.HOST, (0,))],
         regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in arrays],

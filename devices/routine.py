@@ -87,7 +87,8 @@ class KernelCall:
     """One step: a kernel of the engine (or of OpenCL, then with `launch`) on operands, with integer parameters.
 
     `reads` holds None where the kernel's optional operand is absent. Float parameters travel as the bits of a float32
-    (`nnstretch.graph.activation.float_bits`).
+    (`nnstretch.graph.activation.float_bits`). `in_place` is the index in `reads` of an operand like the first write (same
+    shape and layout) whose memory the first write may take, if there is one.
     """
 
     kernel: str
@@ -95,6 +96,7 @@ class KernelCall:
     writes: tuple[Operand, ...]
     parameters: tuple[int, ...] = ()
     launch: Launch | None = None
+    in_place: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
 from nnstretch.errors import DesignError, ModelError
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType, chain_layer
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.draft import Choice, is_view, joinable
+from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.units import Unit, UnitGraph
@@ -44,6 +45,8 @@ def unit_choices(
 ) -> list[list[Choice]]:
     """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
 
+    Where costs are measured, two units that one routine can compute as one get choices for that too.
+
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
     """
@@ -52,16 +55,51 @@ def unit_choices(
         if progress:
             progress(number, len(graph.units), unit.name)
         allowed = _allowed_lanes(unit, pool)
-        found = _fallback_choices(unit, allowed, pool) if unit.layer is None else _cheapest(unit, allowed, pool, costs)
-        if not found and unit.placement is not None:
-            found = _cheapest(unit, pool.lane_of, pool, costs)
+        if unit.layer is None:
+            found = _fallback_choices(unit, allowed, pool)
+        else:
+            found = _cheapest(unit.layer, allowed, pool, costs) or _cheapest(unit.layer, pool.lane_of, pool, costs)
         if not found:
             op = unit.layer.op if unit.layer else unit.name
             raise ModelError(f"no routine computes layer {unit.name} ({op}) on {', '.join(_names(pool))}")
         choices.append(found)
+    if costs.measured:
+        _add_fused(graph, pool, costs, choices)
     if progress:
         progress(len(graph.units), len(graph.units), "")
     return choices
+
+
+def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
+    """Adds the choices of heads and tails of all pairs of units for which there is a routine."""
+    for head, tail in _pairs(graph):
+        first, second = graph.units[head], graph.units[tail]
+        assert first.layer is not None and second.layer is not None
+        chain = chain_layer(first.layer, second.layer)
+        lanes = [lane for lane in _allowed_lanes(first, pool) if lane in _allowed_lanes(second, pool)]
+        for choice in _cheapest(chain, lanes, pool, costs):
+            count = len(first.inputs)
+            between = Fused(lane=choice.lane, inputs=choice.inputs[:count])
+            choices[head].append(Choice(choice.lane, choice.routine, {}, choice.inputs[:count], (between,), 0.0))
+            inputs = (between, *choice.inputs[count:])
+            choices[tail].append(replace(choice, inputs=inputs, chain=chain))
+
+
+def _pairs(graph: UnitGraph) -> list[tuple[int, int]]:
+    """Units (head, tail) of which the tail reads the head's only output, as its layer's input 0, and nobody else does."""
+    readers: dict[str, list[int]] = defaultdict(list)
+    for number, unit in enumerate(graph.units):
+        for name in unit.inputs:
+            readers[name].append(number)
+    pairs = []
+    for number, unit in enumerate(graph.units):
+        mine = readers[unit.outputs[0]]
+        if unit.layer is None or len(unit.outputs) != 1 or len(mine) != 1 or unit.outputs[0] in graph.outputs:
+            continue
+        tail = graph.units[mine[0]]
+        if tail.layer is not None and tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]:
+            pairs.append((number, mine[0]))
+    return pairs
 
 
 def _names(pool: LanePool) -> list[str]:
@@ -85,24 +123,23 @@ def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool) -> lis
     return [Choice(lane, None, {}, plain * len(unit.inputs), plain * len(unit.outputs), 0.0) for lane in hosts[:1]]
 
 
-def _cheapest(unit: Unit, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
-    assert unit.layer is not None
+def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
     best: dict[tuple[object, ...], Choice] = {}
     for lane in allowed:
         processor = pool.processors[lane]
         for routine in processor.routines:
-            if not routine.supports(unit.layer):
+            if not routine.supports(layer):
                 continue
-            space = routine.parameter_space(unit.layer)
+            space = routine.parameter_space(layer)
             for position, parameters in enumerate(space):
-                inputs, outputs = routine.layouts(unit.layer, parameters)
+                inputs, outputs = routine.layouts(layer, parameters)
                 key = (lane, inputs, outputs)
                 if not costs.measured and position and key in best:
                     continue
                 seconds = (
                     0.0
-                    if _becomes_view(unit.layer, inputs, outputs)
-                    else costs.seconds(processor, routine, unit.layer, parameters)
+                    if _becomes_view(layer, inputs, outputs)
+                    else costs.seconds(processor, routine, layer, parameters)
                 )
                 if seconds is not None and (key not in best or seconds < (best[key].seconds or 0.0)):
                     best[key] = Choice(lane, routine, parameters, inputs, outputs, seconds)
@@ -167,6 +204,8 @@ class _ProblemMaker:
     def _edge(
         self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool = False
     ) -> float:
+        if isinstance(before, Fused) or isinstance(after, Fused):
+            return 0.0 if before == after else float("inf")
         kinds = {self._pool.lanes[source].kind, self._pool.lanes[target].kind}
         crosses = source != target and "opencl" in kinds
         seconds = self._costs.handover(tensor) if crosses else 0.0

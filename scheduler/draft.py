@@ -23,8 +23,23 @@ from nnstretch.scheduler.units import Unit, UnitGraph
 
 
 @dataclass(frozen=True)
+class Fused(Layout):
+    """Where a tensor would be that a routine for two layers never stores: between a head and its tail.
+
+    Equal only to that of the same lane and the same layouts of the head's inputs, so that heads meet tails made for them.
+    """
+
+    lane: int = 0
+    inputs: tuple[Layout, ...] = ()
+
+
+@dataclass(frozen=True)
 class Choice:
-    """A unit's routine, parameters and lane. `routine` is None for the fallback; `seconds` is its cost if known."""
+    """A unit's routine, parameters and lane. `routine` is None for the fallback; `seconds` is its cost if known.
+
+    Two units that one routine computes as one have a choice each: the head's has a `Fused` output, costs nothing and becomes no
+    step; the tail's has that as its first input, the whole cost, and `chain`, the layer made of both.
+    """
 
     lane: int
     routine: Routine | None
@@ -32,6 +47,12 @@ class Choice:
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     seconds: float | None = None
+    chain: Layer | None = None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the unit is computed with its reader."""
+        return isinstance(self.outputs[0], Fused)
 
 
 @dataclass(eq=False)
@@ -153,7 +174,8 @@ class _Drafter:
     def _collect_wishes(self) -> None:
         for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):
             for name, layout in zip(unit.inputs, choice.inputs, strict=True):
-                self._wanted[name][layout, self._domain(choice.lane)] = None
+                if not isinstance(layout, Fused):
+                    self._wanted[name][layout, self._domain(choice.lane)] = None
             for output, name in enumerate(unit.outputs):
                 self._producer[name] = (number, output)
         for name in self._graph.outputs:
@@ -212,11 +234,14 @@ class _Drafter:
 
     def _emit_unit(self, number: int) -> None:
         unit, choice = self._graph.units[number], self._choices[number]
+        if choice.is_head:
+            return
         domain = self._domain(choice.lane)
-        reads = [
-            self._values[self._variant(n, layout, domain)] for n, layout in zip(unit.inputs, choice.inputs, strict=True)
-        ]
-        if unit.layer is None or choice.routine is None:
+        reads = self._reads(unit, choice)
+        if choice.chain:
+            writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
+            self._emit_lowering(choice.chain, choice, dict(enumerate(reads)), writes)
+        elif unit.layer is None or choice.routine is None:
             writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
             self._emit_fallback(unit, choice, reads, writes)
         elif not self._emit_as_view(unit, unit.layer, choice, reads):
@@ -225,6 +250,17 @@ class _Drafter:
             self._emit_lowering(unit.layer, choice, by_input, writes)
         for name in unit.outputs:
             self._adapt(name)
+
+    def _reads(self, unit: Unit, choice: Choice) -> list[Value]:
+        """The values that a unit reads; for a tail its head's come first."""
+        reads: list[Value] = []
+        for name, layout in zip(unit.inputs, choice.inputs, strict=True):
+            if isinstance(layout, Fused):
+                head = self._producer[name][0]
+                reads += self._reads(self._graph.units[head], self._choices[head])
+            else:
+                reads.append(self._values[self._variant(name, layout, self._domain(choice.lane))])
+        return reads
 
     def _emit_fallback(self, unit: Unit, choice: Choice, reads: Sequence[Value], writes: Sequence[Value]) -> None:
         operators = "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes)

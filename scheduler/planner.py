@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Draft, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
@@ -26,30 +26,13 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.problem import Assignment, Selector
+from nnstretch.scheduler.problem import Selector
 from nnstretch.scheduler.selectors import Elimination
 from nnstretch.scheduler.subgraphs import Subgraph, partition
 from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Compiled:
-    """A plan with all that it needs to run, and how its routines were chosen.
-
-    Attributes:
-        plan: validated.
-        constants: the bytes that the plan's constant ranges lie in.
-        models: name -> serialised ONNX model of the steps that the fallback engine runs.
-        selection: the selector's answer.
-    """
-
-    plan: Plan
-    constants: np.ndarray
-    models: dict[str, bytes] = field(default_factory=dict)
-    selection: Assignment | None = None
 
 
 def make_plan(
@@ -122,11 +105,13 @@ class _Assembler:
                 if isinstance(value, Value):
                     self._users[value.base()].append(number)
         self._place: dict[Value, tuple[Memory, int, int]] = {}
+        self._overwritten: dict[Value, Value] = {}
         self._buffers: dict[PlanBuffer, int] = {}
 
     def assemble(self) -> tuple[Plan, np.ndarray]:
         order = HappensBefore([PlanSubgraph(s.lane, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
         shared_bytes, shared_lanes = self._place_shared()
+        self._find_overwritten(order)
         host_bytes, opencl_bytes = self._place_arenas(order)
         constants, ranges, places = _pack_constants(self._constants)
         plan_steps = tuple(self._plan_step(step, places) for step in self._steps)
@@ -177,18 +162,41 @@ class _Assembler:
                 lanes.append(min(opencl))
         return sizes, lanes
 
+    def _find_overwritten(self, order: HappensBefore) -> None:
+        """Finds values that are written over an operand which nobody wants any more (in-place layers)."""
+        for number, step in enumerate(self._steps):
+            if step.call is None or step.call.launch or step.call.in_place is None:
+                continue
+            old, new = step.reads[step.call.in_place], step.writes[0]
+            if isinstance(old, Value) and self._may_overwrite(old, new, number, order):
+                self._overwritten[new] = old
+
+    def _may_overwrite(self, old: Value, new: Value, number: int, order: HappensBefore) -> bool:
+        """Whether step `number`, which reads `old` and makes `new`, is the last that wants `old` and may take its place."""
+        if old.root or new.root or old.bytes != new.bytes:
+            return False
+        if old in self._place or new in self._place or any(self._opencl_lanes(v)[0] for v in (old, new)):
+            return False
+        mine = [v for v in self._steps[number].reads if isinstance(v, Value) and v.base() is old]
+        return len(mine) == 1 and all(user == number or order.steps(user, number) for user in self._users[old])
+
+    def _origin(self, value: Value) -> Value:
+        """The first of the values that were written one over the other, down to `value`."""
+        return self._origin(self._overwritten[value]) if value in self._overwritten else value
+
     def _place_arenas(self, order: HappensBefore) -> tuple[int, dict[int, int]]:
-        arenas: dict[int, list[Value]] = defaultdict(list)
-        for value in self._users:
+        arenas: dict[int, dict[Value, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for value, users in self._users.items():
             if value not in self._place:
                 opencl, _ = self._opencl_lanes(value)
-                arenas[min(opencl) if opencl else 0].append(value)
+                arenas[min(opencl) if opencl else 0][self._origin(value)] += users
         sizes: dict[int, int] = {}
         for lane, values in arenas.items():
-            tenants = [Tenant(v.bytes, tuple(self._users[v])) for v in values]
+            tenants = [Tenant(v.bytes, tuple(users)) for v, users in values.items()]
             offsets, sizes[lane] = plan_arena(tenants, order.steps)
             memory: Memory = "opencl" if lane else "host"
             self._place.update({v: (memory, lane, o) for v, o in zip(values, offsets, strict=True)})
+        self._place.update({v: self._place[self._origin(v)] for v in self._overwritten})
         return sizes.pop(0, 0), sizes
 
     # -- records -------------------------------------------------------------------------------------------------

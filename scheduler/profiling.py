@@ -6,6 +6,9 @@ remembered with the reason and never chosen.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from nnstretch.devices.engine.harness import unpack
@@ -13,9 +16,10 @@ from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.draft import Choice, draft
-from nnstretch.scheduler.planner import Compiled, assemble, lane_pool
+from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.single import SingleLayer, random_inputs, single_layer_plan
 from nnstretch.scheduler.store import Measurement, ProfileStore
@@ -24,9 +28,10 @@ from nnstretch.scheduler.units import Unit, UnitGraph
 TOLERANCE = 1e-4
 """Error that a routine may have against the reference, relative to the output's range."""
 
-_WARMUP = 2
 _RUNS = 25
 _BUDGET = 0.03
+_HOPELESS = 1.25
+"""A routine whose first run takes so many times as long as the best one's is not timed any further."""
 _REPEATS = 8
 _SHORT_MACS = 30_000_000
 """A layer of fewer is repeated on a device, so that launching and awaiting the run weigh little."""
@@ -46,6 +51,7 @@ class Profiler(CostModel):
         self._store = store
         self._host = host
         self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...]], float | None] = {}
+        self._best: dict[tuple[str, str], float] = {}  # (processor, workload) -> seconds of the fastest routine so far
         self._references: dict[str, list[np.ndarray]] = {}
         self._handovers: dict[TensorType, float] = {}
         self._device: Processor | None = None
@@ -58,7 +64,9 @@ class Profiler(CostModel):
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         key = (processor.fingerprint, layer.workload, str(routine.descriptor), tuple(sorted(parameters.items())))
         if key not in self._known:
-            self._known[key] = self._measurement(processor, routine, layer, parameters).seconds
+            seconds = self._known[key] = self._measurement(processor, routine, layer, parameters).seconds
+            if seconds is not None:
+                self._best[key[:2]] = min(seconds, self._best.get(key[:2], math.inf))
         return self._known[key]
 
     def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
@@ -89,13 +97,14 @@ class Profiler(CostModel):
 
     def _measure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Measurement:
         inputs = random_inputs(layer)
+        single = SingleLayer(processor, routine, layer, parameters, routine.lower(layer, parameters))
         if layer.op != REORDER:
-            wrong = self._wrong(SingleLayer(processor, routine, layer, parameters, host=self._host), inputs)
+            wrong = self._wrong(replace(single, host=self._host), inputs)
             if wrong is not None:
                 return Measurement(None, failure=wrong)
-        repeats = _repeats(processor, layer)
-        single = SingleLayer(processor, routine, layer, parameters, repeats)
-        samples = _samples(single_layer_plan(single, inputs)) / repeats
+        single = replace(single, repeats=_repeats(single))
+        best = self._best.get((processor.fingerprint, layer.workload), math.inf)
+        samples = _samples(single_layer_plan(single, inputs), best * single.repeats) / single.repeats
         return Measurement(float(np.median(samples)), tuple(float(s) for s in samples))
 
     def _wrong(self, single: SingleLayer, inputs: list[np.ndarray]) -> str | None:
@@ -141,17 +150,21 @@ class Profiler(CostModel):
         return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
 
 
-def _repeats(processor: Processor, layer: Layer) -> int:
+def _repeats(single: SingleLayer) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`)."""
-    weights = layer.weight_bytes
+    weights = sum(array.nbytes for array in single.lowering.constants)
     copies = -(-_CACHES_BYTES // weights) if weights > _CACHED_BYTES else 1
-    short = processor.memory == "opencl" and layer.macs < _SHORT_MACS
+    short = single.processor.memory == "opencl" and single.layer.macs < _SHORT_MACS
     return min(_REPEATS, max(copies, _REPEATS if short else 1))
 
 
-def _samples(compiled: Compiled) -> np.ndarray:
+def _samples(compiled: Compiled, best: float = math.inf) -> np.ndarray:
+    """Seconds of each of several runs; of fewer where the first ones say that `best` cannot be reached."""
     with Session(compiled) as session:
-        return session.time({}, warmup=_WARMUP, runs=_RUNS, budget=_BUDGET)
+        first = session.time({}, warmup=1, runs=1, budget=_BUDGET)
+        if first.min() > _HOPELESS * best:
+            return first
+        return session.time({}, warmup=0, runs=_RUNS, budget=_BUDGET)
 
 
 def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compiled:

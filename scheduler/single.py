@@ -11,6 +11,7 @@ from nnstretch.devices.engine.harness import pack
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import (
     Memory,
     Plan,
@@ -21,7 +22,6 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.planner import Compiled
 from nnstretch.scheduler.validate import validate
 
 
@@ -30,6 +30,7 @@ class SingleLayer:
     """A layer as one routine computes it on one processor.
 
     Attributes:
+        lowering: what the routine makes of the layer.
         repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
             a copy of the constants: in a network, other layers' weights pass through the caches between two uses of one.
         host: the CPU that copies a device's results out, or None if nobody reads them.
@@ -39,6 +40,7 @@ class SingleLayer:
     routine: Routine
     layer: Layer
     parameters: Parameters
+    lowering: Lowering
     repeats: int = 1
     host: Processor | None = None
 
@@ -79,7 +81,7 @@ class _Maker:
         self._shared_bytes: list[int] = []
 
     def make(self, packed: Mapping[int, np.ndarray]) -> Compiled:
-        lowering = self._single.routine.lower(self._single.layer, self._single.parameters)
+        lowering = self._single.lowering
         tables: dict[str, dict[int, int]] = {
             "input": {index: self._constant(f"x{index}", array) for index, array in packed.items()},
             "workspace": {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)},

@@ -195,7 +195,7 @@ def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], orde
             for other in accesses[i + 1 :]:
                 if other.buffer.offset >= one.buffer.offset + one.buffer.bytes:
                     break
-                in_place = one.step == other.step and one.buffer == other.buffer
+                in_place = one.step == other.step and _range(one.buffer) == _range(other.buffer)
                 if in_place or not (one.write or other.write):
                     continue
                 if not (order.steps(one.step, other.step) or order.steps(other.step, one.step)):
@@ -203,6 +203,10 @@ def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], orde
                         f"steps {plan.steps[one.step].layer} and {plan.steps[other.step].layer} may touch the same "
                         f"bytes of {one.buffer.value} and {other.buffer.value} at the same time"
                     )
+
+
+def _range(buffer: PlanBuffer) -> tuple[int, int]:
+    return buffer.offset, buffer.bytes
 
 
 def _check_values(plan: Plan, regions: dict[tuple[str, int], list[_Access]]) -> None:

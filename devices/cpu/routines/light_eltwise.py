@@ -86,7 +86,7 @@ class EltwiseRoutine(LightRoutine):
         if layer.op == "Activation":
             count = stored_floats(layer.type_of(0).shape, block)
             values = (count, *layer.activation.words())
-            return Lowering((KernelCall("eltwise/unary", (INPUT,), (OUTPUT,), values),))
+            return Lowering((KernelCall("eltwise/unary", (INPUT,), (OUTPUT,), values, in_place=0),))
         if layer.op == "Affine":
             return self._lower_affine(layer, block)
         return self._lower_binary(layer, block)
@@ -97,7 +97,7 @@ class EltwiseRoutine(LightRoutine):
         constants = tuple(per_channel(layer.constants[i], block) for i in (1, 2))
         reads = (INPUT, Operand("constant", 0), Operand("constant", 1))
         values = (grid.planes, grid.row, grid.lanes, grid.planes // shape[0], *layer.activation.words())
-        return Lowering((KernelCall("eltwise/affine", reads, (OUTPUT,), values),), constants)
+        return Lowering((KernelCall("eltwise/affine", reads, (OUTPUT,), values, in_place=0),), constants)
 
     def _lower_binary(self, layer: Layer, block: int) -> Lowering:
         shape, relation = layer.type_of(0).shape, second_operand(layer)
@@ -116,7 +116,8 @@ class EltwiseRoutine(LightRoutine):
         if 1 in layer.constants:
             constants, second = (_stored(layer, relation, block),), Operand("constant", 0)
         values = (OPERATORS[layer.op], *rows, *layer.activation.words())
-        return Lowering((KernelCall("eltwise/binary", (INPUT, second), (OUTPUT,), values),), constants)
+        call = KernelCall("eltwise/binary", (INPUT, second), (OUTPUT,), values, in_place=0)
+        return Lowering((call,), constants)
 
 
 def _stored(layer: Layer, relation: Relation | None, block: int) -> np.ndarray:

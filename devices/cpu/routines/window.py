@@ -122,5 +122,6 @@ def lowering(kernel: str, layer: Layer, weights: np.ndarray, lanes: int, paramet
         bias = np.zeros(lanes, np.float32)
         bias[: layer.type_of(1).shape[0]] = layer.constants[2]
         constants.append(bias)
-    call = KernelCall(kernel, operands(layer), (Operand("output", 0),), (*parameters, *layer.activation.words()))
+    words = (*parameters, *layer.activation.words())
+    call = KernelCall(kernel, operands(layer), (Operand("output", 0),), words, in_place=3 if layer.has(3) else None)
     return Lowering((call,), tuple(constants))

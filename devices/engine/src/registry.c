@@ -8,6 +8,7 @@
     X(conv_direct)  \
     X(conv_planar)  \
     X(depthwise)    \
+    X(pair)         \
     X(dense)        \
     X(pool)         \
     X(eltwise)      \

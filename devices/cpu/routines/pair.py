@@ -16,14 +16,14 @@ from nnstretch.devices.cpu.routines.window import Window, is_convolution
 from nnstretch.devices.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.graph.layer import CHAIN, Layer
 
-BAND_BYTES = 192 << 10
-"""Scratch memory that leaves room for weights and pixels in the second-level caches of most CPUs."""
+SCRATCH_BYTES = 384 << 10
+"""Scratch memory that leaves room for weights and pixels in the second-level caches of many CPUs."""
+
+FEW_ROWS = 8
+"""Output rows per band where the scratch memory is to lie in nearer caches."""
 
 UNITS = 8
 """Units of work that up to four threads share without one waiting long for another."""
-
-HALO_SHARE = 8
-"""Units that compute input rows which other units compute too have so many times more rows of their own."""
 
 
 class Pair(Routine):
@@ -50,9 +50,12 @@ class Pair(Routine):
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (self.layout,) * len(layer.activations), (self.layout,)
 
-    def _tile(self, channels: int) -> tuple[int, int]:
-        """The best tile that divides the output vectors of the pointwise convolution."""
-        return next(tile for tile in self.tiles if self._blocks(channels) % tile[1] == 0)
+    def _tiles(self, channels: int) -> list[tuple[int, int]]:
+        """The two narrowest tiles that divide the output vectors of the pointwise convolution.
+
+        Narrow panels keep the middle near, and with few input channels what matters is how often a tile starts.
+        """
+        return sorted((t for t in self.tiles if self._blocks(channels) % t[1] == 0), key=lambda t: t[1])[:2]
 
     def _blocks(self, channels: int) -> int:
         return -(-channels // self.layout.block)
@@ -120,26 +123,15 @@ class ExpandDepthwise(Pair):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer.chain[1])
-        settings = []
-        tiles = [tile for tile in self.tiles if self._blocks(window.channels) % tile[1] == 0][:2]
-        for pixels, vectors in tiles:
+        settings: list[Parameters] = []
+        for pixels, vectors in self._tiles(window.channels):
             panels = window.batch * self._blocks(window.channels) // vectors
-            unit = self._unit(window, panels)
-            row = vectors * self.layout.block * 4 * window.width
-            fitting = [rows for rows in (unit, 16, 8, 4, 2, 1) if rows <= unit and self._rows(window, rows) * row <= BAND_BYTES]
-            for band in (fitting or [1])[:2]:
-                settings.append({"pixels": pixels, "vectors": vectors, "band": band, "unit": unit})
+            unit = -(-window.out_height // max(1, UNITS // panels))
+            row = vectors * self.layout.block * 4 * window.width * window.strides[0]
+            whole = max(1, min(unit, SCRATCH_BYTES // row))
+            bands = dict.fromkeys((whole, min(whole, FEW_ROWS)))
+            settings += [{"pixels": pixels, "vectors": vectors, "band": band, "unit": unit} for band in bands]
         return tuple(settings)
-
-    def _unit(self, window: Window, panels: int) -> int:
-        halo = max(0, (window.kernel[0] - 1) * window.dilations[0] + 1 - window.strides[0])
-        least = -(-halo * HALO_SHARE // window.strides[0])
-        return min(window.out_height, max(least, -(-window.out_height * panels // UNITS)))
-
-    @staticmethod
-    def _rows(window: Window, band: int) -> int:
-        """Input rows that a band reads."""
-        return (band - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.chain
@@ -158,12 +150,14 @@ class DepthwiseProject(Pair):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window, outputs = Window.of(layer.chain[0]), Window.of(layer.chain[1]).outputs
         row = self._blocks(window.channels) * self.layout.block * 4 * window.out_width
-        half = -(-window.out_height // 2)
-        fitting = [rows for rows in (half, 14, 8, 4, 2, 1) if rows <= half and rows * row <= 2 * BAND_BYTES] or [1]
-        bands = fitting[:3]
-        tiles = [tile for tile in self.tiles if self._blocks(outputs) % tile[1] == 0]
-        settings = [(tiles[0], band) for band in bands] + [(tile, bands[0]) for tile in tiles[1:2]]
-        return tuple({"pixels": p, "vectors": v, "band": band, "unit": band} for (p, v), band in settings)
+        # Even shares for two threads and more.
+        shares = [-(-window.out_height // parts) for parts in (2, 4, 8, 16, 32, 64)]
+        fitting = [rows for rows in shares if rows * row <= SCRATCH_BYTES] or [1]
+        return tuple(
+            {"pixels": pixels, "vectors": vectors, "band": rows, "unit": rows}
+            for pixels, vectors in self._tiles(outputs)
+            for rows in dict.fromkeys(fitting[:2])
+        )
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.chain

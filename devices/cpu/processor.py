@@ -13,6 +13,7 @@ from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
 from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
+from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.build import Isa, local_isa
 from nnstretch.devices.processor import Processor
@@ -27,6 +28,8 @@ _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))
 _MANY_PAIR = ((6, 4), (9, 3), (14, 2), (28, 1))
 _FEW_PAIR = ((6, 2), (4, 3), (12, 1))
+_MANY_STRASSEN = ((14, 2), (9, 3))
+_FEW_STRASSEN = ((6, 2), (4, 3))
 
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
@@ -39,6 +42,7 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
         DirectConvolution(isa.block, _MANY_DIRECT if many else _FEW_DIRECT),
         ExpandDepthwise(isa.block, pair),
         DepthwiseProject(isa.block, pair),
+        StrassenConvolution(isa.block, _MANY_STRASSEN if many else _FEW_STRASSEN),
         Dense(isa.block, 4 if many else 2),
     )
 

@@ -7,6 +7,7 @@
 #define FAMILIES(X) \
     X(conv_direct)  \
     X(conv_planar)  \
+    X(conv_strassen) \
     X(depthwise)    \
     X(pair)         \
     X(dense)        \

@@ -1,0 +1,113 @@
+"""1 × 1 convolutions by Strassen's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, is_convolution, lowering
+from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.graph.layer import Layer
+
+LEAST_HALF = 3
+"""Blocks of a half of the input channels from which on a product saved outweighs the sums that it takes."""
+
+CACHE_BYTES = 1 << 19
+"""What the inputs and sums of one unit of work may take of a second-level cache."""
+
+UNITS = 4
+"""Units of work that there are at least, so that threads can share."""
+
+
+class StrassenConvolution(Routine):
+    """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
+
+    Routine parameters:
+        pixels, vectors: the register tile, which names the kernel.
+        tiles: pairs of tiles per unit of work, whose sums of inputs are kept.
+        panels: pairs of panels of outputs per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "strassen")
+
+    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
+        """`block` is the engine's; `tiles` are the register tiles that it has."""
+        self.layout = Layout(block)
+        self.tiles = tuple(tiles)
+
+    def supports(self, layer: Layer) -> bool:
+        if not is_convolution(layer):
+            return False
+        window = Window.of(layer)
+        plain = window.taps == window.groups == 1 and window.strides == (1, 1) and window.pads == (0, 0)
+        same = (window.height, window.width) == (window.out_height, window.out_width)
+        if window.pixels > LARGEST_EXTENT:
+            return False
+        wide = window.channels // self.layout.block // 2 >= LEAST_HALF
+        return plain and same and wide and bool(self._fitting(window))
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (self.layout,) * len(layer.activations), (self.layout,)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        return tuple(self._setting(window, tile) for tile in self._fitting(window))
+
+    def _fitting(self, window: Window) -> list[tuple[int, int]]:
+        """Tiles that leave few output vectors without a partner and few pixels of a tile unused, best first."""
+
+        def waste(tile: tuple[int, int]) -> float:
+            pixels, vectors = tile
+            blocks = -(-window.outputs // self.layout.block)
+            used = window.pixels / (-(-window.pixels // (2 * pixels)) * 2 * pixels)
+            return (blocks % (2 * vectors)) / blocks + (1 - used)
+
+        return sorted((tile for tile in self.tiles if window.pixels >= tile[0] and waste(tile) < 0.5), key=waste)
+
+    def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
+        pixels, vectors = tile
+        blocks = -(-window.outputs // self.layout.block)
+        panels = blocks // (2 * vectors) + blocks % (2 * vectors)
+        per_tile = 4 * window.channels * pixels * 4
+        tiles = -(-window.pixels // (2 * pixels))
+        at_once = max(1, min(CACHE_BYTES // per_tile, tiles))
+        groups = window.batch * -(-tiles // at_once)
+        chunks = min(panels, max(1, -(-UNITS // groups)))
+        return {"pixels": pixels, "vectors": vectors, "tiles": at_once, "panels": -(-panels // chunks)}
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        window = Window.of(layer)
+        block, vectors = self.layout.block, parameters["vectors"]
+        kernel = f"conv_strassen_p{parameters['pixels']}v{vectors}"
+        weights = strassen_weights(layer.constants[1], vectors, block)
+        lanes = -(-window.outputs // block) * block
+        words = (
+            window.batch,
+            window.channels,
+            window.pixels,
+            window.outputs,
+            parameters["tiles"],
+            parameters["panels"],
+        )
+        return lowering(kernel, layer, weights, lanes, words)
+
+
+def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> np.ndarray:
+    """Weights O,C,1,1 as the kernels read them (`conv_strassen.c`), flat."""
+    outputs, channels = weight.shape[:2]
+    lanes = -(-outputs // block) * block
+    matrix = np.zeros((channels, lanes), np.float64)
+    matrix[:, :outputs] = weight.reshape(outputs, channels).T
+    half, width = channels // block // 2 * block, vectors * block
+    pairs = lanes // (2 * width)
+    columns = pairs * width
+    w11, w12 = matrix[:half, :columns], matrix[:half, columns : 2 * columns]
+    w21, w22 = matrix[half : 2 * half, :columns], matrix[half : 2 * half, columns : 2 * columns]
+    rest1, rest2 = matrix[2 * half :, :columns], matrix[2 * half :, columns : 2 * columns]
+    t1, t3 = w12 - w11, w22 - w12
+    t2 = w22 - t1
+    stacked = np.concatenate([w11, w21, rest1, t2, t3, w21 - t2, rest1, t1, w22, rest2])
+    panels = stacked.reshape(len(stacked), pairs, width).transpose(1, 0, 2)
+    singles = matrix[:, 2 * columns :].reshape(channels, -1, block).transpose(1, 0, 2)
+    return np.concatenate([panels.reshape(-1), singles.reshape(-1)]).astype(np.float32)

@@ -1,0 +1,176 @@
+/* 1 × 1 convolutions of blocked tensors with an eighth of the multiplications saved: one step of Strassen's algorithm, in
+ * Winograd's form with seven products and few sums, on tiles that stay in the nearer caches.
+ *
+ * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
+ * writes  y, which may be the residual's memory
+ * p       batch, input channels, pixels, output channels, tiles per unit, panels per unit, and the activation's kind, a, b
+ *
+ * Input channels: two halves of `half` full blocks each, then the rest. Output vectors: `pairs` panels of VECTORS in each half,
+ * then single ones. Weights of a pair are float[channel][VECTORS][block] for X11, X12, the rest (first half of outputs); S2,
+ * S3, X22, the rest again; S1, S4, the rest (second half of outputs). A single vector's are float[channel][block]. */
+#include "conv_strassen.h"
+
+enum {
+    STRASSEN_N,
+    STRASSEN_C,
+    STRASSEN_PIXELS,
+    STRASSEN_O,
+    STRASSEN_TILES,
+    STRASSEN_PANELS,
+    STRASSEN_ACTIVATION,
+    STRASSEN_PARAMETERS = STRASSEN_ACTIVATION + 3,
+};
+
+enum { STRASSEN_X, STRASSEN_W, STRASSEN_BIAS, STRASSEN_RESIDUAL, STRASSEN_READS };
+
+typedef struct {
+    int64_t half, rest;              /* blocks of a half; channels in no half */
+    int64_t pairs, singles, panels;  /* panels: both together */
+    int64_t tiles, groups, chunks;   /* of pixels; units of them; units of panels */
+} strassen_grid;
+
+static strassen_grid grid_of(const int64_t *p, int64_t pixels, int64_t vectors) {
+    strassen_grid g;
+    g.half = p[STRASSEN_C] / NNS_BLOCK / 2;
+    g.rest = p[STRASSEN_C] - 2 * g.half * NNS_BLOCK;
+    g.pairs = blocks_of(p[STRASSEN_O]) / (2 * vectors);
+    g.singles = blocks_of(p[STRASSEN_O]) - 2 * vectors * g.pairs;
+    g.panels = g.pairs + g.singles;
+    g.tiles = nns_ceil_div(p[STRASSEN_PIXELS], 2 * pixels);
+    g.groups = nns_ceil_div(g.tiles, p[STRASSEN_TILES]);
+    g.chunks = nns_ceil_div(g.panels, p[STRASSEN_PANELS]);
+    return g;
+}
+
+/* Floats of a pair's weights. */
+static int64_t pair_size(const strassen_grid *g, int64_t vectors) {
+    return (7 * g->half * NNS_BLOCK + 3 * g->rest) * vectors * NNS_BLOCK;
+}
+
+static const char *strassen_check(const nns_args *args, nns_work *work, int64_t pixels, int64_t vectors) {
+    const int64_t *p = args->p;
+    if (args->n_in != STRASSEN_READS || args->n_out != 1 || args->n_p != STRASSEN_PARAMETERS)
+        return "Strassen's convolution wants 4 reads, 1 write and 9 parameters";
+    if (!nns_all_within(p, STRASSEN_PANELS + 1, 1, COMPUTE_MAX_EXTENT) || !nns_activation_known(p[STRASSEN_ACTIVATION]))
+        return "a parameter of Strassen's convolution is out of range";
+    if (p[STRASSEN_PIXELS] < 2) return "Strassen's convolution wants two pixels";
+    const strassen_grid g = grid_of(p, pixels, vectors);
+    const int64_t n = p[STRASSEN_N], y = NNS_FLOAT_BYTES(n, blocks_of(p[STRASSEN_O]), NNS_BLOCK, p[STRASSEN_PIXELS]);
+    const int64_t lanes = blocks_of(p[STRASSEN_O]) * NNS_BLOCK;
+    const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p[STRASSEN_C] * NNS_BLOCK;
+    if (!nns_holds(args->in_bytes[STRASSEN_X],
+                   NNS_FLOAT_BYTES(n, blocks_of(p[STRASSEN_C]), NNS_BLOCK, p[STRASSEN_PIXELS])))
+        return "the input of Strassen's convolution is too small";
+    if (!nns_holds(args->in_bytes[STRASSEN_W], NNS_FLOAT_BYTES(weights)))
+        return "the weights of Strassen's convolution are too small";
+    if (args->in_bytes[STRASSEN_BIAS] && !nns_holds(args->in_bytes[STRASSEN_BIAS], NNS_FLOAT_BYTES(lanes)))
+        return "the bias of Strassen's convolution is too small";
+    if (args->in_bytes[STRASSEN_RESIDUAL] && !nns_holds(args->in_bytes[STRASSEN_RESIDUAL], y))
+        return "the residual of Strassen's convolution is too small";
+    if (!nns_holds(args->out_bytes[0], y)) return "the output of Strassen's convolution is too small";
+    const int64_t tiles = nns_min_int(p[STRASSEN_TILES], g.tiles);
+    const int64_t saved = 4 * pixels * vectors * NNS_BLOCK;
+    work->units = n * g.groups * g.chunks;
+    work->scratch = NNS_FLOAT_BYTES(tiles, 4 * g.half * pixels * NNS_BLOCK);
+    if (work->scratch < 0 || work->scratch > INT64_MAX / 2) return "Strassen's convolution wants too much scratch";
+    work->scratch += saved * (int64_t)sizeof(float);
+    return NULL;
+}
+
+/* Everything about the pixels of tile `index`; tiles are as even as they can be. `x` is the image. */
+static strassen_pixels pixels_of(const strassen_grid *g, const float *x, int64_t total, int64_t index, int64_t stride,
+                                 const float *sums, int64_t *first) {
+    const int64_t begin = index * total / g->tiles, end = (index + 1) * total / g->tiles;
+    const int64_t count = nns_ceil_div(end - begin, 2), plane = total * NNS_BLOCK;
+    strassen_pixels pixels = {.count = count, .half_blocks = g->half, .rest_lanes = g->rest};
+    pixels.repeated = 2 * count - (end - begin);
+    for (int range = 0; range < 2; range++) {
+        first[range] = range ? end - count : begin;
+        const float *at = x + first[range] * NNS_BLOCK;
+        strassen_operand *halves = range ? pixels.lower : pixels.upper;
+        halves[0] = (strassen_operand){at, plane};
+        halves[1] = (strassen_operand){at + g->half * plane, plane};
+        pixels.rest[range] = (strassen_operand){at + 2 * g->half * plane, plane};
+    }
+    for (int i = 0; i < 4; i++) pixels.sums[i] = (strassen_operand){sums + i * g->half * stride, stride};
+    return pixels;
+}
+
+/* Panel `panel` for the pixels that begin at `first`; y, bias, residual and w are the image's and the layer's. */
+static void run_panel(const strassen_grid *g, const strassen_pixels *pixels, const int64_t first[2], int64_t panel,
+                      int64_t vectors, strassen_results *results, float *y, const float *bias, const float *residual,
+                      const float *w, const strassen_tile *tile) {
+    const bool paired = panel < g->pairs;
+    const int64_t size = pair_size(g, vectors), single = panel - g->pairs;
+    const int64_t left = paired ? panel * vectors : 2 * g->pairs * vectors + single;
+    for (int half = 0; half < (paired ? 2 : 1); half++) {
+        const int64_t vector = left + half * g->pairs * vectors;
+        results->bias[half] = bias ? bias + vector * NNS_BLOCK : NULL;
+        for (int range = 0; range < 2; range++) {
+            const int64_t at = vector * results->y_plane + first[range] * NNS_BLOCK;
+            results->to[range][half] = y + at;
+            results->residual[range][half] = residual ? residual + at : NULL;
+        }
+    }
+    if (paired)
+        tile->pair(pixels, results, w + panel * size);
+    else
+        tile->single(pixels, results, w + g->pairs * size + single * (2 * g->half * NNS_BLOCK + g->rest) * NNS_BLOCK);
+}
+
+static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
+                         int64_t vectors, const strassen_tile *tile) {
+    const int64_t *p = args->p, total = p[STRASSEN_PIXELS];
+    const strassen_grid g = grid_of(p, tile_pixels, vectors);
+    const int64_t x_image = blocks_of(p[STRASSEN_C]) * total * NNS_BLOCK, stride = tile_pixels * NNS_BLOCK;
+    const int64_t y_image = blocks_of(p[STRASSEN_O]) * total * NNS_BLOCK;
+    const float *x = args->in[STRASSEN_X], *residual = args->in[STRASSEN_RESIDUAL];
+    strassen_results results = {.y_plane = total * NNS_BLOCK, .finish = epilogue_read(p + STRASSEN_ACTIVATION)};
+    results.saved = scratch;
+    float *sums = (float *)scratch + 4 * tile_pixels * vectors * NNS_BLOCK;
+    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
+        const int64_t image = unit / (g.groups * g.chunks), group = unit / g.chunks % g.groups, chunk = unit % g.chunks;
+        const int64_t tile_begin = group * p[STRASSEN_TILES], panel_begin = chunk * p[STRASSEN_PANELS];
+        const int64_t tile_end = nns_min_int(g.tiles, tile_begin + p[STRASSEN_TILES]);
+        const int64_t panel_end = nns_min_int(g.panels, panel_begin + p[STRASSEN_PANELS]);
+        for (int64_t panel = panel_begin; panel < panel_end; panel++) {
+            for (int64_t t = tile_begin; t < tile_end; t++) {
+                float *mine = sums + (t - tile_begin) * 4 * g.half * stride;
+                int64_t first[2];
+                const strassen_pixels pixels = pixels_of(&g, x + image * x_image, total, t, stride, mine, first);
+                if (panel == panel_begin) tile->encode(&pixels, mine);
+                run_panel(&g, &pixels, first, panel, vectors, &results, (float *)args->out[0] + image * y_image,
+                          args->in[STRASSEN_BIAS], residual ? residual + image * y_image : NULL, args->in[STRASSEN_W],
+                          tile);
+            }
+        }
+    }
+}
+
+#if COMPUTE_MANY_REGISTERS
+
+#define PIXELS 14
+#define VECTORS 2
+#include "conv_strassen.inc"
+#define PIXELS 9
+#define VECTORS 3
+#include "conv_strassen.inc"
+
+#define ROW(tile) {"conv_strassen_" #tile, strassen_##tile##_check, strassen_##tile##_run}
+static const nns_kernel rows[] = {ROW(p14v2), ROW(p9v3)};
+
+#else
+
+#define PIXELS 6
+#define VECTORS 2
+#include "conv_strassen.inc"
+#define PIXELS 4
+#define VECTORS 3
+#include "conv_strassen.inc"
+
+#define ROW(tile) {"conv_strassen_" #tile, strassen_##tile##_check, strassen_##tile##_run}
+static const nns_kernel rows[] = {ROW(p6v2), ROW(p4v3)};
+
+#endif
+
+const nns_kernel_family nns_family_conv_strassen = NNS_FAMILY(rows);

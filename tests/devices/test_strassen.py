@@ -1,0 +1,90 @@
+"""Strassen's 1 × 1 convolutions: any shape they accept, in place too, and no other layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.cpu.routines.strassen import StrassenConvolution, strassen_weights
+from nnstretch.devices.routine import Routine
+from nnstretch.graph.layer import Layer
+from tests.devices.test_conv_parity import activations, check, conv_layer, isa, native, routines
+
+__all__ = ["isa", "native", "routines"]  # the fixtures that tests below ask for
+
+
+@st.composite
+def pointwise_layers(draw: st.DrawFn) -> Layer:
+    """Channels with and without a rest beside the two halves; outputs that fill pairs of panels or leave single vectors."""
+    return conv_layer(
+        (
+            draw(st.integers(1, 2)),
+            draw(st.sampled_from([24, 28, 48, 51, 77, 96, 97, 100, 112, 128, 130, 160])),
+            draw(st.integers(2, 9)),
+            draw(st.integers(3, 15)),
+        ),
+        draw(st.sampled_from([16, 31, 64, 72, 96, 100, 128, 168])),
+        (1, 1),
+        pads=(0, 0, 0, 0),
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(activations),
+    )
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@given(layer=pointwise_layers())
+def test_any_pointwise_layer(routines: Sequence[Routine], layer: Layer) -> None:
+    mine = [r for r in routines if isinstance(r, StrassenConvolution) and r.supports(layer)]
+    if mine:
+        check(mine, layer)
+
+
+@pytest.mark.parametrize("pixels", [(7, 7), (13, 13), (14, 14), (1, 15), (5, 3)])
+def test_planes_of_networks(routines: Sequence[Routine], pixels: tuple[int, int]) -> None:
+    layer = conv_layer((1, 128, *pixels), 192, (1, 1), pads=(0, 0, 0, 0), residual=True)
+    mine = [r for r in routines if isinstance(r, StrassenConvolution)]
+    assert mine and mine[0].supports(layer)
+    check(mine, layer)
+    many = [
+        {**p, "tiles": tiles, "panels": panels}
+        for p in mine[0].parameter_space(layer)
+        for tiles, panels in ((1, 1), (2, 3))
+    ]
+    check_settings(mine[0], layer, many)
+
+
+def check_settings(routine: StrassenConvolution, layer: Layer, many: Sequence[dict[str, int]]) -> None:
+    """Small units of work, which several threads share, give the answer that large ones give."""
+    from nnstretch.devices.engine.harness import run_lowering
+
+    feeds = [
+        np.random.default_rng(i).standard_normal(layer.type_of(i).shape).astype(np.float32) for i in layer.activations
+    ]
+    answers = [
+        run_lowering(routine.lower(layer, p), layer, feeds, *routine.layouts(layer, p), cores=(0, 0))[0]
+        for p in (routine.parameter_space(layer)[0], *many)
+    ]
+    for answer in answers[1:]:
+        np.testing.assert_allclose(answer, answers[0], atol=1e-4)
+
+
+def test_other_layers_are_left_to_others(routines: Sequence[Routine]) -> None:
+    (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
+    plain = (0, 0, 0, 0)
+    assert mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (3, 3)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain, strides=(2, 2)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(1, 1, 1, 1)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain, groups=2))
+    assert not mine.supports(conv_layer((1, 16, 8, 8), 128, (1, 1), pads=plain))
+    assert not mine.supports(conv_layer((1, 128, 1, 1), 128, (1, 1), pads=plain))
+
+
+def test_weights_take_seven_quarters() -> None:
+    weights = strassen_weights(np.ones((128, 128, 1, 1), np.float32), 2, 16)
+    assert weights.size == 7 * 64 * 64

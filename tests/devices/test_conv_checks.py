@@ -166,7 +166,9 @@ def test_missing_operands_and_parameters_are_refused(name: str) -> None:
 def test_sizes_beyond_the_buffers_are_refused(name: str) -> None:
     """Every parameter huge or negative, and every two of them such that their product overflows to 0."""
     for call, reads, write in calls(name):
-        bounded = range(len(call.parameters) - 2)  # the last two are an activation's floats
+        count = len(call.parameters)
+        floats = {count - 1, count - 2} | ({count - 4, count - 5} if len(reads) > 4 else set())  # of activations
+        bounded = set(range(count)) - floats
         for index in bounded:
             for value in (2**62, 2**31, -1, -(2**63)):
                 with pytest.raises(PackageError):

@@ -11,6 +11,7 @@ from nnstretch.devices.cpu.routines.dense import Dense
 from nnstretch.devices.cpu.routines.depthwise import DepthwiseConvolution
 from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
+from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
@@ -26,6 +27,8 @@ _MANY_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
 _FEW_DIRECT = ((6, 2), (4, 3), (12, 1))
 _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))
+_MANY_PAIR = ((6, 4), (9, 3), (14, 2), (28, 1))
+_FEW_PAIR = ((6, 2), (4, 3), (12, 1))
 _MANY_STRASSEN = ((14, 2), (9, 3))
 _FEW_STRASSEN = ((6, 2), (4, 3))
 _MANY_WINOGRAD = ((28, 1), (14, 2))
@@ -33,12 +36,15 @@ _FEW_WINOGRAD = ((6, 2), (12, 1))
 
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
-    """The routines for convolutions and dense layers on engines built for `isa`, best guess first."""
+    """The routines for convolutions, pairs of them, and dense layers on engines built for `isa`, best guess first."""
     many = isa.block == 16 or isa.name.startswith("aarch64")
+    pair = _MANY_PAIR if many else _FEW_PAIR
     return (
         DepthwiseConvolution(isa.block),
         PlanarConvolution(isa.block, _MANY_PLANAR if many else _FEW_PLANAR),
         DirectConvolution(isa.block, _MANY_DIRECT if many else _FEW_DIRECT),
+        ExpandDepthwise(isa.block, pair),
+        DepthwiseProject(isa.block, pair),
         StrassenConvolution(isa.block, _MANY_STRASSEN if many else _FEW_STRASSEN),
         WinogradConvolution(isa.block, _MANY_WINOGRAD if many else _FEW_WINOGRAD),
         Dense(isa.block, 4 if many else 2),
@@ -82,7 +88,7 @@ class CpuProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Depthwise, planar, direct and Winograd convolution, dense, then the light routines."""
+        """Convolutions, fused pairs and dense layers, then the light routines."""
         return self._routines
 
     @cached_property

@@ -8,9 +8,9 @@
 #include "kernel.h"
 
 extern const nns_kernel_family nns_family_conv_direct, nns_family_conv_planar, nns_family_conv_strassen;
-extern const nns_kernel_family nns_family_winograd, nns_family_depthwise, nns_family_dense;
+extern const nns_kernel_family nns_family_winograd, nns_family_depthwise, nns_family_pair, nns_family_dense;
 
-enum { WINDOW = 15, LARGEST = 1 << 22 };
+enum { WINDOW = 15, LARGEST = 1 << 22, READS = 6 };
 
 static uint64_t state;
 
@@ -54,7 +54,7 @@ static int32_t draw_parameters(const nns_kernel_family *family, int64_t *p) {
         draw_activation(p + 6);
         return 9;
     }
-    draw_window(p, family == &nns_family_depthwise);
+    draw_window(p, family == &nns_family_depthwise || family == &nns_family_pair);
     if (family == &nns_family_winograd) {
         const int64_t groups = between(1, 5) > 2 ? between(1, 6) : 1;
         p[1] = groups * between(1, 40), p[4] = groups * between(1, 40);
@@ -64,6 +64,12 @@ static int32_t draw_parameters(const nns_kernel_family *family, int64_t *p) {
         p[WINDOW + 1] = between(1, 60);
         draw_activation(p + WINDOW + 2);
         return WINDOW + 5;
+    }
+    if (family == &nns_family_pair) {
+        p[WINDOW] = between(1, 70), p[WINDOW + 1] = between(1, 5), p[WINDOW + 2] = between(1, 9);
+        draw_activation(p + WINDOW + 3);
+        draw_activation(p + WINDOW + 6);
+        return WINDOW + 9;
     }
     if (family != &nns_family_conv_direct) {
         p[WINDOW] = between(1, 5);
@@ -103,6 +109,9 @@ static float *filled(int64_t bytes) {
     return memory;
 }
 
+/* Whether a kernel with `n` reads does without the one at `i`: biases and residuals. */
+static int may_be_absent(int n, int i) { return n == READS ? i == 2 || i > 3 : i > 1; }
+
 /* Runs the kernel if it accepts the parameters; whether it did. */
 static int run(const nns_kernel *kernel, nns_args *args, int optional) {
     nns_work work;
@@ -110,16 +119,16 @@ static int run(const nns_kernel *kernel, nns_args *args, int optional) {
     args->out_bytes[0] = INT64_MAX;
     if (kernel->check(args, &work)) return 0;
     const int64_t out = least(kernel, args, &args->out_bytes[0]);
-    int64_t in[4], total = out;
-    for (int i = 0; i < 4; i++) {
+    int64_t in[READS], total = out;
+    for (int i = 0; i < args->n_in; i++) {
         in[i] = least(kernel, args, &args->in_bytes[i]);
-        if (i >= 2 && optional >> i & 1) in[i] = 0;
+        if (may_be_absent(args->n_in, i) && optional >> i & 1) in[i] = 0;
         total = in[i] < LARGEST ? total + in[i] : LARGEST + 1;
     }
-    for (int i = 0; i < 4; i++) args->in_bytes[i] = in[i];
+    for (int i = 0; i < args->n_in; i++) args->in_bytes[i] = in[i];
     args->out_bytes[0] = out;
     if (total > LARGEST || kernel->check(args, &work) || work.units > LARGEST) return 0;
-    for (int i = 0; i < 4; i++) args->in[i] = in[i] ? filled(in[i]) : NULL;
+    for (int i = 0; i < args->n_in; i++) args->in[i] = in[i] ? filled(in[i]) : NULL;
     args->out[0] = filled(out);
     void *scratch = malloc((size_t)work.scratch + 1);
     for (int64_t begin = 0; begin < work.units;) {
@@ -129,23 +138,24 @@ static int run(const nns_kernel *kernel, nns_args *args, int optional) {
     }
     free(scratch);
     free(args->out[0]);
-    for (int i = 0; i < 4; i++) free((void *)args->in[i]);
+    for (int i = 0; i < args->n_in; i++) free((void *)args->in[i]);
     return 1;
 }
 
 int main(int argc, char **argv) {
     const nns_kernel_family *families[] = {&nns_family_conv_direct, &nns_family_conv_planar, &nns_family_conv_strassen,
-                                           &nns_family_winograd, &nns_family_depthwise, &nns_family_dense};
+                                           &nns_family_winograd, &nns_family_depthwise, &nns_family_pair,
+                                           &nns_family_dense};
     const int64_t rounds = argc > 1 ? atoll(argv[1]) : 1000;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     int64_t done = 0;
     for (int64_t i = 0; i < rounds; i++) {
         const nns_kernel_family *family = families[draw(NNS_ARRAY_LENGTH(families))];
         int64_t p[32];
-        nns_args args = {.p = p, .n_in = 4, .n_out = 1};
+        nns_args args = {.p = p, .n_in = family == &nns_family_pair ? READS : 4, .n_out = 1};
         args.n_p = draw_parameters(family, p);
         if (draw(4) == 0) p[draw((uint64_t)args.n_p)] = odd[draw(NNS_ARRAY_LENGTH(odd))];
-        done += run(&family->kernels[draw((uint64_t)family->count)], &args, (int)draw(16));
+        done += run(&family->kernels[draw((uint64_t)family->count)], &args, (int)draw(1 << READS));
     }
     printf("%lld\n", (long long)done);
     return 0;

@@ -31,24 +31,25 @@ from nnstretch.devices.engine.program import (
 from nnstretch.devices.routine import KernelCall, Parameters, Routine
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType, chain_layer
 
 HERE = Path(__file__).parent
 ENGINE = Path(build.__file__).parent
 FLOAT = 4
-FUZZED = ("conv_direct", "conv_planar", "conv_strassen", "winograd", "depthwise", "dense")
+FUZZED = ("conv_direct", "conv_planar", "conv_strassen", "winograd", "depthwise", "pair", "dense")
 
 
-def layer_of(channels: int, outputs: int, groups: int) -> Layer:
-    weight = np.ones((outputs, channels // groups, 3, 3), np.float32)
+def layer_of(channels: int, outputs: int, groups: int, kernel: int = 3, residual: bool = True) -> Layer:
+    weight = np.ones((outputs, channels // groups, kernel, kernel), np.float32)
+    pads = (kernel // 2,) * 4
     y = TensorType((2, outputs, 7, 9))
     x = TensorType((2, channels, 7, 9))
     return Layer(
         "tested",
         "Conv",
-        (x, TensorType(weight.shape), TensorType((outputs,)), y),
+        (x, TensorType(weight.shape), TensorType((outputs,)), y if residual else None),
         (y,),
-        MappingProxyType({"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": groups}),
+        MappingProxyType({"strides": (1, 1), "pads": pads, "dilations": (1, 1), "groups": groups}),
         Activation(ActivationKind.RELU),
         MappingProxyType({1: weight, 2: np.ones(outputs, np.float32)}),
     )
@@ -74,6 +75,8 @@ LAYERS = {
     "planar": layer_of(3, 32, 1),
     "depthwise": layer_of(20, 20, 20),
     "dense": dense_layer(),
+    "expand": chain_layer(layer_of(20, 48, 1, 1, residual=False), layer_of(48, 48, 48)),
+    "project": chain_layer(layer_of(48, 48, 48, residual=False), layer_of(48, 20, 1, 1)),
 }
 
 
@@ -102,7 +105,7 @@ def _call(routine: Routine, layer: Layer, parameters: Parameters) -> tuple[Kerne
 
 
 def create(
-    call: KernelCall, reads: Sequence[int], write: int, present: Sequence[bool] = (True,) * 4, writes: int = 1
+    call: KernelCall, reads: Sequence[int], write: int, present: Sequence[bool] | None = None, writes: int = 1
 ) -> None:
     """Makes a program of the call on buffers of these sizes, without running it."""
     sizes = [*reads, write]
@@ -110,7 +113,7 @@ def create(
     step = Step(
         StepKind.KERNEL,
         engine().find(call.kernel),
-        tuple(i if here else -1 for i, here in zip(range(len(reads)), present, strict=False)),
+        tuple(i if here else -1 for i, here in enumerate(present or (True,) * len(reads))),
         (len(reads),) * writes,
         call.parameters,
     )
@@ -140,8 +143,10 @@ def test_every_buffer_may_be_as_small_as_it_is_and_no_smaller(name: str) -> None
 @pytest.mark.parametrize("name", LAYERS)
 def test_bias_and_residual_may_be_absent_and_nothing_else(name: str) -> None:
     for call, reads, write in calls(name):
-        create(call, reads, write, (True, True, False, False))
-        for present in ((False, True, True, True), (True, False, True, True)):
+        optional = (2, 4, 5) if len(reads) > 4 else (2, 3)
+        create(call, reads, write, [i not in optional for i in range(len(reads))])
+        for absent in set(range(len(reads))).difference(optional):
+            present = [i != absent for i in range(len(reads))]
             with pytest.raises(PackageError):
                 create(call, reads, write, present)
 
@@ -162,7 +167,9 @@ def test_missing_operands_and_parameters_are_refused(name: str) -> None:
 def test_sizes_beyond_the_buffers_are_refused(name: str) -> None:
     """Every parameter huge or negative, and every two of them such that their product overflows to 0."""
     for call, reads, write in calls(name):
-        bounded = range(len(call.parameters) - 2)  # the last two are an activation's floats
+        count = len(call.parameters)
+        floats = {count - 1, count - 2} | ({count - 4, count - 5} if len(reads) > 4 else set())  # of activations
+        bounded = set(range(count)) - floats
         for index in bounded:
             for value in (2**62, 2**31, -1, -(2**63)):
                 with pytest.raises(PackageError):

@@ -291,8 +291,8 @@ def test_layers_of_networks(routines: Sequence[Routine], name: str) -> None:
     check(routines, layer, wanted)
 
 
-def test_a_wide_depthwise_plane_is_not_copied(routines: Sequence[Routine]) -> None:
-    """Dilation so wide that every pixel is at the border, and the padded input beyond the limit of copies."""
+def test_depthwise_with_every_pixel_at_the_border(routines: Sequence[Routine]) -> None:
+    """Dilation so wide that no pixel has all its taps inside the input."""
     layer = conv_layer((1, 5, 120, 120), 5, pads=(50,) * 4, dilations=(50, 50), groups=5)
     check(routines, layer, {"direct", "depthwise"})
 

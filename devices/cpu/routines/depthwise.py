@@ -13,6 +13,9 @@ from nnstretch.graph.layer import Layer
 UNIT_FLOATS = 1 << 15
 """Output floats per unit of work at least, so that handing it over costs little."""
 
+FEW_ROWS = 4
+"""Output rows per unit where a plane is read from afar: strips of few rows take memory in the order that it lies in."""
+
 
 class DepthwiseConvolution(Routine):
     """Groups of 1, 2, 4 or 8 channels (fewer than a block) with as many outputs each.
@@ -39,8 +42,9 @@ class DepthwiseConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        rows = -(-UNIT_FLOATS // (window.out_width * self.layout.block))
-        return ({"rows": min(rows, window.out_height)},)
+        rows = min(-(-UNIT_FLOATS // (window.out_width * self.layout.block)), window.out_height)
+        wide = window.out_width * self.layout.block * window.out_height > UNIT_FLOATS
+        return tuple({"rows": r} for r in ((rows, FEW_ROWS) if wide and rows > FEW_ROWS else (rows,)))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

@@ -10,6 +10,7 @@
     X(conv_strassen) \
     X(winograd) \
     X(depthwise) \
+    X(pair) \
     X(dense) \
     X(pool) \
     X(eltwise) \

@@ -1,0 +1,20 @@
+/* Output rows of one block of a convolution whose groups lie within a block: what depthwise.c offers to other families. */
+#ifndef NNS_DEPTHWISE_H
+#define NNS_DEPTHWISE_H
+
+#include "compute.h"
+
+/* Output rows [begin, end) of one block of one image. */
+typedef struct {
+    const float *x;        /* the block's input plane */
+    const float *w, *bias; /* of the block; no bias: NULL */
+    const float *residual; /* from output row `begin` on, or NULL */
+    float *y;              /* from output row `begin` on; may be `residual` */
+    int64_t begin, end;
+    epilogue finish;
+} depthwise_rows;
+
+/* Computes depthwise rows (groups of one channel) of the window `s`. */
+void nns_depthwise_rows(const window *s, const depthwise_rows *rows);
+
+#endif

@@ -14,6 +14,7 @@ from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
 from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
+from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.build import Isa, local_isa
 from nnstretch.devices.processor import Processor
@@ -30,6 +31,8 @@ _MANY_PAIR = ((6, 4), (9, 3), (14, 2), (28, 1))
 _FEW_PAIR = ((6, 2), (4, 3), (12, 1))
 _MANY_STRASSEN = ((14, 2), (9, 3))
 _FEW_STRASSEN = ((6, 2), (4, 3))
+_MANY_WINOGRAD = ((28, 1), (14, 2))
+_FEW_WINOGRAD = ((6, 2), (12, 1))
 
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
@@ -43,6 +46,7 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
         ExpandDepthwise(isa.block, pair),
         DepthwiseProject(isa.block, pair),
         StrassenConvolution(isa.block, _MANY_STRASSEN if many else _FEW_STRASSEN),
+        WinogradConvolution(isa.block, _MANY_WINOGRAD if many else _FEW_WINOGRAD),
         Dense(isa.block, 4 if many else 2),
     )
 
@@ -84,7 +88,7 @@ class CpuProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Depthwise, planar and direct convolution, fused pairs, dense, then the light routines."""
+        """Convolutions, fused pairs and dense layers, then the light routines."""
         return self._routines
 
     @cached_property

@@ -8,7 +8,7 @@
 #include "kernel.h"
 
 extern const nns_kernel_family nns_family_conv_direct, nns_family_conv_planar, nns_family_conv_strassen;
-extern const nns_kernel_family nns_family_depthwise, nns_family_pair, nns_family_dense;
+extern const nns_kernel_family nns_family_winograd, nns_family_depthwise, nns_family_pair, nns_family_dense;
 
 enum { WINDOW = 15, LARGEST = 1 << 22, READS = 6 };
 
@@ -55,6 +55,16 @@ static int32_t draw_parameters(const nns_kernel_family *family, int64_t *p) {
         return 9;
     }
     draw_window(p, family == &nns_family_depthwise || family == &nns_family_pair);
+    if (family == &nns_family_winograd) {
+        const int64_t groups = between(1, 5) > 2 ? between(1, 6) : 1;
+        p[1] = groups * between(1, 40), p[4] = groups * between(1, 40);
+        for (int i = 7; i < 9; i++) p[i] = 3;
+        for (int i = 9; i < 11; i++) p[i] = p[i + 4] = 1;
+        p[WINDOW] = groups;
+        p[WINDOW + 1] = between(1, 60);
+        draw_activation(p + WINDOW + 2);
+        return WINDOW + 5;
+    }
     if (family == &nns_family_pair) {
         p[WINDOW] = between(1, 70), p[WINDOW + 1] = between(1, 5), p[WINDOW + 2] = between(1, 9);
         draw_activation(p + WINDOW + 3);
@@ -133,8 +143,9 @@ static int run(const nns_kernel *kernel, nns_args *args, int optional) {
 }
 
 int main(int argc, char **argv) {
-    const nns_kernel_family *families[] = {&nns_family_conv_direct, &nns_family_conv_planar, &nns_family_depthwise,
-                                           &nns_family_dense, &nns_family_conv_strassen, &nns_family_pair};
+    const nns_kernel_family *families[] = {&nns_family_conv_direct, &nns_family_conv_planar, &nns_family_conv_strassen,
+                                           &nns_family_winograd, &nns_family_depthwise, &nns_family_pair,
+                                           &nns_family_dense};
     const int64_t rounds = argc > 1 ? atoll(argv[1]) : 1000;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     int64_t done = 0;

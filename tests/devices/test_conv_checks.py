@@ -36,6 +36,7 @@ from nnstretch.graph.layer import Layer, TensorType, chain_layer
 HERE = Path(__file__).parent
 ENGINE = Path(build.__file__).parent
 FLOAT = 4
+FUZZED = ("conv_direct", "conv_planar", "conv_strassen", "winograd", "depthwise", "pair", "dense")
 
 
 def layer_of(channels: int, outputs: int, groups: int, kernel: int = 3, residual: bool = True) -> Layer:
@@ -189,10 +190,7 @@ def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: build.Isa
     """Random parameters, among them hostile ones, under the address and undefined-behaviour sanitizers."""
     if isa.name.startswith("aarch64") != (platform.machine() == "aarch64"):
         pytest.skip("another architecture's instructions")
-    sources = [
-        ENGINE / "kernels" / f"{name}.c"
-        for name in ("conv_direct", "conv_planar", "conv_strassen", "depthwise", "pair", "dense")
-    ]
+    sources = [ENGINE / "kernels" / f"{name}.c" for name in FUZZED]
     program = tmp_path / "kernel_fuzz"
     flags = ["-O0", "-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", *isa.flags]
     flags = [flag for flag in flags if not flag.startswith("-mprefer")]

@@ -266,14 +266,14 @@ def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
 LAYERS = {
     "resnet_stem": (conv_layer((1, 3, 32, 32), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), {"planar", "direct"}),
     "mobilenet_stem": (conv_layer((2, 3, 33, 33), 32, strides=(2, 2)), {"planar", "direct"}),
-    "resnet_3x3": (conv_layer((1, 64, 14, 14), 128, residual=True), {"direct"}),
-    "resnet_3x3_7": (conv_layer((1, 128, 7, 7), 128), {"direct"}),
+    "resnet_3x3": (conv_layer((1, 64, 14, 14), 128, residual=True), {"direct", "winograd"}),
+    "resnet_3x3_7": (conv_layer((1, 128, 7, 7), 128), {"direct", "winograd"}),
     "resnet_downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), {"direct"}),
     "resnet_wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), {"direct"}),
-    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), {"direct"}),
+    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), {"direct", "winograd"}),
     "regnet_stride": (conv_layer((1, 168, 14, 14), 168, groups=7, strides=(2, 2)), {"direct"}),
     "resnext": (conv_layer((1, 64, 14, 14), 64, groups=32), {"direct", "depthwise"}),
-    "aligned_groups": (conv_layer((1, 128, 9, 9), 128, groups=2), {"direct"}),
+    "aligned_groups": (conv_layer((1, 128, 9, 9), 128, groups=2), {"direct", "winograd"}),
     "multiplier": (conv_layer((1, 20, 9, 9), 40, groups=20), {"direct"}),
     "mobilenet": (conv_layer((1, 40, 28, 28), 40, groups=40), {"direct", "depthwise"}),
     "efficientnet": (

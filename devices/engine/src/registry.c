@@ -5,17 +5,18 @@
 /* One line per family. A kernel's number is its place in the table: it may differ between engines, so files name
  * kernels and never number them. */
 #define FAMILIES(X) \
-    X(conv_direct)  \
-    X(conv_planar)  \
+    X(conv_direct) \
+    X(conv_planar) \
     X(conv_strassen) \
-    X(depthwise)    \
-    X(pair)         \
-    X(dense)        \
-    X(pool)         \
-    X(eltwise)      \
-    X(concat)       \
-    X(softmax)      \
-    X(resize)       \
+    X(winograd) \
+    X(depthwise) \
+    X(pair) \
+    X(dense) \
+    X(pool) \
+    X(eltwise) \
+    X(concat) \
+    X(softmax) \
+    X(resize) \
     X(reorder)
 
 #define DECLARE(name) extern const nns_kernel_family nns_family_##name;

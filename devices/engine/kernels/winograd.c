@@ -1,0 +1,304 @@
+/* Winograd convolution of blocked tensors: 3×3 kernels with stride 1 and no dilation, any padding and groups.
+ *
+ * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
+ * writes  y, which may be the residual's memory
+ * p       the window, then groups, tiles per block, and the activation's kind, a, b
+ *
+ * F(m×m, 3×3) computes tiles of m² pixels from patches of (m + 2)²: a patch is encoded to (m + 2)² positions, at each of which
+ * the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums are
+ * decoded to pixels. A thread does so for a block of tiles: it encodes their input once, and for panel after panel of output
+ * vectors multiplies and decodes. What lies between the three is in its scratch, which is meant to stay in its cache.
+ *
+ * Weights lie in panels of VECTORS output vectors, one after another: float[position][lane][VECTORS][block] with the input
+ * channels that the panel reads. Panels are as far apart as the widest of them takes. */
+#include "winograd.h"
+#include "winograd_transform.h"
+
+enum {
+    WINOGRAD_GROUPS = WINDOW_COUNT,
+    WINOGRAD_TILES,
+    WINOGRAD_ACTIVATION,
+    WINOGRAD_PARAMETERS = WINOGRAD_ACTIVATION + 3,
+};
+
+enum { WINOGRAD_X, WINOGRAD_W, WINOGRAD_BIAS, WINOGRAD_RESIDUAL, WINOGRAD_READS };
+
+enum { WINOGRAD_MAX_TILES = 1 << 20 };
+
+static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
+
+/* ---- transforms and products -------------------------------------------------------------------------------------- */
+
+#define M 2
+#include "winograd_transform.inc"
+#define M 4
+#include "winograd_transform.inc"
+#define M 6
+#include "winograd_transform.inc"
+
+#if COMPUTE_MANY_REGISTERS
+#define TILES 28
+#define VECTORS 1
+#include "winograd_product.inc"
+#define TILES 14
+#define VECTORS 2
+#include "winograd_product.inc"
+#else
+#define TILES 12
+#define VECTORS 1
+#include "winograd_product.inc"
+#define TILES 6
+#define VECTORS 2
+#include "winograd_product.inc"
+#endif
+
+/* What a row of the kernel table stands for. */
+typedef struct {
+    int64_t m;
+    winograd_encode encode;
+    winograd_decode decode;
+    int64_t tiles, vectors; /* of the product */
+    winograd_multiply multiply;
+} winograd_variant;
+
+/* ---- panels ------------------------------------------------------------------------------------------------------- */
+
+/* Input channels that panel `index` of `vectors` output vectors reads. */
+static void panel_lanes(const window *s, int64_t groups, int64_t vectors, int64_t index, int64_t *begin, int64_t *end) {
+    const int64_t width = vectors * NNS_BLOCK, per_group = s->o / groups;
+    const int64_t first = index * width, last = nns_min_int(first + width, s->o) - 1;
+    *begin = first / per_group * (s->c / groups);
+    *end = (last / per_group + 1) * (s->c / groups);
+}
+
+static int64_t widest_panel(const window *s, int64_t groups, int64_t vectors) {
+    if (groups == 1) return s->c;
+    int64_t widest = 0;
+    for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
+        int64_t begin, end;
+        panel_lanes(s, groups, vectors, i, &begin, &end);
+        widest = nns_max_int(widest, end - begin);
+    }
+    return widest;
+}
+
+/* ---- units: (block of tiles, panel) ------------------------------------------------------------------------------- */
+
+/* Tiles are counted through all images. Blocks of them differ by at most one tile. */
+typedef struct {
+    int64_t rows, columns, tiles;  /* tiles down and across an output plane, and in all */
+    int64_t blocks, per_block;     /* blocks of tiles, tiles in the largest */
+    int64_t panels, positions;
+    int64_t v_position, m_position; /* floats between positions in scratch; odd numbers of vectors, so that the lines of one
+                                       tile do not compete for one set of the cache */
+} winograd_grid;
+
+static winograd_grid grid_of(const window *s, const int64_t *p, const winograd_variant *variant) {
+    winograd_grid grid = {.rows = nns_ceil_div(s->oh, variant->m), .columns = nns_ceil_div(s->ow, variant->m)};
+    grid.tiles = s->n * grid.rows * grid.columns;
+    grid.blocks = nns_ceil_div(grid.tiles, p[WINOGRAD_TILES]);
+    grid.per_block = nns_ceil_div(grid.tiles, grid.blocks);
+    grid.panels = blocks_of(s->o) / variant->vectors;
+    grid.positions = (variant->m + 2) * (variant->m + 2);
+    grid.v_position = (blocks_of(s->c) * grid.per_block | 1) * NNS_BLOCK;
+    grid.m_position = (grid.per_block * variant->vectors | 1) * NNS_BLOCK;
+    return grid;
+}
+
+static int64_t tile_table_bytes(const winograd_grid *grid) {
+    return nns_ceil_div(grid->per_block * (int64_t)sizeof(winograd_tile), 64) * 64;
+}
+
+static const char *winograd_check(const nns_args *args, nns_work *work, const winograd_variant *variant) {
+    const int64_t *p = args->p;
+    if (args->n_in != WINOGRAD_READS || args->n_out != 1 || args->n_p != WINOGRAD_PARAMETERS)
+        return "a Winograd convolution wants 4 reads, 1 write and 20 parameters";
+    const char *wrong = window_check(p);
+    if (wrong) return wrong;
+    const window s = window_read(p);
+    if (s.kh != 3 || s.kw != 3 || s.sh != 1 || s.sw != 1 || s.dh != 1 || s.dw != 1)
+        return "a Winograd convolution has a kernel of 3×3, stride 1 and no dilation";
+    const int64_t groups = p[WINOGRAD_GROUPS];
+    if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
+    if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
+    if (p[WINOGRAD_TILES] < 1 || p[WINOGRAD_TILES] > WINOGRAD_MAX_TILES || !nns_activation_known(p[WINOGRAD_ACTIVATION]))
+        return "a parameter of the Winograd convolution is out of range";
+    const winograd_grid grid = grid_of(&s, p, variant);
+    const int64_t width = variant->vectors * NNS_BLOCK;
+    const int64_t y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
+    if (!nns_holds(args->in_bytes[WINOGRAD_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
+        return "the convolution's input is too small";
+    if (!nns_holds(args->in_bytes[WINOGRAD_W],
+                   NNS_FLOAT_BYTES(grid.panels, grid.positions, widest_panel(&s, groups, variant->vectors), width)))
+        return "the convolution's weights are too small";
+    if (args->in_bytes[WINOGRAD_BIAS] && !nns_holds(args->in_bytes[WINOGRAD_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
+        return "the convolution's bias is too small";
+    if (args->in_bytes[WINOGRAD_RESIDUAL] && !nns_holds(args->in_bytes[WINOGRAD_RESIDUAL], y))
+        return "the convolution's residual is too small";
+    if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
+    work->units = grid.blocks * grid.panels;
+    work->scratch =
+        tile_table_bytes(&grid) + grid.positions * (grid.v_position + grid.m_position) * (int64_t)sizeof(float);
+    return NULL;
+}
+
+/* ---- a block of tiles --------------------------------------------------------------------------------------------- */
+
+/* What the three steps of a block share. */
+typedef struct {
+    const winograd_variant *variant;
+    const nns_args *args;
+    window s;
+    winograd_grid grid;
+    epilogue finish;
+    winograd_tile *tiles;
+    int64_t count; /* tiles of this block */
+    float *v, *m;
+    int64_t first_block; /* of the input, the first that is encoded */
+} winograd_job;
+
+/* The part of a patch of `alpha` pixels from `first` on that lies in [0, extent). */
+static void clip(int64_t first, int64_t alpha, int64_t extent, int32_t *begin, int32_t *end) {
+    *begin = (int32_t)nns_min_int(alpha, nns_max_int(0, -first));
+    *end = (int32_t)nns_max_int(*begin, nns_min_int(alpha, extent - first));
+}
+
+static void locate(winograd_job *job, int64_t block) {
+    const window *s = &job->s;
+    const int64_t m = job->variant->m, whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
+    const int64_t first = block * whole + nns_min_int(block, larger);
+    const int64_t per_image = job->grid.rows * job->grid.columns;
+    const int64_t x_image = blocks_of(s->c) * s->h * s->w, y_image = blocks_of(s->o) * s->oh * s->ow;
+    job->count = whole + (block < larger);
+    for (int64_t i = 0; i < job->count; i++) {
+        const int64_t image = (first + i) / per_image, within = (first + i) % per_image;
+        const int64_t oh = within / job->grid.columns * m, ow = within % job->grid.columns * m;
+        const int64_t h = oh - s->pt, w = ow - s->pl;
+        winograd_tile *tile = &job->tiles[i];
+        tile->x = (image * x_image + h * s->w + w) * NNS_BLOCK;
+        tile->y = (image * y_image + oh * s->ow + ow) * NNS_BLOCK;
+        clip(h, m + 2, s->h, &tile->row_begin, &tile->row_end);
+        clip(w, m + 2, s->w, &tile->column_begin, &tile->column_end);
+        tile->rows = (int32_t)nns_min_int(m, s->oh - oh);
+        tile->columns = (int32_t)nns_min_int(m, s->ow - ow);
+    }
+}
+
+/* Encodes the input blocks that hold channels [lane_begin, lane_end). */
+static void encode_block(winograd_job *job, int64_t lane_begin, int64_t lane_end) {
+    const window *s = &job->s;
+    const float *x = job->args->in[WINOGRAD_X];
+    job->first_block = lane_begin / NNS_BLOCK;
+    winograd_patch patch = {.x_row = s->w * NNS_BLOCK, .v = job->v, .v_position = job->grid.v_position};
+    for (int64_t block = job->first_block; block < blocks_of(lane_end); block++) {
+        const int64_t plane = block * s->h * s->w * NNS_BLOCK;
+        for (int64_t i = 0; i < job->count; i++, patch.v += NNS_BLOCK) {
+            patch.tile = &job->tiles[i];
+            patch.x = x + (plane + job->tiles[i].x);
+            job->variant->encode(&patch);
+        }
+    }
+}
+
+/* The sums of one panel, at all positions. */
+static void multiply_panel(winograd_job *job, int64_t panel) {
+    const winograd_variant *variant = job->variant;
+    const int64_t groups = job->args->p[WINOGRAD_GROUPS], width = variant->vectors * NNS_BLOCK;
+    int64_t begin, end;
+    panel_lanes(&job->s, groups, variant->vectors, panel, &begin, &end);
+    const float *w = job->args->in[WINOGRAD_W];
+    w += panel * job->grid.positions * widest_panel(&job->s, groups, variant->vectors) * width;
+    const int64_t parts = nns_ceil_div(job->count, variant->tiles);
+    const int64_t whole = job->count / parts, larger = job->count % parts;
+    const int64_t skipped = begin / NNS_BLOCK - job->first_block;
+    for (int64_t position = 0; position < job->grid.positions; position++) {
+        winograd_product product = {
+            .v = job->v + position * job->grid.v_position + skipped * job->count * NNS_BLOCK,
+            .v_block = job->count * NNS_BLOCK,
+            .u = w + position * (end - begin) * width,
+            .lane_begin = begin % NNS_BLOCK,
+            .lane_end = end - begin + begin % NNS_BLOCK,
+            .m = job->m + position * job->grid.m_position,
+        };
+        for (int64_t part = 0; part < parts; part++) {
+            const int64_t count = whole + (part < larger);
+            variant->multiply(count, &product);
+            product.v += count * NNS_BLOCK;
+            product.m += count * width;
+        }
+    }
+}
+
+static void decode_panel(const winograd_job *job, int64_t panel) {
+    const window *s = &job->s;
+    const int64_t vectors = job->variant->vectors, y_plane = s->oh * s->ow * NNS_BLOCK;
+    const float *bias = job->args->in[WINOGRAD_BIAS], *residual = job->args->in[WINOGRAD_RESIDUAL];
+    float *y = job->args->out[0];
+    winograd_result result = {
+        .m_position = job->grid.m_position, .y_row = s->ow * NNS_BLOCK, .finish = &job->finish};
+    for (int64_t k = 0; k < vectors; k++) {
+        const int64_t block = panel * vectors + k;
+        result.bias = bias ? nns_load(bias + block * NNS_BLOCK) : nns_zero();
+        for (int64_t i = 0; i < job->count; i++) {
+            const int64_t at = block * y_plane + job->tiles[i].y;
+            result.tile = &job->tiles[i];
+            result.m = job->m + (i * vectors + k) * NNS_BLOCK;
+            result.residual = residual ? residual + at : NULL;
+            result.y = y + at;
+            job->variant->decode(&result);
+        }
+    }
+}
+
+static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch,
+                         const winograd_variant *variant) {
+    winograd_job job = {.variant = variant, .args = args, .s = window_read(args->p)};
+    job.grid = grid_of(&job.s, args->p, variant);
+    job.finish = epilogue_read(args->p + WINOGRAD_ACTIVATION);
+    job.tiles = scratch;
+    job.v = (float *)((char *)scratch + tile_table_bytes(&job.grid));
+    job.m = job.v + job.grid.positions * job.grid.v_position;
+    const int64_t groups = args->p[WINOGRAD_GROUPS], panels = job.grid.panels;
+    for (int64_t unit = unit_begin; unit < unit_end;) {
+        const int64_t block = unit / panels, first = unit % panels;
+        const int64_t last = nns_min_int(panels, first + unit_end - unit) - 1;
+        int64_t begin, end, unused;
+        panel_lanes(&job.s, groups, variant->vectors, first, &begin, &unused);
+        panel_lanes(&job.s, groups, variant->vectors, last, &unused, &end);
+        locate(&job, block);
+        encode_block(&job, begin, end);
+        for (int64_t panel = first; panel <= last; panel++, unit++) {
+            multiply_panel(&job, panel);
+            decode_panel(&job, panel);
+        }
+    }
+}
+
+/* ---- table -------------------------------------------------------------------------------------------------------- */
+
+#define VARIANT(A, B, C)                                                                                             \
+    static const winograd_variant variant_m##A##t##B##v##C = {A, encode_##A, decode_##A, B, C, product_t##B##v##C};  \
+    static const char *check_m##A##t##B##v##C(const nns_args *args, nns_work *work) {                                \
+        return winograd_check(args, work, &variant_m##A##t##B##v##C);                                                \
+    }                                                                                                                \
+    static void run_m##A##t##B##v##C(const nns_args *args, int64_t begin, int64_t end, void *scratch) {              \
+        winograd_run(args, begin, end, scratch, &variant_m##A##t##B##v##C);                                          \
+    }
+#define ROW(A, B, C) {"winograd_m" #A "t" #B "v" #C, check_m##A##t##B##v##C, run_m##A##t##B##v##C}
+#define ALL(X, B, C) X(2, B, C) X(4, B, C) X(6, B, C)
+
+#if COMPUTE_MANY_REGISTERS
+ALL(VARIANT, 28, 1)
+ALL(VARIANT, 14, 2)
+static const nns_kernel rows[] = {
+    ROW(2, 28, 1), ROW(4, 28, 1), ROW(6, 28, 1), ROW(2, 14, 2), ROW(4, 14, 2), ROW(6, 14, 2),
+};
+#else
+ALL(VARIANT, 12, 1)
+ALL(VARIANT, 6, 2)
+static const nns_kernel rows[] = {
+    ROW(2, 12, 1), ROW(4, 12, 1), ROW(6, 12, 1), ROW(2, 6, 2), ROW(4, 6, 2), ROW(6, 6, 2),
+};
+#endif
+
+const nns_kernel_family nns_family_winograd = NNS_FAMILY(rows);

@@ -153,6 +153,7 @@ static void expand_unit(const expand_job *job, int64_t begin, int64_t end) {
             pointwise expand = job->expand;
             expand.x += from * row;
             expand.y += kept * row;
+            if (first > begin) expand.next = NULL;
             job->tiles(&expand, (wanted.end - from) * job->s.w);
         }
         held = wanted;
@@ -171,9 +172,12 @@ static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / (panels * chunks), panel = unit / chunks % panels, chunk = unit % chunks;
         const int64_t out = (image * panels + panel) * width * s->oh * s->ow;
+        const float *w = (const float *)args->in[PAIR_W1] + panel * p[PAIR_OTHER] * width;
+        const bool is_last = panel + 1 == panels || unit + 1 == unit_end;
         job.expand = (pointwise){
             .x = (const float *)args->in[PAIR_X] + image * blocks_of(p[PAIR_OTHER]) * x_plane,
-            .w = (const float *)args->in[PAIR_W1] + panel * p[PAIR_OTHER] * width,
+            .w = w,
+            .next = is_last ? NULL : w + p[PAIR_OTHER] * width,
             .bias = bias1 ? bias1 + panel * width : NULL,
             .y = scratch,
             .x_plane = x_plane,
@@ -245,9 +249,11 @@ static void project_second(const project_job *job, int64_t image, int64_t begin,
     const int64_t pixels = (end - begin) * s->ow, y_plane = s->oh * s->ow * NNS_BLOCK;
     for (int64_t panel = 0; panel < panels; panel++) {
         const int64_t out = (image * panels + panel) * job->vectors * y_plane + begin * s->ow * NNS_BLOCK;
+        const float *w = (const float *)job->args->in[PAIR_W2] + panel * s->c * width;
         const pointwise project = {
             .x = scratch,
-            .w = (const float *)job->args->in[PAIR_W2] + panel * s->c * width,
+            .w = w,
+            .next = panel + 1 < panels ? w + s->c * width : NULL,
             .bias = bias ? bias + panel * width : NULL,
             .residual = residual ? residual + out : NULL,
             .y = (float *)job->args->out[0] + out,

@@ -8,6 +8,7 @@
 typedef struct {
     const float *x;
     const float *w;        /* float[input channel][VECTORS][block] */
+    const float *next;     /* weights that will be wanted then, fetched meanwhile; or NULL */
     const float *bias;     /* of the panel, or NULL */
     const float *residual; /* of the panel, or NULL */
     float *y;              /* of the panel */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,11 +71,12 @@ class DirectConvolution(Routine):
         return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "order": 0, "blocks": ALL_BLOCKS}
 
     def _fits(self, window: Window, vectors: int) -> bool:
-        """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
-        if -(-window.outputs // self.layout.block) % vectors:
-            return False
+        """Whether panels of so many vectors exist, and lie within one group where they can be narrower."""
         per_group = window.outputs // window.groups
-        return vectors == 1 or window.groups == 1 or per_group % (vectors * self.layout.block) == 0
+        if window.groups > 1 and per_group % output_unit(self.layout.block):
+            return vectors == 1
+        parts = -(-per_group // self.layout.block)
+        return -(-parts // -(-parts // vectors)) == vectors
 
     def _panel_bytes(self, window: Window, vectors: int) -> int:
         return window.channels // window.groups * window.taps * vectors * self.layout.block * 4
@@ -83,36 +85,88 @@ class DirectConvolution(Routine):
         window = Window.of(layer)
         vectors = parameters["vectors"]
         kernel = f"conv_direct_p{parameters['pixels']}v{vectors}"
-        weights = weight_panels(layer.constants[1], window.groups, vectors * self.layout.block, self.layout.block)
+        weights = weight_panels(layer.constants[1], window.groups, vectors, self.layout.block)
         words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], parameters["blocks"])
-        lanes = -(-window.outputs // self.layout.block) * self.layout.block
+        unit = output_unit(self.layout.block)
+        lanes = -(-window.outputs // unit) * unit
         return lowering(kernel, layer, weights, lanes, words)
 
 
-def weight_panels(weight: np.ndarray, groups: int, width: int, block: int) -> np.ndarray:
-    """Weights O,C/g,KH,KW as the direct kernels read them: one row per panel of `width` output channels.
+@dataclass(frozen=True)
+class Panel:
+    """Output channels that one pass over a part of the weights computes.
 
-    A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read.
+    Attributes:
+        channels: output channels in the order of the panel's vectors; those beyond the layer's are padding.
+        lanes: first and last + 1 of the input channels that it reads.
+    """
+
+    channels: tuple[int, ...]
+    lanes: tuple[int, int]
+
+
+def panels(outputs: int, inputs: int, groups: int, vectors: int, block: int) -> list[Panel]:
+    """The panels of at most `vectors` output vectors that the direct kernels compute one after another.
+
+    Those of a group where groups end with a vector, or with half of one on engines whose block is 16; else of all channels.
+    A half vector, at the end of a set of channels or at its begin, comes last. Panels of a set differ by a vector at most.
+    """
+    unit = output_unit(block)
+    per_group = outputs // groups
+    width = per_group if per_group % unit == 0 else outputs
+    found = []
+    for begin in range(0, outputs, width):
+        parts = _vectors(begin, width, block)
+        count = -(-len(parts) // vectors)
+        for i in range(count):
+            chosen = parts[len(parts) * i // count : len(parts) * (i + 1) // count]
+            channels = tuple(channel for part in chosen for channel in part)
+            low, high = min(channels) // per_group, min(max(channels), outputs - 1) // per_group
+            found.append(Panel(channels, (low * inputs // groups, (high + 1) * inputs // groups)))
+    return found
+
+
+def output_unit(block: int) -> int:
+    """The direct kernels compute output channels in multiples of this."""
+    return block // 2 if block == 16 else block
+
+
+def _vectors(begin: int, width: int, block: int) -> list[range]:
+    """Output channels from `begin` on, as vectors: whole blocks, then perhaps half of one."""
+    first = -(-begin // block) * block
+    whole, rest = divmod(begin + width - first, block)
+    halves = [range(begin, first)] if first > begin else []
+    if rest > 0:
+        length = output_unit(block) if rest <= output_unit(block) else block
+        halves.append(range(first + whole * block, first + whole * block + length))
+    return [range(first + i * block, first + (i + 1) * block) for i in range(whole)] + halves
+
+
+def weight_panels(weight: np.ndarray, groups: int, vectors: int, block: int) -> np.ndarray:
+    """Weights O,C/g,KH,KW as the direct kernels read them: panel after panel.
+
+    A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read; where panels read
+    different numbers of lanes, each has room for the most.
     """
     outputs, per_group = weight.shape[:2]
     taps = weight.shape[2] * weight.shape[3]
     outputs_per_group = outputs // groups
-    firsts = range(0, -(-outputs // block) * block, width)
-    ranges = []
-    for first in firsts:
-        last = min(first + width, outputs) - 1
-        ranges.append((first // outputs_per_group * per_group, (last // outputs_per_group + 1) * per_group))
-    panels = np.zeros((len(firsts), max(end - begin for begin, end in ranges) * taps * width), np.float32)
     source = weight.reshape(outputs, per_group, taps)
-    for panel, first, (begin, end) in zip(panels, firsts, ranges, strict=True):
-        lanes = np.zeros((end - begin, taps, width), np.float32)
-        for group_first in range(first // outputs_per_group * outputs_per_group, first + width, outputs_per_group):
-            low, high = max(first, group_first), min(first + width, group_first + outputs_per_group, outputs)
-            at = group_first // outputs_per_group * per_group - begin
-            if low < high:
-                lanes[at : at + per_group, :, low - first : high - first] = source[low:high].transpose(1, 2, 0)
-        panel[: lanes.size] = _by_blocks(lanes, begin, block)
-    return panels
+    made = panels(outputs, per_group * groups, groups, vectors, block)
+    most = max(panel.lanes[1] - panel.lanes[0] for panel in made)
+    parts = []
+    for panel in made:
+        begin, end = panel.lanes
+        lanes = np.zeros((end - begin, taps, len(panel.channels)), np.float32)
+        channels = np.array(panel.channels)
+        for group in range(begin // per_group, end // per_group):
+            mine = (channels // outputs_per_group == group) & (channels < outputs)
+            at = group * per_group - begin
+            lanes[at : at + per_group, :, mine] = source[channels[mine]].transpose(1, 2, 0)
+        room = np.zeros(most * taps * len(panel.channels), np.float32)
+        room[: lanes.size] = _by_blocks(lanes, begin, block)
+        parts.append(room)
+    return np.concatenate(parts)
 
 
 def _by_blocks(lanes: np.ndarray, begin: int, block: int) -> np.ndarray:

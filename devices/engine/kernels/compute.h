@@ -35,6 +35,38 @@
 #define COMPUTE_MANY_REGISTERS 0
 #endif
 
+/* Where a vector is as long as a block of 16, the last eight outputs of a panel may take half of one: machines that split long
+ * vectors into halves compute it in half the time, and groups of 8, 24 or 40 channels need no padding. */
+#if NNS_BLOCK == 16
+#define COMPUTE_HALVES 1
+#else
+#define COMPUTE_HALVES 0
+#endif
+
+/* Outputs are computed in multiples of this. */
+#define COMPUTE_OUTPUT_UNIT (COMPUTE_HALVES ? NNS_BLOCK / 2 : NNS_BLOCK)
+
+#if COMPUTE_HALVES
+typedef float compute_half __attribute__((vector_size(NNS_BLOCK * 2)));
+
+NNS_INLINE compute_half half_load(const float *from) {
+    compute_half v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+NNS_INLINE void half_store(float *to, compute_half v) { memcpy(to, &v, sizeof v); }
+
+NNS_INLINE compute_half half_broadcast(float x) { return (compute_half){x, x, x, x, x, x, x, x}; }
+
+/* The half in the lower lanes, zero in the upper ones. */
+NNS_INLINE nns_vec half_widen(compute_half v) {
+    return __builtin_shufflevector(v, (compute_half){0}, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+NNS_INLINE compute_half half_of(nns_vec v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
+#endif
+
 /* Upper bounds of parameters, so that no product of those that form an address overflows an int64. */
 enum {
     COMPUTE_MAX_EXTENT = 1 << 20,  /* batch, channels, height, width */
@@ -100,24 +132,33 @@ NNS_INLINE tap_range taps_inside(int64_t first, int64_t taps, int64_t dilation, 
 /* Blocks that `channels` take. */
 NNS_INLINE int64_t blocks_of(int64_t channels) { return nns_ceil_div(channels, NNS_BLOCK); }
 
+/* Output channels that weights and bias hold for `channels`. */
+NNS_INLINE int64_t outputs_held(int64_t channels) {
+    return nns_ceil_div(channels, COMPUTE_OUTPUT_UNIT) * COMPUTE_OUTPUT_UNIT;
+}
+
 /* ---- epilogue ----------------------------------------------------------------------------------------------------- */
 
 /* The activation as it is applied to a tile: a clamp in registers, and for the kinds that are no clamp a second pass over
  * the stored tile. */
 typedef struct {
     float low, high;
-    bool second_pass;
+    bool bounded_below, bounded_above, second_pass;
     nns_activation activation;
 } epilogue;
 
 NNS_INLINE epilogue epilogue_read(const int64_t *p) {
-    epilogue e = {-INFINITY, INFINITY, false, nns_activation_read(p)};
+    epilogue e = {.low = -INFINITY, .high = INFINITY, .activation = nns_activation_read(p)};
     switch (e.activation.kind) {
     case NNS_ACT_NONE: break;
-    case NNS_ACT_RELU: e.low = 0; break;
+    case NNS_ACT_RELU:
+        e.low = 0;
+        e.bounded_below = true;
+        break;
     case NNS_ACT_CLIP:
         e.low = e.activation.a;
         e.high = e.activation.b;
+        e.bounded_below = e.bounded_above = true;
         break;
     default: e.second_pass = true;
     }

@@ -11,9 +11,6 @@ from nnstretch.devices.cpu.routines.window import Window, is_convolution, loweri
 from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.graph.layer import Layer
 
-PANEL_BYTES = 1 << 20
-"""Weights that many second-level caches hold."""
-
 UNITS = 48
 """Units of work that up to four threads share without one waiting long for another."""
 
@@ -23,24 +20,52 @@ UNIT_TILES = 3
 PASS_BLOCKS = 8
 """Input blocks per pass where the sum is made in several."""
 
-ALL_BLOCKS = 1 << 20
-"""Input blocks per pass where the sum is made in one."""
+ALL_CHANNELS = 1 << 20
+"""Input channels per pass where the sum is made in one; as many as a layer may have."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile of the engine's: the widest panels of one kernel.
+
+    Attributes:
+        pixels: output pixels in registers per vector of the panel.
+        vectors: output vectors per panel.
+        length: outputs per vector: the engine's block, or half of it.
+    """
+
+    pixels: int
+    vectors: int
+    length: int
+
+    @property
+    def outputs(self) -> int:
+        """Output channels per panel."""
+        return self.vectors * self.length
+
+    def kernel(self, block: int) -> str:
+        """Name of the engine's kernel."""
+        return f"conv_direct_p{self.pixels}{'v' if self.length == block else 'h'}{self.vectors}"
 
 
 class DirectConvolution(Routine):
     """Convolution with any kernel, stride, padding, dilation and groups (NeoCPU, section 3.1).
 
-    Routine parameters:
-        pixels, vectors: the register tile, which names the kernel.
+    Routine parameters, the first three NeoCPU's schedule (section 3.1.1):
+        ic_bn: input channels per pass; fewer keep the weights in the first-level cache and sum up in memory.
+        oc_bn: output channels per panel of weights.
+        reg_n: output pixels that stay in registers, times the vectors of a panel.
         tiles: tiles per unit of work, which threads share out.
         order: 0 if a panel of weights stays in the cache while pixels pass, 1 if pixels stay.
-        blocks: input blocks per pass; smaller ones keep the weights in the first-level cache and sum up in memory.
+
+    NeoCPU's unroll_ker has no counterpart: the loop over a block's input channels is always unrolled a little, and that over
+    the kernel's positions never, because each has hundreds of multiply-adds and its end is predicted.
     """
 
     descriptor = Descriptor("cpu", "float32", "direct")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
+    def __init__(self, block: int, tiles: Sequence[Tile]) -> None:
+        """`block` is the engine's; `tiles` are the register tiles that it has."""
         self.layout = Layout(block)
         self.tiles = tuple(tiles)
 
@@ -52,97 +77,79 @@ class DirectConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        fitting = [tile for tile in self.tiles if self._fits(window, tile[1])]
-        # The first that leaves room for the pixels beside its panel; a stable sort keeps the order among those.
-        fitting.sort(key=lambda tile: self._panel_bytes(window, tile[1]) > PANEL_BYTES)
+        fitting = [tile for tile in self.tiles if self._fits(window, tile)]
         settings = [self._setting(window, tile) for tile in fitting]
         settings += [{**setting, "order": 1} for setting in settings[:2]]
         if window.taps > 1 and window.channels // window.groups > PASS_BLOCKS * self.layout.block:
-            settings += [{**setting, "blocks": PASS_BLOCKS} for setting in settings[:2]]
+            settings += [{**setting, "ic_bn": PASS_BLOCKS * self.layout.block} for setting in settings[:2]]
         return tuple(settings)
 
-    def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
+    def _setting(self, window: Window, tile: Tile) -> dict[str, int]:
         """Weights stay while pixels pass, in units that several threads can share evenly."""
-        pixels, vectors = tile
-        tiles = -(-window.pixels // pixels)
-        panels = window.batch * -(-window.outputs // (vectors * self.layout.block))
+        tiles = -(-window.pixels // tile.pixels)
+        panels = window.batch * -(-window.outputs // tile.outputs)
         chunks = max(1, min(-(-UNITS // panels), tiles // UNIT_TILES))
-        per_unit = -(-tiles // chunks)
-        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "order": 0, "blocks": ALL_BLOCKS}
+        return {
+            "ic_bn": ALL_CHANNELS,
+            "oc_bn": tile.outputs,
+            "reg_n": tile.pixels,
+            "tiles": -(-tiles // chunks),
+            "order": 0,
+        }
 
-    def _fits(self, window: Window, vectors: int) -> bool:
-        """Whether panels of so many vectors exist, and lie within one group where they can be narrower."""
+    def _fits(self, window: Window, tile: Tile) -> bool:
+        """Whether there are panels of so many vectors, which lie within one group where they can be narrower."""
+        vectors = set_vectors(window.outputs, window.groups, tile.length)
         per_group = window.outputs // window.groups
-        if window.groups > 1 and per_group % output_unit(self.layout.block):
-            return vectors == 1
-        parts = -(-per_group // self.layout.block)
-        return -(-parts // -(-parts // vectors)) == vectors
-
-    def _panel_bytes(self, window: Window, vectors: int) -> int:
-        return window.channels // window.groups * window.taps * vectors * self.layout.block * 4
+        if window.groups > 1 and per_group % tile.length:
+            return tile.vectors == 1
+        panels = -(-vectors // tile.vectors)
+        return -(-vectors // panels) == tile.vectors
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)
-        vectors = parameters["vectors"]
-        kernel = f"conv_direct_p{parameters['pixels']}v{vectors}"
-        weights = weight_panels(layer.constants[1], window.groups, vectors, self.layout.block)
-        words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], parameters["blocks"])
-        unit = output_unit(self.layout.block)
-        lanes = -(-window.outputs // unit) * unit
-        return lowering(kernel, layer, weights, lanes, words)
+        (tile,) = (t for t in self.tiles if (t.outputs, t.pixels) == (parameters["oc_bn"], parameters["reg_n"]))
+        weights = weight_panels(layer.constants[1], window.groups, tile, self.layout.block)
+        blocks = -(-parameters["ic_bn"] // self.layout.block)
+        words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], blocks)
+        lanes = -(-window.outputs // tile.length) * tile.length
+        return lowering(tile.kernel(self.layout.block), layer, weights, lanes, words)
+
+
+def set_vectors(outputs: int, groups: int, length: int) -> int:
+    """Vectors per set of output channels: a group, where groups are made of whole vectors, else all."""
+    per_group = outputs // groups
+    return per_group // length if per_group % length == 0 else -(-outputs // length)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Output channels that one pass over a part of the weights computes.
+    """Output channels [first, first + outputs) and the input channels [begin, end) that they read.
 
-    Attributes:
-        channels: output channels in the order of the panel's vectors; those beyond the layer's are padding.
-        lanes: first and last + 1 of the input channels that it reads.
+    Output channels beyond the layer's are padding.
     """
 
-    channels: tuple[int, ...]
-    lanes: tuple[int, int]
+    first: int
+    outputs: int
+    begin: int
+    end: int
 
 
-def panels(outputs: int, inputs: int, groups: int, vectors: int, block: int) -> list[Panel]:
-    """The panels of at most `vectors` output vectors that the direct kernels compute one after another.
-
-    Those of a group where groups end with a vector, or with half of one on engines whose block is 16; else of all channels.
-    A half vector, at the end of a set of channels or at its begin, comes last. Panels of a set differ by a vector at most.
-    """
-    unit = output_unit(block)
+def panels(outputs: int, inputs: int, groups: int, tile: Tile) -> list[Panel]:
+    """The panels that the kernel of `tile` computes one after another; those of a set differ by a vector at most."""
+    vectors = set_vectors(outputs, groups, tile.length)
+    count = -(-vectors // tile.vectors)
     per_group = outputs // groups
-    width = per_group if per_group % unit == 0 else outputs
     found = []
-    for begin in range(0, outputs, width):
-        parts = _vectors(begin, width, block)
-        count = -(-len(parts) // vectors)
+    for begin in range(0, -(-outputs // tile.length), vectors):
         for i in range(count):
-            chosen = parts[len(parts) * i // count : len(parts) * (i + 1) // count]
-            channels = tuple(channel for part in chosen for channel in part)
-            low, high = min(channels) // per_group, min(max(channels), outputs - 1) // per_group
-            found.append(Panel(channels, (low * inputs // groups, (high + 1) * inputs // groups)))
+            first, end = (tile.length * (begin + vectors * k // count) for k in (i, i + 1))
+            low, high = first // per_group, (min(end, outputs) - 1) // per_group + 1
+            found.append(Panel(first, end - first, low * inputs // groups, high * inputs // groups))
     return found
 
 
-def output_unit(block: int) -> int:
-    """The direct kernels compute output channels in multiples of this."""
-    return block // 2 if block == 16 else block
-
-
-def _vectors(begin: int, width: int, block: int) -> list[range]:
-    """Output channels from `begin` on, as vectors: whole blocks, then perhaps half of one."""
-    first = -(-begin // block) * block
-    whole, rest = divmod(begin + width - first, block)
-    halves = [range(begin, first)] if first > begin else []
-    if rest > 0:
-        length = output_unit(block) if rest <= output_unit(block) else block
-        halves.append(range(first + whole * block, first + whole * block + length))
-    return [range(first + i * block, first + (i + 1) * block) for i in range(whole)] + halves
-
-
-def weight_panels(weight: np.ndarray, groups: int, vectors: int, block: int) -> np.ndarray:
+def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> np.ndarray:
     """Weights O,C/g,KH,KW as the direct kernels read them: panel after panel.
 
     A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read; where panels read
@@ -152,19 +159,18 @@ def weight_panels(weight: np.ndarray, groups: int, vectors: int, block: int) -> 
     taps = weight.shape[2] * weight.shape[3]
     outputs_per_group = outputs // groups
     source = weight.reshape(outputs, per_group, taps)
-    made = panels(outputs, per_group * groups, groups, vectors, block)
-    most = max(panel.lanes[1] - panel.lanes[0] for panel in made)
+    made = panels(outputs, per_group * groups, groups, tile)
+    most = max(panel.end - panel.begin for panel in made)
     parts = []
     for panel in made:
-        begin, end = panel.lanes
-        lanes = np.zeros((end - begin, taps, len(panel.channels)), np.float32)
-        channels = np.array(panel.channels)
-        for group in range(begin // per_group, end // per_group):
-            mine = (channels // outputs_per_group == group) & (channels < outputs)
-            at = group * per_group - begin
-            lanes[at : at + per_group, :, mine] = source[channels[mine]].transpose(1, 2, 0)
-        room = np.zeros(most * taps * len(panel.channels), np.float32)
-        room[: lanes.size] = _by_blocks(lanes, begin, block)
+        lanes = np.zeros((panel.end - panel.begin, taps, panel.outputs), np.float32)
+        for group in range(panel.begin // per_group, panel.end // per_group):
+            low = max(panel.first, group * outputs_per_group)
+            high = min(panel.first + panel.outputs, (group + 1) * outputs_per_group)
+            at = group * per_group - panel.begin
+            lanes[at : at + per_group, :, low - panel.first : high - panel.first] = source[low:high].transpose(1, 2, 0)
+        room = np.zeros(most * taps * panel.outputs, np.float32)
+        room[: lanes.size] = _by_blocks(lanes, panel.begin, block)
         parts.append(room)
     return np.concatenate(parts)
 

@@ -35,19 +35,13 @@
 #define COMPUTE_MANY_REGISTERS 0
 #endif
 
-/* Where a vector is as long as a block of 16, the last eight outputs of a panel may take half of one: machines that split long
- * vectors into halves compute it in half the time, and groups of 8, 24 or 40 channels need no padding. */
+/* Half vectors: machines that split vectors of 16 floats into halves compute groups of 8, 24 or 40 channels with them without
+ * padding and lose nothing. */
 #if NNS_BLOCK == 16
 #define COMPUTE_HALVES 1
-#else
-#define COMPUTE_HALVES 0
-#endif
+#define COMPUTE_HALF (NNS_BLOCK / 2)
 
-/* Outputs are computed in multiples of this. */
-#define COMPUTE_OUTPUT_UNIT (COMPUTE_HALVES ? NNS_BLOCK / 2 : NNS_BLOCK)
-
-#if COMPUTE_HALVES
-typedef float compute_half __attribute__((vector_size(NNS_BLOCK * 2)));
+typedef float compute_half __attribute__((vector_size(COMPUTE_HALF * 4)));
 
 NNS_INLINE compute_half half_load(const float *from) {
     compute_half v;
@@ -59,12 +53,21 @@ NNS_INLINE void half_store(float *to, compute_half v) { memcpy(to, &v, sizeof v)
 
 NNS_INLINE compute_half half_broadcast(float x) { return (compute_half){x, x, x, x, x, x, x, x}; }
 
-/* The half in the lower lanes, zero in the upper ones. */
 NNS_INLINE nns_vec half_widen(compute_half v) {
     return __builtin_shufflevector(v, (compute_half){0}, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 
 NNS_INLINE compute_half half_of(nns_vec v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
+
+NNS_INLINE compute_half half_max(compute_half a, compute_half b) {
+    return half_of(nns_max(half_widen(a), half_widen(b)));
+}
+
+NNS_INLINE compute_half half_min(compute_half a, compute_half b) {
+    return half_of(nns_min(half_widen(a), half_widen(b)));
+}
+#else
+#define COMPUTE_HALVES 0
 #endif
 
 /* Upper bounds of parameters, so that no product of those that form an address overflows an int64. */
@@ -131,11 +134,6 @@ NNS_INLINE tap_range taps_inside(int64_t first, int64_t taps, int64_t dilation, 
 
 /* Blocks that `channels` take. */
 NNS_INLINE int64_t blocks_of(int64_t channels) { return nns_ceil_div(channels, NNS_BLOCK); }
-
-/* Output channels that weights and bias hold for `channels`. */
-NNS_INLINE int64_t outputs_held(int64_t channels) {
-    return nns_ceil_div(channels, COMPUTE_OUTPUT_UNIT) * COMPUTE_OUTPUT_UNIT;
-}
 
 /* ---- epilogue ----------------------------------------------------------------------------------------------------- */
 

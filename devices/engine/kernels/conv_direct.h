@@ -4,22 +4,19 @@
 
 #include "compute.h"
 
-/* Where the outputs of a panel's half vector lie, as `y` and the others do for its whole vectors. */
-typedef struct {
-    const float *bias, *residual; /* or NULL */
-    float *y;
-    bool pads; /* the other half of its block is padding, and is written too */
-} conv_half;
+enum { CONV_MOST_VECTORS = 4 };
 
-/* What is the same for all tiles of one pass over a panel: some output vectors and a range of input channels. */
+/* What is the same for all tiles of one pass over a panel: some output vectors and a range of input channels. Its outputs
+ * lie at `at[v]` floats from `y`, and so do the residual's. */
 typedef struct {
     const float *x;         /* first block of this image */
     const float *w;         /* weights of the panel from the first input block of this pass */
-    const float *bias;      /* of the panel's whole vectors, or NULL */
-    const float *residual;  /* of the panel's whole vectors, or NULL */
-    float *y;               /* of the panel's whole vectors */
-    conv_half half;
-    int64_t x_plane, y_plane;              /* floats between blocks of the input and of the output */
+    const float *bias;      /* of the panel, or NULL */
+    const float *residual;  /* first block of the panel, or NULL */
+    float *y;               /* first block of the panel */
+    int64_t at[CONV_MOST_VECTORS];
+    bool pads;              /* the last vector is half a block, of which the other half is padding */
+    int64_t x_plane;                       /* floats between blocks of the input */
     int64_t block_begin, block_end;        /* input blocks of this pass */
     int64_t lane_begin, lane_end;          /* input channels of the panel, in all passes */
     int64_t kh, kw, tap_row, tap_column;   /* taps, and floats from one to the next */

@@ -20,6 +20,12 @@ UNIT_TILES = 3
 PASS_BLOCKS = 8
 """Input blocks per pass where the sum is made in several."""
 
+TILES = 4
+"""Register tiles worth measuring."""
+
+CACHE_BYTES = 1 << 20
+"""What many second-level caches hold."""
+
 ALL_CHANNELS = 1 << 20
 """Input channels per pass where the sum is made in one; as many as a layer may have."""
 
@@ -78,10 +84,12 @@ class DirectConvolution(Routine):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
         fitting = [tile for tile in self.tiles if self._fits(window, tile)]
-        settings = [self._setting(window, tile) for tile in fitting]
-        settings += [{**setting, "order": 1} for setting in settings[:2]]
-        if window.taps > 1 and window.channels // window.groups > PASS_BLOCKS * self.layout.block:
-            settings += [{**setting, "ic_bn": PASS_BLOCKS * self.layout.block} for setting in settings[:2]]
+        fitting.sort(key=lambda tile: self._cycles(window, tile))
+        settings = [self._setting(window, tile) for tile in fitting[:TILES]]
+        if 4 * window.channels * window.height * window.width > CACHE_BYTES and window.outputs > fitting[0].outputs:
+            settings.append({**settings[0], "order": 1})
+        if 4 * window.channels // window.groups * window.taps * fitting[0].outputs > CACHE_BYTES:
+            settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
 
     def _setting(self, window: Window, tile: Tile) -> dict[str, int]:
@@ -106,6 +114,25 @@ class DirectConvolution(Routine):
         panels = -(-vectors // tile.vectors)
         return -(-vectors // panels) == tile.vectors
 
+    def _cycles(self, window: Window, tile: Tile) -> float:
+        """About how long a layer takes: good for an order of tiles, no time.
+
+        Multiply-adds of a whole vector take a cycle, of half a one half of it. Loading weights hides less well behind few
+        pixels; starting and storing a tile costs something per output vector, per pixel and in itself.
+        """
+        pixels = {t.vectors: t.pixels for t in self.tiles if t.length == tile.length}
+        flat = window.taps == 1 and window.strides == (1, 1)
+        cycles = 0.0
+        for panel in panels(window.outputs, window.channels, window.groups, tile):
+            vectors = panel.outputs // tile.length
+            lanes, work = (panel.end - panel.begin) * window.taps, panel.outputs / self.layout.block
+            addressing = 1.4 if vectors == 1 and not flat else 1.0
+            full, left = divmod(window.pixels, pixels[vectors])
+            for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), 1)):
+                tile_cycles = lanes * work * (count * addressing + 0.25) + 3 * count * work + (30 if flat else 30 + 8 * count)
+                cycles += times * tile_cycles if count else 0
+        return cycles * window.batch
+
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)
         (tile,) = (t for t in self.tiles if (t.outputs, t.pixels) == (parameters["oc_bn"], parameters["reg_n"]))
@@ -114,6 +141,12 @@ class DirectConvolution(Routine):
         words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], blocks)
         lanes = -(-window.outputs // tile.length) * tile.length
         return lowering(tile.kernel(self.layout.block), layer, weights, lanes, words)
+
+
+def computed_pixels(count: int, most: int) -> int:
+    """How many pixels a tile of up to `most` computes where `count` are left: it has code for a quarter, half and all."""
+    quarter, half = (most + 3) // 4, (most + 1) // 2
+    return 0 if count == 0 else quarter if count <= quarter else half if count <= half else most
 
 
 def set_vectors(outputs: int, groups: int, length: int) -> int:

@@ -154,7 +154,11 @@ static const conv_shape whole_shapes[] = {SHAPE(12, v, 1), SHAPE(6, v, 2), SHAPE
 #define VECTORS 3
 #define KIND h
 #include "conv_direct.inc"
-static const conv_shape half_shapes[] = {SHAPE(28, h, 1), SHAPE(14, h, 2), SHAPE(9, h, 3)};
+#define PIXELS 6
+#define VECTORS 4
+#define KIND h
+#include "conv_direct.inc"
+static const conv_shape half_shapes[] = {SHAPE(28, h, 1), SHAPE(14, h, 2), SHAPE(9, h, 3), SHAPE(6, h, 4)};
 
 #endif
 
@@ -308,23 +312,39 @@ static conv_pass pass_of(const nns_args *args, const window *s, int64_t image, c
     return pass;
 }
 
+/* Has the panel behind `panel` fetched while the `pixels` of a chunk pass: its part `part` of `parts`, evenly. */
+static void plan_fetch(const conv_panel *panel, int64_t floats, int64_t part, int64_t parts, int64_t pixels, conv_kind kind,
+                       conv_pass *pass) {
+    const int64_t taps = pass->kh * pass->kw, blocks = blocks_of(pass->lane_end) - pass->lane_begin / NNS_BLOCK;
+    const int64_t steps = nns_ceil_div(pixels, shape_of(kind, panel->vectors)->pixels) * taps * blocks;
+    pass->fetch += floats * part / parts;
+    pass->fetch_end = pass->fetch + floats / parts;
+    pass->fetch_step = nns_ceil_div(floats, parts * steps * CONV_LINE) * CONV_LINE;
+}
+
 static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, conv_kind kind) {
     const int64_t *p = args->p;
     const window s = window_read(p);
     const conv_grid grid = grid_of(&s, p, kind);
-    const int64_t lanes = most_lanes(&s, p[CONV_GROUPS], kind, &grid.sets);
+    const int64_t per_output = most_lanes(&s, p[CONV_GROUPS], kind, &grid.sets) * s.kh * s.kw;
+    const bool by_pixels = p[CONV_ORDER] == 1;
     conv_pixels pixels = {.offsets = scratch, .rows = (uint32_t *)((int64_t *)scratch + CONV_MOST_PIXELS)};
     pixels.columns = pixels.rows + s.kh;
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / (grid.panels * grid.chunks), rest = unit % (grid.panels * grid.chunks);
-        const int64_t index = p[CONV_ORDER] ? rest % grid.panels : rest / grid.chunks;
-        const int64_t chunk = p[CONV_ORDER] ? rest / grid.panels : rest % grid.chunks;
+        const int64_t index = by_pixels ? rest % grid.panels : rest / grid.chunks;
+        const int64_t chunk = by_pixels ? rest / grid.panels : rest % grid.chunks;
+        const int64_t begin = chunk * grid.pixels, end = nns_min_int(s.oh * s.ow, begin + grid.pixels);
         const conv_panel panel = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index);
         conv_pass pass = pass_of(args, &s, image, &panel, kind);
-        pass.w = (const float *)args->in[CONV_W] + panel.first * lanes * s.kh * s.kw;
-        const int64_t begin = chunk * grid.pixels;
-        run_chunk(&s, p, &panel, &pass, &pixels, begin, nns_min_int(s.oh * s.ow, begin + grid.pixels),
-                  kind);
+        pass.w = (const float *)args->in[CONV_W] + panel.first * per_output;
+        pass.fetch = pass.fetch_end = pass.w + panel.vectors * kind.length * per_output;
+        const int64_t to_next = by_pixels ? 1 : grid.chunks - chunk; /* units until one of this thread's reads the next panel */
+        if (index + 1 < grid.panels && unit + to_next < unit_end && (!by_pixels || chunk == 0)) {
+            const int64_t next = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index + 1).vectors * kind.length;
+            plan_fetch(&panel, next * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks, end - begin, kind, &pass);
+        }
+        run_chunk(&s, p, &panel, &pass, &pixels, begin, end, kind);
     }
 }
 
@@ -347,7 +367,10 @@ KERNEL(v, 3, NNS_BLOCK)
 KERNEL(v, 4, NNS_BLOCK)
 #endif
 #if COMPUTE_HALVES
+KERNEL(h, 1, COMPUTE_HALF)
+KERNEL(h, 2, COMPUTE_HALF)
 KERNEL(h, 3, COMPUTE_HALF)
+KERNEL(h, 4, COMPUTE_HALF)
 #endif
 
 static const nns_kernel rows[] = {
@@ -357,7 +380,7 @@ static const nns_kernel rows[] = {
     ROW(12, v, 1), ROW(6, v, 2), ROW(4, v, 3),
 #endif
 #if COMPUTE_HALVES
-    ROW(9, h, 3),
+    ROW(28, h, 1), ROW(14, h, 2), ROW(9, h, 3), ROW(6, h, 4),
 #endif
 };
 

@@ -24,7 +24,7 @@ typedef struct {
     int64_t ahead_columns;                 /* taps of a row that no earlier tile fetched for the next one */
     int64_t ahead;                         /* floats from a tile's pixels to the next one's */
     const float *fetch, *fetch_end;        /* weights of the next panel that are still to be fetched */
-    int64_t fetch_step;                    /* floats of them per tap and input block; 0 for none */
+    int64_t fetch_step;                    /* floats of them per tap and input block */
     epilogue finish;
 } conv_pass;
 

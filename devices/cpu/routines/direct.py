@@ -20,14 +20,22 @@ UNIT_TILES = 3
 PASS_BLOCKS = 8
 """Input blocks per pass where the sum is made in several."""
 
-TILES = 4
-"""Register tiles worth measuring."""
+TILES = 3
+"""Register tiles worth measuring, of those that are not estimated to be far slower than the best."""
+
+FAR_SLOWER = 1.15
 
 CACHE_BYTES = 1 << 20
 """What many second-level caches hold."""
 
 ALL_CHANNELS = 1 << 20
 """Input channels per pass where the sum is made in one; as many as a layer may have."""
+
+
+# Cycles per multiply-add by the vectors of a panel: few share each input that is loaded, and its address where pixels are
+# addressed one by one. Then the same for half vectors.
+_SLOWER_FLAT = ((1.03, 1.0, 1.0, 1.01), (1.4, 1.2, 1.06, 1.05))
+_SLOWER = ((1.4, 1.05, 1.03, 1.0), (2.2, 1.5, 1.08, 1.05))
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,11 @@ class DirectConvolution(Routine):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
         fitting = [tile for tile in self.tiles if self._fits(window, tile)]
-        fitting.sort(key=lambda tile: self._cycles(window, tile))
-        settings = [self._setting(window, tile) for tile in fitting[:TILES]]
-        if 4 * window.channels * window.height * window.width > CACHE_BYTES and window.outputs > fitting[0].outputs:
+        cycles = {tile: self._cycles(window, tile) for tile in fitting}
+        fitting.sort(key=lambda tile: cycles[tile])
+        limit = FAR_SLOWER * cycles[fitting[0]]
+        settings = [self._setting(window, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
+        if 4 * window.channels * window.height * window.width > 4 * CACHE_BYTES and window.outputs > fitting[0].outputs:
             settings.append({**settings[0], "order": 1})
         if 4 * window.channels // window.groups * window.taps * fitting[0].outputs > CACHE_BYTES:
             settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
@@ -117,20 +127,20 @@ class DirectConvolution(Routine):
     def _cycles(self, window: Window, tile: Tile) -> float:
         """About how long a layer takes: good for an order of tiles, no time.
 
-        Multiply-adds of a whole vector take a cycle, of half a one half of it. Loading weights hides less well behind few
-        pixels; starting and storing a tile costs something per output vector, per pixel and in itself.
+        Multiply-adds of a whole vector take a cycle and of half a one half of it, if loads keep up; starting and storing a tile
+        costs something per output vector, per pixel and in itself.
         """
         pixels = {t.vectors: t.pixels for t in self.tiles if t.length == tile.length}
         flat = window.taps == 1 and window.strides == (1, 1)
+        slower = (_SLOWER_FLAT if flat else _SLOWER)[tile.length < self.layout.block]
         cycles = 0.0
         for panel in panels(window.outputs, window.channels, window.groups, tile):
             vectors = panel.outputs // tile.length
             lanes, work = (panel.end - panel.begin) * window.taps, panel.outputs / self.layout.block
-            addressing = 1.4 if vectors == 1 and not flat else 1.0
             full, left = divmod(window.pixels, pixels[vectors])
-            for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), 1)):
-                tile_cycles = lanes * work * (count * addressing + 0.25) + 3 * count * work + (30 if flat else 30 + 8 * count)
-                cycles += times * tile_cycles if count else 0
+            for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), int(left > 0))):
+                multiply_adds = lanes * work * (count * slower[vectors - 1] + 0.15)
+                cycles += times * (multiply_adds + 3 * count * work + (30 if flat else 30 + 8 * count))
         return cycles * window.batch
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.direct import weight_panels
 from nnstretch.devices.cpu.routines.window import Window, is_convolution
 from nnstretch.devices.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.graph.layer import CHAIN, Layer
@@ -90,7 +89,12 @@ class Pair(Routine):
         return lanes
 
     def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> np.ndarray:
-        return weight_panels(layer.constants[1], 1, parameters["vectors"] * self.layout.block, self.layout.block)
+        """Panels of the tile's output vectors: [panel][input channel][output channel]."""
+        outputs, channels = layer.type_of(1).shape[:2]
+        width = parameters["vectors"] * self.layout.block
+        lanes = np.zeros((-(-outputs // width) * width, channels), np.float32)
+        lanes[:outputs] = layer.constants[1].reshape(outputs, channels)
+        return lanes.reshape(-1, width, channels).transpose(0, 2, 1)
 
     def _depthwise_weights(self, layer: Layer) -> np.ndarray:
         window, block = Window.of(layer), self.layout.block

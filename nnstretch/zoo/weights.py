@@ -15,6 +15,8 @@ from nnstretch.zoo.blocks import Residual
 
 _CALIBRATION_BATCH = 4
 _RESIDUAL_STRENGTH = 0.4
+# Of the mean variance of a layer's channels: a channel that few pixels leave all but constant is not blown up.
+_LEAST_VARIANCE = 0.1
 
 
 def _fill_fresh(layer: nn.Module, generator: torch.Generator | None) -> None:
@@ -73,6 +75,8 @@ def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch
     network.float().eval()
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
+        assert norm.running_var is not None
+        norm.running_var.clamp_(min=_LEAST_VARIANCE * norm.running_var.mean().item())
         norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
 
 

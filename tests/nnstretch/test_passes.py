@@ -48,6 +48,7 @@ CONV = {"w": normal(4, 3, 3, 3), "b": normal(4)}
         ("u = Min(six, t) y = Relu(u)", Activation(ActivationKind.CLIP, 0.0, 6.0)),
         ("y = Sigmoid(t)", Activation(ActivationKind.SIGMOID)),
         ("y = Tanh(t)", Activation(ActivationKind.TANH)),
+        ("y = Exp(t)", Activation(ActivationKind.EXP)),
         ("u = Sigmoid(t) y = Mul(t, u)", Activation(ActivationKind.SILU)),
         ("u = Sigmoid(t) y = Mul(u, t)", Activation(ActivationKind.SILU)),
         ("y = HardSwish(t)", Activation(ActivationKind.HARD_SWISH)),
@@ -355,7 +356,57 @@ def test_transposition_of_single_elements_is_a_reshape(check: Check) -> None:
     model = model_of("g (float[2,1,4,1] x) => (float[1,2,1,4] y) { y = Transpose<perm=[3,0,1,2]>(x) }")
     assert operators(check(model)) == ["Reshape+none"]
     model = model_of("g (float[2,1,4,1] x) => (float[4,1,2,1] y) { y = Transpose<perm=[2,1,0,3]>(x) }")
-    assert operators(check(model)) == ["onnx:Transpose+none"]
+    assert operators(check(model)) == ["Transpose+none"]
+
+
+def test_transpositions_move_axes(check: Check) -> None:
+    model = model_of("g (float[2,3,4,5] x) => (float[2,4,5,3] y) { y = Transpose<perm=[0,2,3,1]>(x) }")
+    (node,) = check(model)
+    assert (node.layer.op, node.layer.ints("perm")) == ("Transpose", (0, 2, 3, 1))
+    (node,) = check(model_of("g (float[2,3,4] x) => (float[4,3,2] y) { y = Transpose(x) }"))
+    assert node.layer.ints("perm") == (2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "result", "starts", "steps"),
+    [
+        (((1,), (3,), (1,)), (2, 2, 8), (0, 1, 0), (1, 1, 1)),
+        (((-2, 1), (2**62, -1), (1, -1)), (2, 2, 6), (0, 3, 1), (1, 1, 1)),
+        (((1, 0), (8, 5), (2, 1), (3, 2)), (2, 3, 3), (0, 0, 1), (1, 2, 3)),
+    ],
+)
+def test_slice(
+    check: Check,
+    bounds: tuple[tuple[int, ...], ...],
+    result: tuple[int, ...],
+    starts: tuple[int, ...],
+    steps: tuple[int, ...],
+) -> None:
+    weights = {f"b{index}": np.array(values) for index, values in enumerate(bounds)}
+    shape = ",".join(map(str, result))
+    (node,) = check(
+        model_of(f"g (float[2,5,8] x) => (float[{shape}] y) {{ y = Slice(x, {', '.join(weights)}) }}", weights)
+    )
+    assert (node.layer.op, node.layer.ints("starts"), node.layer.ints("steps")) == ("Slice", starts, steps)
+
+
+def test_slice_of_opset_9_and_slices_that_go_backwards(check: Check) -> None:
+    old = model_of("g (float[2,5] x) => (float[2,3] y) { y = Slice<starts=[2], ends=[9], axes=[1]>(x) }", opset=9)
+    (node,) = check(old)
+    assert (node.layer.op, node.layer.ints("starts")) == ("Slice", (0, 2))
+    backwards = {"s": np.array([-1]), "e": np.array([-9]), "a": np.array([1]), "t": np.array([-1])}
+    model = model_of("g (float[2,5] x) => (float[2,5] y) { y = Slice(x, s, e, a, t) }", backwards)
+    assert operators(check(model)) == ["onnx:Slice+none"]
+
+
+def test_split_is_a_slice_for_every_part_that_is_used(check: Check) -> None:
+    text = """g (float[2,6,4] x) => (float[2,1,4] a, float[2,2,4] y) {
+        a, b, c = Split<axis=-2>(x, sizes)
+        y = Relu(c)
+    }"""
+    nodes = check(model_of(text, {"sizes": np.array([1, 3, 2])}))
+    assert operators(nodes) == ["Slice+none", "Slice+none", "Activation+relu"]
+    assert [node.layer.ints("starts") for node in nodes[:2]] == [(0, 0, 0), (0, 4, 0)]
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

@@ -15,7 +15,8 @@ from nnstretch.zoo.blocks import Residual
 
 _CALIBRATION_BATCH = 4
 _RESIDUAL_STRENGTH = 0.4
-# Of the mean variance of a layer's channels: a channel that few pixels leave all but constant is not blown up.
+# Of the channel's squared mean plus the mean variance of the layer's channels. Where few pixels are left, noise images look
+# alike, and dividing by the little that they differ in would blow rounding errors up.
 _LEAST_VARIANCE = 0.1
 
 
@@ -75,8 +76,10 @@ def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch
     network.float().eval()
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
+        assert norm.running_mean is not None
         assert norm.running_var is not None
-        norm.running_var.clamp_(min=_LEAST_VARIANCE * norm.running_var.mean().item())
+        least = _LEAST_VARIANCE * (norm.running_mean.square() + norm.running_var.mean())
+        norm.running_var.copy_(torch.maximum(norm.running_var, least))
         norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
 
 

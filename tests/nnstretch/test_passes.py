@@ -87,6 +87,60 @@ def test_activation_is_fused_into_convolution(check: Check, nodes: str, activati
     assert math.isclose(node.layer.activation.b, activation.b, rel_tol=1e-6)
 
 
+SQUEEZE = {
+    "w": normal(8, 8, 1, 1),
+    "w1": normal(2, 8, 1, 1),
+    "b1": normal(2),
+    "w2": normal(8, 2, 1, 1),
+    "b2": normal(8),
+    "m1": normal(2, 8),
+    "m2": normal(8, 2),
+    "three": np.array(3, np.float32),
+    "zero": np.array(0, np.float32),
+    "six": np.array(6, np.float32),
+    "axes": np.array([2, 3]),
+    "back": np.array([1, 8, 1, 1]),
+}
+_CONVOLUTIONS = "q = Conv(p, w1, b1) r = Relu(q) s = Conv(r, w2, b2)"
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "p = GlobalAveragePool(t)",
+        "p = ReduceMean<keepdims=1>(t, axes)",
+        "p = AveragePool<kernel_shape=[6,5]>(t)",
+    ],
+)
+@pytest.mark.parametrize(
+    ("gate", "activation"),
+    [
+        ("g = Sigmoid(s)", "sigmoid"),
+        ("g = HardSigmoid<alpha=0.16666667, beta=0.5>(s)", "hard_sigmoid(0.166667,0.5)"),
+        ("u = Add(s, three) v = Clip(u, zero, six) g = Div(v, six)", "hard_sigmoid(0.166667,0.5)"),
+    ],
+)
+@pytest.mark.parametrize("product", ["y = Mul(t, g)", "y = Mul(g, t)"])
+def test_squeeze_and_excitation_is_four_layers(
+    check: Check, pool: str, gate: str, activation: str, product: str
+) -> None:
+    text = f"""g (float[1,8,6,5] x) => (float[1,8,6,5] y) {{
+        c = Conv(x, w) k = Sigmoid(c) t = Mul(c, k) {pool} {_CONVOLUTIONS} {gate} {product}
+    }}"""
+    wanted = ["Conv+silu", "GlobalPool+none", "Conv+relu", f"Conv+{activation}", "Mul+none"]
+    assert operators(check(model_of(text, SQUEEZE))) == wanted
+
+
+def test_squeeze_and_excitation_with_dense_layers(check: Check) -> None:
+    text = """g (float[1,8,6,5] x) => (float[1,8,6,5] y) {
+        p = ReduceMean<keepdims=0>(x, axes)
+        q = Gemm<transB=1>(p, m1, b1) r = Relu(q) s = Gemm<transB=1>(r, m2, b2) g = Sigmoid(s)
+        e = Reshape(g, back) z = Mul(x, e) y = Relu(z)
+    }"""
+    wanted = ["GlobalPool+none", "Reshape+none", "Dense+relu", "Dense+sigmoid", "Reshape+none", "Mul+relu"]
+    assert operators(check(model_of(text, SQUEEZE))) == wanted
+
+
 def test_gate_of_another_tensor_stays_a_product(check: Check) -> None:
     model = model_of("g (float[1,2,3,3] x, float[1,2,3,3] z) => (float[1,2,3,3] y) { u = Sigmoid(z) y = Mul(x, u) }")
     assert operators(check(model)) == ["Activation+sigmoid", "Mul+none"]

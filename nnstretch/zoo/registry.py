@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -113,6 +115,26 @@ _ENTRIES = (
 _BY_NAME = {zoo_entry.name: zoo_entry for zoo_entry in _ENTRIES}
 # What a paper calls its network without a version.
 _ALIASES = {"squeezenet": "squeezenet1_0"}
+
+# The networks of NeoCPU's table 2, in its order.
+_NEOCPU = (
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    *("vgg11", "vgg13", "vgg16", "vgg19"),
+    *("densenet121", "densenet161", "densenet169", "densenet201"),
+    "inception_v3",
+    "ssd_resnet50",
+)
+# Networks whose convolutions are mostly pointwise, grouped or depthwise.
+_MOBILE = (
+    *("mobilenetv2", "mobilenetv3_small", "mobilenetv3_large"),
+    *("squeezenet1_1", "googlenet"),
+    *("efficientnet_lite4", "efficientnet_b5"),
+    *("regnet_x_1_6gf", "regnet_x_4gf", "resnetxy"),
+)
+SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"neocpu": _NEOCPU, "mobile": _MOBILE, "all": (*_NEOCPU, *_MOBILE)}
+)
+"""Names of the networks that are benchmarked together, by the suite's name."""
 
 
 def names() -> tuple[str, ...]:

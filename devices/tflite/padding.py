@@ -42,7 +42,10 @@ class Window:
     @property
     def is_same(self) -> bool:
         """Whether it is what TFLite calls SAME: as many pixels made as strides fit, and half of the pads before."""
-        if any(result != -(-size // stride) for result, size, stride in zip(self.result, self.size, self.strides, strict=True)):
+        if any(
+            result != -(-size // stride)
+            for result, size, stride in zip(self.result, self.size, self.strides, strict=True)
+        ):
             return False
         return all(begin == (begin + end) // 2 for begin, end in zip(self.begins, self.ends, strict=True))
 

@@ -144,7 +144,7 @@ def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -
             write_json(answer, path)
             continue
         if path.suffix == ".svg":
-            from nnstretch.report.bench_picture import ratios_picture as made
+            from nnstretch.report.bench_picture import bench_picture as made
         else:
             from nnstretch.report.bench_page import bench_html as made
         with atomic_write(path) as file:

@@ -71,15 +71,14 @@ class _Writer:
         }
 
     def write(self) -> bytes:
+        for name, kind in graph_inputs(self._graph):
+            if kind.dtype != "float32":
+                raise ModelError(f"input {name!r} is {kind.dtype}; TFLite files are written for float32 alone")
         nodes = layers(self._graph)
         foreign = sorted({node.layer.op for node in nodes if node.layer.op not in self._lowerings})
         if foreign:
             raise ModelError(f"TFLite files are written of layers that nnstretch computes, not of {', '.join(foreign)}")
-        inputs: list[int] = []
-        for name, kind in graph_inputs(self._graph):
-            if kind.dtype != "float32":
-                raise ModelError(f"input {name!r} is {kind.dtype}; TFLite files are written for float32 alone")
-            inputs.append(self._new(name, kind.shape, _natural(kind.shape)))
+        inputs = [self._new(name, kind.shape, _natural(kind.shape)) for name, kind in graph_inputs(self._graph)]
         for node in nodes:
             self._lowerings[node.layer.op](node)
             if self._is_never_negative(node):

@@ -186,7 +186,9 @@ def test_layer_table_is_in_the_order_of_time(one: Subject) -> None:
         Event("wait", "wait", 0, 100, 500),
         Event("a", "step", 1, 0, 1000, "opencl:float32/direct", "Conv", 100),
     )
-    table = layer_table(plan, Timeline(("cpu:0", "opencl:0"), events, 1500))
+    slow = tuple(replace(event, end=event.end + 9000) for event in events)
+    runs = [Timeline(("cpu:0", "opencl:0"), found, 1500) for found in (events, slow, events)]
+    table = layer_table(plan, runs)
     assert [row["name"] for row in table] == ["a", step.layer]
     assert table[1]["gflops"] == 2.0
     assert table[1]["ms"] == 1e-3

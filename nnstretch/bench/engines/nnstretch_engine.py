@@ -14,6 +14,8 @@ from nnstretch.bench.layers import layer_table
 from nnstretch.devices.spec import format_cores
 from nnstretch.scheduler.session import Session
 
+_TRACED_RUNS = 15
+
 
 class NNStretchEngine(Engine):
     """A package with a tuned plan on a CPU processor of the process's cores.
@@ -43,7 +45,8 @@ class NNStretchEngine(Engine):
             "fallback_layers": list(plan.fallback_layers),
         }
         if self._job.options.get("layers"):
-            facts["layers"] = layer_table(plan, self._session.profile(self._feeds))
+            runs = [self._session.profile(self._feeds, runs=1) for _ in range(_TRACED_RUNS)]
+            facts["layers"] = layer_table(plan, runs)
         return facts
 
 

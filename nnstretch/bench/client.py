@@ -155,8 +155,10 @@ class _Worker:
             report(done, total, what)
 
     def stop(self) -> None:
-        """Takes all threads of the process off their cores."""
+        """Takes all threads of the process off their cores, and returns when they are (or the process has ended)."""
         self._process.send_signal(signal.SIGSTOP)
+        if self._process.returncode is None:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     @contextmanager
     def awake(self) -> Iterator[None]:

@@ -14,7 +14,8 @@
     X(concat)       \
     X(softmax)      \
     X(resize)       \
-    X(reorder)
+    X(reorder)      \
+    X(strided)
 
 #define DECLARE(name) extern const nns_kernel_family nns_family_##name;
 FAMILIES(DECLARE)

@@ -16,7 +16,12 @@ _FUSED = {
     Activation(ActivationKind.CLIP, -1.0, 1.0): "RELU_N1_TO_1",
 }
 _WITHOUT_FUSION = ("MEAN", "SOFTMAX", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "CONCATENATION")
-_OPERATORS = {ActivationKind.SIGMOID: "LOGISTIC", ActivationKind.TANH: "TANH", ActivationKind.RELU: "RELU"}
+_OPERATORS = {
+    ActivationKind.SIGMOID: "LOGISTIC",
+    ActivationKind.TANH: "TANH",
+    ActivationKind.RELU: "RELU",
+    ActivationKind.EXP: "EXP",
+}
 
 
 class Activations:
@@ -50,7 +55,8 @@ class Activations:
         """Writes an activation as operators of its own."""
         kind = activation.kind
         if kind in _OPERATORS:
-            self._file.operator(_OPERATORS[kind], [source], [result])
+            table = "ExpOptions" if kind == ActivationKind.EXP else ""
+            self._file.operator(_OPERATORS[kind], [source], [result], table=table)
         elif kind == ActivationKind.SILU:
             gate = self._like(result)
             self._file.operator("LOGISTIC", [source], [gate])

@@ -67,7 +67,8 @@ class _Writer:
             "Softmax": self._softmax,
             "Resize": self._resize,
             "Reshape": self._reshape,
-            "onnx:Transpose": self._transpose,
+            "Transpose": self._transpose,
+            "Slice": self._slice,
         }
 
     def write(self) -> bytes:
@@ -372,8 +373,7 @@ class _Writer:
     def _transpose(self, node: GraphNode) -> None:
         """Costs nothing where the other form of an image is what it makes, as before the heads of detectors."""
         name, result = str(node.inputs[0]), node.outputs[0]
-        rank = len(node.layer.outputs[0].shape)
-        order = node.layer.ints("perm") if "perm" in node.layer.attributes else tuple(reversed(range(rank)))
+        order = node.layer.ints("perm")
         forms = self._forms[name]
         if order == _TO_LAST and "last" in forms:
             self._forms[result] = {"plain": forms["last"]}
@@ -381,6 +381,18 @@ class _Writer:
             self._forms[result] = {"last": forms["plain"]}
         else:
             self._forms[result] = {"plain": self._transposed(self._tensor(name, "plain"), order, result)}
+
+    def _slice(self, node: GraphNode) -> None:
+        layer = node.layer
+        form = self._form_of(node)
+        begins, steps = layer.ints("starts"), layer.ints("steps")
+        ends = [b + (n - 1) * s + 1 for b, n, s in zip(begins, layer.outputs[0].shape, steps, strict=True)]
+        where = [
+            self._file.constant(np.array(_formed(values, form), np.int32), f"{layer.name}:{what}")
+            for what, values in (("begins", begins), ("ends", ends), ("steps", steps))
+        ]
+        operands = [self._read(node, 0, form), *where]
+        self._file.operator("STRIDED_SLICE", operands, [self._result(node, form)], table="StridedSliceOptions")
 
 
 def _natural(shape: Sequence[int]) -> Form:

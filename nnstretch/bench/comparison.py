@@ -276,7 +276,8 @@ def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str]) -> None:
     """A peer that computes something else is none that a user could pick; ours stays, with its error to be seen."""
     for name, error in found.items():
         if name != OURS and not error <= _WRONG:
-            errors[name] = f"its answer is {error:.0%} of the range away from ONNX Runtime's"
+            how_far = f"{error:.0%} of the range away from" if np.isfinite(error) else "not comparable with"
+            errors[name] = f"its answer is {how_far} ONNX Runtime's"
 
 
 def largest_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:

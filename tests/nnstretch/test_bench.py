@@ -322,15 +322,19 @@ def test_why_an_engine_failed(
 @pytest.fixture
 def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
     body = """
-        import os
+        import onnxruntime
         class Dies:
             runs = 0
+            def __init__(self, job, feeds):
+                session = onnxruntime.InferenceSession(job.onnx)
+                self.answer = session.run(None, dict(feeds))[0]
             def run(self):
                 self.runs += 1
                 if self.runs > 3:
                     raise MemoryError("no room for the fourth run")
+            def outputs(self): return {"y": self.answer}
             def facts(self): return {}
-        def load(job, feeds, report): return Dies()
+        def load(job, feeds, report): return Dies(job, feeds)
         """
     return engine_module(tmp_path, body, monkeypatch)
 

@@ -101,7 +101,7 @@ def run_series(
     for model in series.models:
         check_exists(model)
     at_hand = {(one["model"], one["threads"]): one for one in known if _is_complete(one, series)}
-    for model in series.models:
+    for number, model in enumerate(series.models, 1):
         wanted = [count for count in series.threads if (model, count) not in at_hand]
         yield from (at_hand[model, count] for count in series.threads if count not in wanted)
         if not wanted:
@@ -110,7 +110,8 @@ def run_series(
             with subject(model, series.shapes, series.seed) as one, Workshop() as workshop:
                 for count in wanted:
                     settings = replace(series.settings, cores=series.cores[:count])
-                    with progress(f"{Path(model).name}, {count} thread{'s' * (count > 1)}") as told:
+                    title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
+                    with progress(f"{number}/{len(series.models)} {title}") as told:
                         found = compare(one, series.engines, settings, workshop, told)
                     yield found.to_json()
         except NNStretchError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +58,7 @@ def compare_models(
     try:
         for result in run_series(series, known, report.progress):
             results.append(result)
-            if series.size > 1 and not sys.stderr.isatty():
+            if series.size > 1:
                 report.note(f"{outcome(result)} ({len(results)} of {series.size})")
             _write(outputs, series, results)
     except KeyboardInterrupt:

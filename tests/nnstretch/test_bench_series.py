@@ -264,6 +264,10 @@ def test_tables_say_what_was_measured() -> None:
     text = shown(start_table(whole["results"], ["nnstretch", "onnxruntime"]))
     assert "4 / 12 ms" in text
     assert "20 (50) MB" in text
+    whole["results"][0]["engines"]["onnxruntime"] |= {"created_ms": 12.5, "ready_ms": 14.0}
+    whole["results"][0]["engines"]["onnxruntime"] |= {"peak_mb": 25.0, "peak_rss_mb": 45.0}
+    text = " ".join(shown(start_table(whole["results"], ["nnstretch"])).split())
+    assert "in 1 of 1; less memory in 1 beyond imports, 0 in all" in text
     text = shown(layer_table(whole["results"][0]))
     assert "pixels=14" in text
     assert "75.0%" in text

@@ -97,6 +97,7 @@ class _Loader:
                 LaneKind.OPENCL if lane.kind == "opencl" else LaneKind.HOST,
                 lane.cores,
                 self._runtimes[number].queue if number in self._runtimes else None,
+                lane.ratios,
             )
             for number, lane in enumerate(self._plan.lanes)
         ]

@@ -115,7 +115,8 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
     Args:
         isa: instruction set.
         sanitize: "address,undefined" or "thread" for a library that finds errors in itself, built by the system's gcc; a
-            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`).
+            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`). Its threads lose time
+            at random where they meet.
 
     Raises:
         BuildError: no compiler, or a source does not compile; names the first error and a file with the whole log.
@@ -169,7 +170,13 @@ def _toolchain(isa: Isa, sanitize: str | None) -> _Toolchain:
         flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
     if sanitize is not None:
         assert sanitize in SANITIZERS
-        extra = (f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-fno-sanitize-recover=undefined")
+        extra = (
+            f"-fsanitize={sanitize}",
+            "-fno-omit-frame-pointer",
+            "-g",
+            "-fno-sanitize-recover=undefined",
+            "-DNNS_JITTER",
+        )
         # gcc warns about code that it does not understand once it is instrumented.
         flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
         link = (*link, f"-fsanitize={sanitize}")

@@ -14,7 +14,8 @@ from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
 from nnstretch.scheduler.candidates import Progress
-from nnstretch.scheduler.planner import Compiled, make_plan
+from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.profiling import Profiler
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.store import ProfileStore

@@ -28,8 +28,8 @@ from nnstretch.devices.onnxruntime import FallbackModel
 from nnstretch.devices.spec import parse_processors
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import PlanStep
-from nnstretch.scheduler.planner import Compiled
 
 if TYPE_CHECKING:
     import pyopencl as cl

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Draft, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
@@ -26,30 +26,13 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.problem import Assignment, Selector
+from nnstretch.scheduler.problem import Selector
 from nnstretch.scheduler.selectors import Elimination
 from nnstretch.scheduler.subgraphs import Subgraph, partition
 from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Compiled:
-    """A plan with all that it needs to run, and how its routines were chosen.
-
-    Attributes:
-        plan: validated.
-        constants: the bytes that the plan's constant ranges lie in.
-        models: name -> serialised ONNX model of the steps that the fallback engine runs.
-        selection: the selector's answer.
-    """
-
-    plan: Plan
-    constants: np.ndarray
-    models: dict[str, bytes] = field(default_factory=dict)
-    selection: Assignment | None = None
 
 
 def make_plan(

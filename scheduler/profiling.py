@@ -13,9 +13,10 @@ from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.draft import Choice, draft
-from nnstretch.scheduler.planner import Compiled, assemble, lane_pool
+from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.single import SingleLayer, random_inputs, single_layer_plan
 from nnstretch.scheduler.store import Measurement, ProfileStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nnstretch.scheduler.planner import Compiled
+from nnstretch.scheduler.compiled import Compiled
 
 
 def serial(compiled: Compiled) -> Compiled:

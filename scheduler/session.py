@@ -13,9 +13,9 @@ import numpy as np
 from nnstretch.devices.engine.program import RunTrace
 from nnstretch.errors import FeedError
 from nnstretch.package import Package, read_package, write_package
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.loading import load_program
 from nnstretch.scheduler.plan import Plan, PlanTensor
-from nnstretch.scheduler.planner import Compiled
 from nnstretch.scheduler.timeline import Event, Timeline, median_timeline
 from nnstretch.scheduler.validate import validate
 

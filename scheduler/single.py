@@ -11,6 +11,7 @@ from nnstretch.devices.engine.harness import pack
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import (
     Memory,
     Plan,
@@ -21,7 +22,6 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.planner import Compiled
 from nnstretch.scheduler.validate import validate
 
 

@@ -13,7 +13,7 @@ import pytest
 from nnstretch.compiler import build_processors, plan_model
 from nnstretch.errors import DesignError, FeedError, PackageError
 from nnstretch.graph.reference import relative_error
-from nnstretch.scheduler.planner import Compiled
+from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 from tests.scheduler.graphs import RandomNetwork

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -25,16 +26,18 @@ from nnstretch.devices.engine.program import (
     aligned_array,
 )
 from nnstretch.devices.onnxruntime import FallbackModel
-from nnstretch.devices.spec import parse_processors
-from nnstretch.errors import PackageError
+from nnstretch.devices.spec import format_cores, parse_processors, usable_cores
+from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.plan import PlanStep
+from nnstretch.scheduler.plan import PlanLane, PlanStep
 
 if TYPE_CHECKING:
     import pyopencl as cl
 
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +102,7 @@ class _Loader:
                 self._runtimes[number].queue if number in self._runtimes else None,
                 lane.ratios,
             )
-            for number, lane in enumerate(self._plan.lanes)
+            for number, lane in enumerate(place_lanes(self._plan.lanes, usable_cores()))
         ]
         steps = [
             self._step(step, subgraph.lane)
@@ -210,6 +213,29 @@ class _Loader:
         from nnstretch.devices.opencl.runtime import kernel_source
 
         return {name: kernel_source(name) for name in names}
+
+
+def place_lanes(lanes: Sequence[PlanLane], usable: Sequence[int]) -> list[PlanLane]:
+    """The lanes on cores that this process may use: those of the plan if it may, else others, one lane's after another's.
+
+    A plan for a CPU alone runs on fewer cores than it was made for if there are no more; its ratios are dropped then.
+
+    Raises:
+        DeviceError: several processors want more cores than there are.
+    """
+    wanted = [core for lane in lanes for core in lane.cores]
+    if set(wanted) <= set(usable):
+        return list(lanes)
+    numbers = {core: usable[i % len(usable)] for i, core in enumerate(dict.fromkeys(wanted))}
+    if len(numbers) > len(usable):
+        if len(lanes) > 1:
+            raise DeviceError(
+                f"the plan's processors have {len(numbers)} cores ({format_cores(tuple(sorted(numbers)))}), this process may "
+                f"use {len(usable)} ({format_cores(tuple(usable))}); allow it more, or compile the model for these"
+            )
+        log.warning("the plan is for %d cores; this process may use %d", len(numbers), len(usable))
+        return [replace(lanes[0], cores=tuple(usable), ratios=())]
+    return [replace(lane, cores=tuple(numbers[core] for core in lane.cores)) for lane in lanes]
 
 
 def _runtime(processor: str, sources: Mapping[str, str] | None) -> OpenCLRuntime:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnstretch.devices.engine.binding import engine
+from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.program import (
     Buffer,
     CallFunction,
@@ -59,25 +59,26 @@ class Loaded:
         self.program.close()
 
 
-def load_program(compiled: Compiled, sources: Mapping[str, str] | None) -> Loaded:
-    """Binds a plan that `validate` has passed.
+def load_program(compiled: Compiled, sources: Mapping[str, str] | None, native: Engine | None = None) -> Loaded:
+    """Binds a plan that `validate` has passed to an engine, by default this machine's.
 
     Raises:
         PackageError: the plan was made for an engine of another block size, or names unknown kernels.
         DeviceError: a processor is missing or out of memory.
     """
     plan = compiled.plan
-    native = engine()
+    native = native or engine()
     if plan.block != native.block:
         raise PackageError(
             f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
             "compile the model here"
         )
-    return _Loader(compiled, sources).load()
+    return _Loader(compiled, sources, native).load()
 
 
 class _Loader:
-    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None) -> None:
+    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine) -> None:
+        self._native = native
         self._plan = compiled.plan
         self._compiled = compiled
         self._sources = sources
@@ -119,7 +120,16 @@ class _Loader:
             )
             for s in self._plan.subgraphs
         ]
-        program = Program(lanes, self._regions, buffers, steps, subgraphs, launches=self._launches, calls=self._calls)
+        program = Program(
+            lanes,
+            self._regions,
+            buffers,
+            steps,
+            subgraphs,
+            launches=self._launches,
+            calls=self._calls,
+            native=self._native,
+        )
         return Loaded(program, self._used_sources(), tuple(self._runtimes.values()), tuple(self._memories.values()))
 
     # -- memory --------------------------------------------------------------------------------------------------
@@ -181,7 +191,7 @@ class _Loader:
         if step.kind == "call":
             self._calls.append(self._call(step))
             return Step(StepKind.CALL, len(self._calls) - 1, reads, writes)
-        return Step(StepKind.KERNEL, engine().find(step.kernel), reads, writes, step.arguments)
+        return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments)
 
     def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
         """A kernel with its arguments set: (buffer, offset in floats) per operand, then the integers."""

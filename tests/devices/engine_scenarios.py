@@ -1,6 +1,7 @@
 """What the tests of the engine run in processes of their own, so that a crash or a sanitizer's report fails one test.
 
 python engine_scenarios.py fuzz|lanes|lists LIBRARY EXAMPLES
+python engine_scenarios.py parity SANITIZERS TEST_FILE
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.engine import binding
+from nnstretch.devices.engine import binding, build
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.program import (
     Buffer,
@@ -243,6 +246,18 @@ def lists(engine: Engine, examples: int) -> None:
             pass
 
 
+def parity(sanitize: str, tests: str) -> int:
+    """Runs tests of kernels with sanitized engines, of this machine's instruction set alone where they have several."""
+    plain, here = build.build_engine, build.local_isa()
+    sanitized = partial(plain, sanitize=sanitize)
+    for module in (build, binding):
+        vars(module)["build_engine"] = sanitized
+    others = " or ".join(isa.name for isa in build.ISAS if isa != here)
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", "-k", f"not ({others})", tests]))
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "parity":
+        sys.exit(parity(*sys.argv[2:]))
     scenario, library, count = sys.argv[1:]
     {"fuzz": fuzz, "lanes": lanes, "lists": lists}[scenario](Engine(Path(library)), int(count))

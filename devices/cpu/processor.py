@@ -25,18 +25,20 @@ _MANY_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
 _FEW_DIRECT = ((6, 2), (4, 3), (12, 1))
 _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))
-_MANY_WINOGRAD = ((28, 1), (14, 2))
+_WIDE_WINOGRAD = ((28, 1),)
+_MANY_WINOGRAD = ((14, 2), (28, 1))
 _FEW_WINOGRAD = ((6, 2), (12, 1))
 
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
     """The routines for convolutions and dense layers on engines built for `isa`, best guess first."""
     many = isa.block == 16 or isa.name.startswith("aarch64")
+    winograd = _WIDE_WINOGRAD if isa.block == 16 else _MANY_WINOGRAD if many else _FEW_WINOGRAD
     return (
         DepthwiseConvolution(isa.block),
         PlanarConvolution(isa.block, _MANY_PLANAR if many else _FEW_PLANAR),
         DirectConvolution(isa.block, _MANY_DIRECT if many else _FEW_DIRECT),
-        WinogradConvolution(isa.block, _MANY_WINOGRAD if many else _FEW_WINOGRAD),
+        WinogradConvolution(isa.block, winograd),
         Dense(isa.block, 4 if many else 2),
     )
 

@@ -192,6 +192,8 @@ typedef struct {
     int64_t panel_size;         /* floats of the largest panel at one position */
     winograd_tile *tiles;
     int64_t count;              /* tiles of this block */
+    int64_t rows_begin, rows_end; /* of these, those with all their rows; */
+    int64_t columns_end;          /* those before it have all their columns */
     float *v, *m;
     int64_t block_begin;        /* of the input, the first that is encoded */
     int64_t panel_begin, panel_end;
@@ -203,25 +205,45 @@ static void clip(int64_t first, int64_t alpha, int64_t extent, int32_t *begin, i
     *end = (int32_t)nns_max_int(*begin, nns_min_int(alpha, extent - first));
 }
 
-static void locate(winograd_job *job, int64_t block) {
+/* The tile of that number among those of all images. */
+static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     const window *s = &job->s;
-    const int64_t m = job->variant->m, whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
-    const int64_t first = block * whole + nns_min_int(block, larger);
-    const int64_t per_image = job->grid.rows * job->grid.columns;
+    const int64_t m = job->variant->m, per_image = job->grid.rows * job->grid.columns;
     const int64_t x_image = blocks_of(s->c) * s->h * s->w, y_image = blocks_of(s->o) * s->oh * s->ow;
-    job->count = whole + (block < larger);
-    for (int64_t i = 0; i < job->count; i++) {
-        const int64_t image = (first + i) / per_image, within = (first + i) % per_image;
-        const int64_t oh = within / job->grid.columns * m, ow = within % job->grid.columns * m;
-        const int64_t h = oh - s->pt, w = ow - s->pl;
-        winograd_tile *tile = &job->tiles[i];
-        tile->x = (image * x_image + h * s->w + w) * NNS_BLOCK;
-        tile->y = (image * y_image + oh * s->ow + ow) * NNS_BLOCK;
-        clip(h, m + 2, s->h, &tile->row_begin, &tile->row_end);
-        clip(w, m + 2, s->w, &tile->column_begin, &tile->column_end);
-        tile->rows = (int32_t)nns_min_int(m, s->oh - oh);
-        tile->columns = (int32_t)nns_min_int(m, s->ow - ow);
+    const int64_t image = index / per_image, within = index % per_image;
+    const int64_t oh = within / job->grid.columns * m, ow = within % job->grid.columns * m;
+    const int64_t h = oh - s->pt, w = ow - s->pl;
+    winograd_tile tile = {
+        .x = (image * x_image + h * s->w + w) * NNS_BLOCK,
+        .y = (image * y_image + oh * s->ow + ow) * NNS_BLOCK,
+        .rows = (int32_t)nns_min_int(m, s->oh - oh),
+        .columns = (int32_t)nns_min_int(m, s->ow - ow),
+    };
+    clip(h, m + 2, s->h, &tile.row_begin, &tile.row_end);
+    clip(w, m + 2, s->w, &tile.column_begin, &tile.column_end);
+    return tile;
+}
+
+/* Describes the tiles of a block, in an order in which those with all their rows follow one another, and those with all their
+ * columns: others do without the sums at infinity, which count only for the last row or column. */
+static void locate(winograd_job *job, int64_t block) {
+    const int64_t m = job->variant->m;
+    const int64_t whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
+    const int64_t first = block * whole + nns_min_int(block, larger), count = whole + (block < larger);
+    static const bool all_rows[] = {false, true, true, false}, all_columns[] = {true, true, false, false};
+    int64_t ends[4];
+    job->count = 0;
+    for (int kind = 0; kind < 4; kind++) {
+        for (int64_t i = first; i < first + count; i++) {
+            const winograd_tile tile = tile_at(job, i);
+            if ((tile.rows == m) == all_rows[kind] && (tile.columns == m) == all_columns[kind])
+                job->tiles[job->count++] = tile;
+        }
+        ends[kind] = job->count;
     }
+    job->rows_begin = ends[0];
+    job->columns_end = ends[1];
+    job->rows_end = ends[2];
 }
 
 /* Encodes the input blocks that the job's panels read. */
@@ -263,22 +285,25 @@ static void multiply_piece(const winograd_job *job, const winograd_piece *piece,
     const winograd_variant *variant = job->variant;
     const int64_t panel_width = variant->vectors * NNS_BLOCK;
     const winograd_multiply multiply = piece->width == panel_width ? variant->multiply : variant->multiply_half;
-    const int64_t parts = nns_ceil_div(job->count, variant->tiles);
-    const int64_t whole = job->count / parts, larger = job->count % parts;
+    const int64_t infinity = variant->m + 1;
+    const bool needs_rows = position / (variant->m + 2) == infinity, needs_columns = position % (variant->m + 2) == infinity;
+    const int64_t begin = needs_rows ? job->rows_begin : 0;
+    const int64_t end = needs_columns ? job->columns_end : needs_rows ? job->rows_end : job->count;
     const int64_t skipped = piece->lane_begin / NNS_BLOCK - job->block_begin, first = piece->lane_begin % NNS_BLOCK;
     winograd_product product = {
-        .v = job->v + position * job->grid.v_position + skipped * job->count * NNS_BLOCK,
+        .v = job->v + position * job->grid.v_position + (skipped * job->count + begin) * NNS_BLOCK,
         .v_block = job->count * NNS_BLOCK,
         .u = u,
         .lane_begin = first,
         .lane_end = first + piece->lane_end - piece->lane_begin,
-        .m = job->m + position * job->grid.m_position + piece->begin,
+        .m = job->m + position * job->grid.m_position + begin * panel_width + piece->begin,
     };
-    for (int64_t part = 0; part < parts; part++) {
-        const int64_t count = whole + (part < larger);
+    for (int64_t left = end - begin, parts = nns_ceil_div(left, variant->tiles); parts > 0; parts--) {
+        const int64_t count = nns_ceil_div(left, parts);
         multiply(count, &product);
         product.v += count * NNS_BLOCK;
         product.m += count * panel_width;
+        left -= count;
     }
 }
 

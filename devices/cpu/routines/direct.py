@@ -120,7 +120,10 @@ class DirectConvolution(Routine):
 
         Half vectors are for channels that end with half a block.
         """
-        if tile.length < self.layout.block and not 0 < window.outputs // window.groups % self.layout.block <= tile.length:
+        if (
+            tile.length < self.layout.block
+            and not 0 < window.outputs // window.groups % self.layout.block <= tile.length
+        ):
             return False
         vectors = set_vectors(window.outputs, window.groups, tile.length)
         per_group = window.outputs // window.groups

@@ -66,10 +66,10 @@ static int32_t draw_parameters(const nns_kernel_family *family, int64_t *p) {
         return WINDOW + 5;
     }
     if (family == &nns_family_pair) {
-        p[WINDOW] = between(1, 70), p[WINDOW + 1] = between(1, 5), p[WINDOW + 2] = between(1, 9);
-        draw_activation(p + WINDOW + 3);
-        draw_activation(p + WINDOW + 6);
-        return WINDOW + 9;
+        p[WINDOW] = between(1, 70), p[WINDOW + 1] = between(1, 5);
+        draw_activation(p + WINDOW + 2);
+        draw_activation(p + WINDOW + 5);
+        return WINDOW + 8;
     }
     if (family != &nns_family_conv_direct) {
         p[WINDOW] = between(1, 5);

@@ -31,7 +31,7 @@ class Pair(Routine):
     """
 
     def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
+        """`block` is the engine's; `tiles` are its register tiles (pixels, vectors)."""
         self.layout = Layout(block)
         self.tiles = tuple(tiles)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnstretch.devices.cpu.routines.dense import Dense
 from nnstretch.devices.cpu.routines.depthwise import DepthwiseConvolution
-from nnstretch.devices.cpu.routines.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
 from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
@@ -22,9 +22,11 @@ from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec
 
 # Register tiles (pixels, vectors) that the engine holds, best first: one broadcast input feeds `vectors` multiply-adds, so
-# that tiles of more vectors need fewer loads. Instruction sets have 32 vector registers or 16.
+# that tiles of more vectors need fewer loads. Instruction sets have 32 vector registers or 16. Vectors of 16 outputs can be
+# computed in halves.
 _MANY_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
 _FEW_DIRECT = ((6, 2), (4, 3), (12, 1))
+_HALF_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
 _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))
 _MANY_PAIR = ((6, 4), (9, 3), (14, 2), (28, 1))
@@ -42,13 +44,20 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
     return (
         DepthwiseConvolution(isa.block),
         PlanarConvolution(isa.block, _MANY_PLANAR if many else _FEW_PLANAR),
-        DirectConvolution(isa.block, _MANY_DIRECT if many else _FEW_DIRECT),
+        DirectConvolution(isa.block, _direct_tiles(isa)),
         ExpandDepthwise(isa.block, pair),
         DepthwiseProject(isa.block, pair),
         StrassenConvolution(isa.block, _MANY_STRASSEN if many else _FEW_STRASSEN),
         WinogradConvolution(isa.block, _MANY_WINOGRAD if many else _FEW_WINOGRAD),
         Dense(isa.block, 4 if many else 2),
     )
+
+
+def _direct_tiles(isa: Isa) -> list[Tile]:
+    many = isa.block == 16 or isa.name.startswith("aarch64")
+    tiles = [Tile(pixels, vectors, isa.block) for pixels, vectors in (_MANY_DIRECT if many else _FEW_DIRECT)]
+    halves = _HALF_DIRECT if isa.block == 16 else ()
+    return tiles + [Tile(pixels, vectors, isa.block // 2) for pixels, vectors in halves]
 
 
 @cache

@@ -146,8 +146,9 @@ def variants(routine: Routine, layer: Layer) -> list[Parameters]:
     """What the routine offers, and what it does not: small units, sums in several passes."""
     space = list(routine.parameter_space(layer))
     if routine.descriptor.algorithm == "direct":
-        space += [{**p, "tiles": 2, "order": 1, "blocks": 1} for p in space[:2]]
-        space += [{**p, "tiles": 3, "order": 0, "blocks": 2} for p in space[:2]]
+        offered = (*space[:2], space[-1])
+        space += [{**p, "tiles": 2, "order": 1, "ic_bn": 1} for p in offered]
+        space += [{**p, "tiles": 3, "order": 0, "ic_bn": 32} for p in offered]
     if "rows" in space[0]:
         space += [{**p, "rows": rows} for p in space[:2] for rows in (1, 3)]
     return space

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
 from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.graph.layer import Layer
-
-PANEL_BYTES = 1 << 20
-"""Weights that many second-level caches hold."""
 
 UNITS = 48
 """Units of work that up to four threads share without one waiting long for another."""
@@ -22,24 +20,66 @@ UNIT_TILES = 3
 PASS_BLOCKS = 8
 """Input blocks per pass where the sum is made in several."""
 
-ALL_BLOCKS = 1 << 20
-"""Input blocks per pass where the sum is made in one."""
+TILES = 3
+"""Register tiles worth measuring, of those that are not estimated to be far slower than the best."""
+
+FAR_SLOWER = 1.15
+
+CACHE_BYTES = 1 << 20
+"""What many second-level caches hold."""
+
+ALL_CHANNELS = 1 << 20
+"""Input channels per pass where the sum is made in one; as many as a layer may have."""
+
+
+# Cycles per multiply-add by the vectors of a panel: few share each input that is loaded, and its address where pixels are
+# addressed one by one. Then the same for half vectors.
+_SLOWER_FLAT = ((1.03, 1.0, 1.0, 1.01), (1.4, 1.2, 1.06, 1.05))
+_SLOWER = ((1.4, 1.05, 1.03, 1.0), (2.2, 1.5, 1.08, 1.05))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile of the engine's: the widest panels of one kernel.
+
+    Attributes:
+        pixels: output pixels in registers per vector of the panel.
+        vectors: output vectors per panel.
+        length: outputs per vector: the engine's block, or half of it.
+    """
+
+    pixels: int
+    vectors: int
+    length: int
+
+    @property
+    def outputs(self) -> int:
+        """Output channels per panel."""
+        return self.vectors * self.length
+
+    def kernel(self, block: int) -> str:
+        """Name of the engine's kernel."""
+        return f"conv_direct_p{self.pixels}{'v' if self.length == block else 'h'}{self.vectors}"
 
 
 class DirectConvolution(Routine):
     """Convolution with any kernel, stride, padding, dilation and groups (NeoCPU, section 3.1).
 
-    Routine parameters:
-        pixels, vectors: the register tile, which names the kernel.
+    Routine parameters, the first three NeoCPU's schedule (section 3.1.1):
+        ic_bn: input channels per pass; fewer keep the weights in the first-level cache and sum up in memory.
+        oc_bn: output channels per panel of weights.
+        reg_n: output pixels that stay in registers, times the vectors of a panel.
         tiles: tiles per unit of work, which threads share out.
         order: 0 if a panel of weights stays in the cache while pixels pass, 1 if pixels stay.
-        blocks: input blocks per pass; smaller ones keep the weights in the first-level cache and sum up in memory.
+
+    NeoCPU's unroll_ker has no counterpart: the loop over a block's input channels is always unrolled a little, and that over
+    the kernel's positions never, because each has hundreds of multiply-adds and its end is predicted.
     """
 
     descriptor = Descriptor("cpu", "float32", "direct")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
+    def __init__(self, block: int, tiles: Sequence[Tile]) -> None:
+        """`block` is the engine's; `tiles` are the register tiles that it has."""
         self.layout = Layout(block)
         self.tiles = tuple(tiles)
 
@@ -51,68 +91,131 @@ class DirectConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        fitting = [tile for tile in self.tiles if self._fits(window, tile[1])]
-        # The first that leaves room for the pixels beside its panel; a stable sort keeps the order among those.
-        fitting.sort(key=lambda tile: self._panel_bytes(window, tile[1]) > PANEL_BYTES)
-        settings = [self._setting(window, tile) for tile in fitting]
-        settings += [{**setting, "order": 1} for setting in settings[:2]]
-        if window.taps > 1 and window.channels // window.groups > PASS_BLOCKS * self.layout.block:
-            settings += [{**setting, "blocks": PASS_BLOCKS} for setting in settings[:2]]
+        fitting = [tile for tile in self.tiles if self._fits(window, tile)]
+        cycles = {tile: self._cycles(window, tile) for tile in fitting}
+        fitting.sort(key=lambda tile: cycles[tile])
+        limit = FAR_SLOWER * cycles[fitting[0]]
+        settings = [self._setting(window, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
+        if 4 * window.channels * window.height * window.width > 4 * CACHE_BYTES and window.outputs > fitting[0].outputs:
+            settings.append({**settings[0], "order": 1})
+        if 4 * window.channels // window.groups * window.taps * fitting[0].outputs > CACHE_BYTES:
+            settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
 
-    def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
+    def _setting(self, window: Window, tile: Tile) -> dict[str, int]:
         """Weights stay while pixels pass, in units that several threads can share evenly."""
-        pixels, vectors = tile
-        tiles = -(-window.pixels // pixels)
-        panels = window.batch * -(-window.outputs // (vectors * self.layout.block))
+        tiles = -(-window.pixels // tile.pixels)
+        panels = window.batch * -(-window.outputs // tile.outputs)
         chunks = max(1, min(-(-UNITS // panels), tiles // UNIT_TILES))
-        per_unit = -(-tiles // chunks)
-        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "order": 0, "blocks": ALL_BLOCKS}
+        return {
+            "ic_bn": ALL_CHANNELS,
+            "oc_bn": tile.outputs,
+            "reg_n": tile.pixels,
+            "tiles": -(-tiles // chunks),
+            "order": 0,
+        }
 
-    def _fits(self, window: Window, vectors: int) -> bool:
-        """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
-        if -(-window.outputs // self.layout.block) % vectors:
-            return False
+    def _fits(self, window: Window, tile: Tile) -> bool:
+        """Whether there are panels of so many vectors, which lie within one group where they can be narrower."""
+        vectors = set_vectors(window.outputs, window.groups, tile.length)
         per_group = window.outputs // window.groups
-        return vectors == 1 or window.groups == 1 or per_group % (vectors * self.layout.block) == 0
+        if window.groups > 1 and per_group % tile.length:
+            return tile.vectors == 1
+        panels = -(-vectors // tile.vectors)
+        return -(-vectors // panels) == tile.vectors
 
-    def _panel_bytes(self, window: Window, vectors: int) -> int:
-        return window.channels // window.groups * window.taps * vectors * self.layout.block * 4
+    def _cycles(self, window: Window, tile: Tile) -> float:
+        """About how long a layer takes: good for an order of tiles, no time.
+
+        Multiply-adds of a whole vector take a cycle and of half a one half of it, if loads keep up; starting and storing a tile
+        costs something per output vector, per pixel and in itself.
+        """
+        pixels = {t.vectors: t.pixels for t in self.tiles if t.length == tile.length}
+        flat = window.taps == 1 and window.strides == (1, 1)
+        slower = (_SLOWER_FLAT if flat else _SLOWER)[tile.length < self.layout.block]
+        cycles = 0.0
+        for panel in panels(window.outputs, window.channels, window.groups, tile):
+            vectors = panel.outputs // tile.length
+            lanes, work = (panel.end - panel.begin) * window.taps, panel.outputs / self.layout.block
+            full, left = divmod(window.pixels, pixels[vectors])
+            for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), int(left > 0))):
+                multiply_adds = lanes * work * (count * slower[vectors - 1] + 0.15)
+                cycles += times * (multiply_adds + 3 * count * work + (30 if flat else 30 + 8 * count))
+        return cycles * window.batch
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)
-        vectors = parameters["vectors"]
-        kernel = f"conv_direct_p{parameters['pixels']}v{vectors}"
-        weights = weight_panels(layer.constants[1], window.groups, vectors * self.layout.block, self.layout.block)
-        words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], parameters["blocks"])
-        lanes = -(-window.outputs // self.layout.block) * self.layout.block
-        return lowering(kernel, layer, weights, lanes, words)
+        (tile,) = (t for t in self.tiles if (t.outputs, t.pixels) == (parameters["oc_bn"], parameters["reg_n"]))
+        weights = weight_panels(layer.constants[1], window.groups, tile, self.layout.block)
+        blocks = -(-parameters["ic_bn"] // self.layout.block)
+        words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], blocks)
+        lanes = -(-window.outputs // tile.length) * tile.length
+        return lowering(tile.kernel(self.layout.block), layer, weights, lanes, words)
 
 
-def weight_panels(weight: np.ndarray, groups: int, width: int, block: int) -> np.ndarray:
-    """Weights O,C/g,KH,KW as the direct kernels read them: one row per panel of `width` output channels.
+def computed_pixels(count: int, most: int) -> int:
+    """How many pixels a tile of up to `most` computes where `count` are left: it has code for a quarter, half and all."""
+    quarter, half = (most + 3) // 4, (most + 1) // 2
+    return 0 if count == 0 else quarter if count <= quarter else half if count <= half else most
 
-    A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read.
+
+def set_vectors(outputs: int, groups: int, length: int) -> int:
+    """Vectors per set of output channels: a group, where groups are made of whole vectors, else all."""
+    per_group = outputs // groups
+    return per_group // length if per_group % length == 0 else -(-outputs // length)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Output channels [first, first + outputs) and the input channels [begin, end) that they read.
+
+    Output channels beyond the layer's are padding.
+    """
+
+    first: int
+    outputs: int
+    begin: int
+    end: int
+
+
+def panels(outputs: int, inputs: int, groups: int, tile: Tile) -> list[Panel]:
+    """The panels that the kernel of `tile` computes one after another; those of a set differ by a vector at most."""
+    vectors = set_vectors(outputs, groups, tile.length)
+    count = -(-vectors // tile.vectors)
+    per_group = outputs // groups
+    found = []
+    for begin in range(0, -(-outputs // tile.length), vectors):
+        for i in range(count):
+            first, end = (tile.length * (begin + vectors * k // count) for k in (i, i + 1))
+            low, high = first // per_group, (min(end, outputs) - 1) // per_group + 1
+            found.append(Panel(first, end - first, low * inputs // groups, high * inputs // groups))
+    return found
+
+
+def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> np.ndarray:
+    """Weights O,C/g,KH,KW as the direct kernels read them: panel after panel.
+
+    A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read; where panels read
+    different numbers of lanes, each has room for the most.
     """
     outputs, per_group = weight.shape[:2]
     taps = weight.shape[2] * weight.shape[3]
     outputs_per_group = outputs // groups
-    firsts = range(0, -(-outputs // block) * block, width)
-    ranges = []
-    for first in firsts:
-        last = min(first + width, outputs) - 1
-        ranges.append((first // outputs_per_group * per_group, (last // outputs_per_group + 1) * per_group))
-    panels = np.zeros((len(firsts), max(end - begin for begin, end in ranges) * taps * width), np.float32)
     source = weight.reshape(outputs, per_group, taps)
-    for panel, first, (begin, end) in zip(panels, firsts, ranges, strict=True):
-        lanes = np.zeros((end - begin, taps, width), np.float32)
-        for group_first in range(first // outputs_per_group * outputs_per_group, first + width, outputs_per_group):
-            low, high = max(first, group_first), min(first + width, group_first + outputs_per_group, outputs)
-            at = group_first // outputs_per_group * per_group - begin
-            if low < high:
-                lanes[at : at + per_group, :, low - first : high - first] = source[low:high].transpose(1, 2, 0)
-        panel[: lanes.size] = _by_blocks(lanes, begin, block)
-    return panels
+    made = panels(outputs, per_group * groups, groups, tile)
+    most = max(panel.end - panel.begin for panel in made)
+    parts = []
+    for panel in made:
+        lanes = np.zeros((panel.end - panel.begin, taps, panel.outputs), np.float32)
+        for group in range(panel.begin // per_group, panel.end // per_group):
+            low = max(panel.first, group * outputs_per_group)
+            high = min(panel.first + panel.outputs, (group + 1) * outputs_per_group)
+            at = group * per_group - panel.begin
+            lanes[at : at + per_group, :, low - panel.first : high - panel.first] = source[low:high].transpose(1, 2, 0)
+        room = np.zeros(most * taps * panel.outputs, np.float32)
+        room[: lanes.size] = _by_blocks(lanes, panel.begin, block)
+        parts.append(room)
+    return np.concatenate(parts)
 
 
 def _by_blocks(lanes: np.ndarray, begin: int, block: int) -> np.ndarray:

@@ -21,9 +21,10 @@ PACKED_BYTES = 1 << 26
 
 
 def _packed_bytes(window: Window) -> int:
+    """What the kernel's scratch takes for the padded rows of a unit, at most."""
     rows = (ROWS - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
-    columns = window.out_width + (window.kernel[1] - 1) * window.dilations[1] // window.strides[1]
-    return window.channels * rows * window.strides[1] * columns * 4
+    columns = window.out_width * window.strides[1] + window.kernel[1] * window.dilations[1]
+    return window.channels * rows * columns * 4
 
 
 class PlanarConvolution(Routine):

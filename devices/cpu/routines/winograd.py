@@ -20,11 +20,14 @@ LEAST_GROUP = 4
 """Input channels per group below which encoding costs more than the products save."""
 
 
-ENCODED_BYTES = 3 << 18
-"""Encoded input of a block of tiles that many second-level caches hold beside weights and sums."""
+CACHED_WEIGHTS = 1 << 20
+"""Encoded weights that a second-level cache holds for the most part."""
 
-LEAST_TILES = 28
-"""Tiles per block, if there are so many, with which weights are used often enough to come from memory in time."""
+ENCODED_BYTES = 1 << 19
+"""Encoded input of a block of tiles that a second-level cache holds while weights pass through it."""
+
+FEW_TILES, MANY_TILES = 14, 28
+"""Tiles per block with which weights are used often enough to come in time from a second-level cache, and from memory."""
 
 MEMORY_COST = 11
 """Multiply-adds of vectors in the time in which a vector of weights comes from memory."""
@@ -73,10 +76,11 @@ class WinogradConvolution(Routine):
         return (*settings, *(self._setting(window, best, tile) for tile in fitting[1:]))
 
     def _setting(self, window: Window, m: int, tile: tuple[int, int]) -> dict[str, int]:
-        """As many tiles per block as leave their encoded input in the cache, but enough to use weights well."""
+        """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
         per_tile = (m + 2) ** 2 * -(-window.channels // self.layout.block) * self.layout.block * 4
-        block = max(ENCODED_BYTES // per_tile, LEAST_TILES)
-        return {"m": m, "tiles": tile[0], "vectors": tile[1], "block": block}
+        weights = (m + 2) ** 2 * window.channels // window.groups * window.outputs * 4
+        tiles = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
+        return {"m": m, "tiles": tile[0], "vectors": tile[1], "block": tiles}
 
     def _cost(self, window: Window, m: int) -> float:
         """A guess at the time of F(m×m, 3×3), in multiply-adds of vectors.
@@ -119,7 +123,8 @@ def kernel_transform(m: int) -> np.ndarray:
 def weight_panels(weight: np.ndarray, groups: int, width: int, block: int, m: int) -> np.ndarray:
     """Weights O,C/g,3,3 as the kernels read them: one row per panel of `width` output channels.
 
-    A panel holds [position][input channel][output channel] with only those input channels that its groups read.
+    A panel holds [position][input channel][output channel] with only those input channels that its groups read; where its two
+    halves are computed one by one, it holds [position][half][input channel][output channel].
     """
     outputs, per_group = weight.shape[:2]
     transform = kernel_transform(m)
@@ -131,23 +136,39 @@ def weight_panels(weight: np.ndarray, groups: int, width: int, block: int, m: in
         full = np.zeros((len(both), padded, per_group), np.float32)
         full[:, :outputs] = encoded
         return full.reshape(len(both), padded // width, width, per_group).transpose(1, 0, 3, 2)
-    return _grouped_panels(encoded, outputs // groups, width, padded)
+    pieces = [_pieces(first, width, outputs, outputs // groups, block) for first in range(0, padded, width)]
+    return _grouped_panels(encoded, outputs // groups, pieces)
 
 
-def _grouped_panels(encoded: np.ndarray, outputs_per_group: int, width: int, padded: int) -> np.ndarray:
+HALVED_BLOCK = 16
+"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
+
+
+def _pieces(first: int, width: int, outputs: int, per_group: int, block: int) -> list[tuple[int, int]]:
+    """The output channels [begin, end) that a panel of `width` from `first` on computes together, as the kernels see it."""
+    middle, end = first + width // 2, first + width
+    halved = block == HALVED_BLOCK and width == block and per_group % (width // 2) == 0
+    if halved and middle < outputs and first // per_group != middle // per_group:
+        return [(first, middle), (middle, end)]
+    return [(first, end)]
+
+
+def _grouped_panels(encoded: np.ndarray, per_group: int, panels: list[list[tuple[int, int]]]) -> np.ndarray:
     """Panels of weights [position][output][input channel of its group]; channels of other groups get zeros."""
-    positions, outputs, per_group = encoded.shape
-    panels = []
-    for first in range(0, padded, width):
-        last = min(first + width, outputs)
-        groups = range(first // outputs_per_group, (last - 1) // outputs_per_group + 1)
-        panel = np.zeros((positions, len(groups) * per_group, width), np.float32)
-        for at, group in enumerate(groups):
-            low, high = max(first, group * outputs_per_group), min(last, (group + 1) * outputs_per_group)
-            rows = slice(at * per_group, (at + 1) * per_group)
-            panel[:, rows, low - first : high - first] = encoded[:, low:high].transpose(0, 2, 1)
-        panels.append(panel.reshape(-1))
-    result = np.zeros((len(panels), max(map(len, panels))), np.float32)
-    for row, panel in zip(result, panels, strict=True):
-        row[: panel.size] = panel
+    rows = [np.concatenate([_piece(encoded, per_group, *p) for p in pieces], axis=1).ravel() for pieces in panels]
+    result = np.zeros((len(rows), max(map(len, rows))), np.float32)
+    for to, row in zip(result, rows, strict=True):
+        to[: row.size] = row
     return result
+
+
+def _piece(encoded: np.ndarray, per_group: int, begin: int, end: int) -> np.ndarray:
+    """Weights [position][input channel · output] of the outputs [begin, end), with the inputs of all their groups."""
+    positions, outputs, inputs = encoded.shape
+    first, last = begin // per_group, (min(end, outputs) - 1) // per_group
+    piece = np.zeros((positions, (last - first + 1) * inputs, end - begin), np.float32)
+    for group in range(first, last + 1):
+        low, high = max(begin, group * per_group), min(end, (group + 1) * per_group, outputs)
+        rows = slice((group - first) * inputs, (group - first + 1) * inputs)
+        piece[:, rows, low - begin : high - begin] = encoded[:, low:high].transpose(0, 2, 1)
+    return piece.reshape(positions, -1)

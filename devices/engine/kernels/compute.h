@@ -35,6 +35,41 @@
 #define COMPUTE_MANY_REGISTERS 0
 #endif
 
+/* Half vectors: machines that split vectors of 16 floats into halves compute groups of 8, 24 or 40 channels with them without
+ * padding and lose nothing. */
+#if NNS_BLOCK == 16
+#define COMPUTE_HALVES 1
+#define COMPUTE_HALF (NNS_BLOCK / 2)
+
+typedef float compute_half __attribute__((vector_size(COMPUTE_HALF * 4)));
+
+NNS_INLINE compute_half half_load(const float *from) {
+    compute_half v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+NNS_INLINE void half_store(float *to, compute_half v) { memcpy(to, &v, sizeof v); }
+
+NNS_INLINE compute_half half_broadcast(float x) { return (compute_half){x, x, x, x, x, x, x, x}; }
+
+NNS_INLINE nns_vec half_widen(compute_half v) {
+    return __builtin_shufflevector(v, (compute_half){0}, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+NNS_INLINE compute_half half_of(nns_vec v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
+
+NNS_INLINE compute_half half_max(compute_half a, compute_half b) {
+    return half_of(nns_max(half_widen(a), half_widen(b)));
+}
+
+NNS_INLINE compute_half half_min(compute_half a, compute_half b) {
+    return half_of(nns_min(half_widen(a), half_widen(b)));
+}
+#else
+#define COMPUTE_HALVES 0
+#endif
+
 /* Upper bounds of parameters, so that no product of those that form an address overflows an int64. */
 enum {
     COMPUTE_MAX_EXTENT = 1 << 20,  /* batch, channels, height, width */
@@ -106,18 +141,22 @@ NNS_INLINE int64_t blocks_of(int64_t channels) { return nns_ceil_div(channels, N
  * the stored tile. */
 typedef struct {
     float low, high;
-    bool second_pass;
+    bool bounded_below, bounded_above, second_pass;
     nns_activation activation;
 } epilogue;
 
 NNS_INLINE epilogue epilogue_read(const int64_t *p) {
-    epilogue e = {-INFINITY, INFINITY, false, nns_activation_read(p)};
+    epilogue e = {.low = -INFINITY, .high = INFINITY, .activation = nns_activation_read(p)};
     switch (e.activation.kind) {
     case NNS_ACT_NONE: break;
-    case NNS_ACT_RELU: e.low = 0; break;
+    case NNS_ACT_RELU:
+        e.low = 0;
+        e.bounded_below = true;
+        break;
     case NNS_ACT_CLIP:
         e.low = e.activation.a;
         e.high = e.activation.b;
+        e.bounded_below = e.bounded_above = true;
         break;
     default: e.second_pass = true;
     }

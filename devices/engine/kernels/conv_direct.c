@@ -5,9 +5,10 @@
  * p       the window, then groups, tiles per unit, order (0: weights stay while pixels pass; 1: pixels stay while weights
  *         pass), input blocks per pass (more passes sum up in y), and the activation's kind, a, b
  *
- * Weights lie in panels of VECTORS output vectors, one after another. A panel reads the input channels of all groups that
- * its output channels belong to, [lane_begin, lane_end): its weights are float[input block][kh][kw][lane][VECTORS][block]
- * with only the lanes in that range. Panels are as far apart as the widest of them takes. */
+ * Output channels lie in sets: those of a group where groups end with a vector, else all. The vectors of a set are shared out
+ * evenly among as few panels of at most VECTORS vectors as there can be. A panel reads the input channels of all groups that its
+ * output channels belong to, [lane_begin, lane_end): its weights are float[input block][kh][kw][lane][output channel] with only
+ * the lanes in that range. Panels follow one another; where they read different numbers of lanes, each has room for the most. */
 #include "conv_direct.h"
 
 enum {
@@ -21,41 +22,176 @@ enum {
 
 enum { CONV_X, CONV_W, CONV_BIAS, CONV_RESIDUAL, CONV_READS };
 
+/* Floats of a cache line. */
+#define CONV_LINE 16
+
 static const float zeros[NNS_BLOCK] __attribute__((aligned(64)));
 
 /* ---- panels ------------------------------------------------------------------------------------------------------- */
 
-/* Input channels that panel `index` of `vectors` output vectors reads. */
-static void panel_lanes(const window *s, int64_t groups, int64_t vectors, int64_t index, int64_t *begin, int64_t *end) {
-    const int64_t width = vectors * NNS_BLOCK, per_group = s->o / groups;
-    const int64_t first = index * width, last = nns_min_int(first + width, s->o) - 1;
-    *begin = first / per_group * (s->c / groups);
-    *end = (last / per_group + 1) * (s->c / groups);
-}
-
-static int64_t widest_panel(const window *s, int64_t groups, int64_t vectors) {
-    if (groups == 1) return s->c;
-    int64_t widest = 0;
-    for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
-        int64_t begin, end;
-        panel_lanes(s, groups, vectors, i, &begin, &end);
-        widest = nns_max_int(widest, end - begin);
-    }
-    return widest;
-}
-
-/* ---- units: (image, panel, chunk of tiles) ------------------------------------------------------------------------ */
+/* Kinds of kernels: at most so many vectors of so many outputs per panel. */
+typedef struct {
+    int64_t vectors, length;
+} conv_kind;
 
 typedef struct {
-    int64_t panels, tiles, chunks;
-} conv_grid;
+    int64_t count;   /* sets */
+    int64_t vectors; /* of each */
+    int64_t panels;  /* of each */
+} conv_sets;
 
-static conv_grid grid_of(const window *s, const int64_t *p, int64_t pixels, int64_t vectors) {
-    const int64_t tiles = nns_ceil_div(s->oh * s->ow, pixels);
-    return (conv_grid){blocks_of(s->o) / vectors, tiles, nns_ceil_div(tiles, p[CONV_TILES])};
+typedef struct {
+    int64_t first, vectors; /* its first output channel, and vectors from there on */
+    int64_t lane_begin, lane_end;
+} conv_panel;
+
+static conv_sets sets_of(const window *s, int64_t groups, conv_kind kind) {
+    const int64_t per_group = s->o / groups, count = per_group % kind.length ? 1 : groups;
+    const int64_t vectors = nns_ceil_div(s->o / count, kind.length);
+    return (conv_sets){count, vectors, nns_ceil_div(vectors, kind.vectors)};
 }
 
-static const char *conv_check(const nns_args *args, nns_work *work, int64_t pixels, int64_t vectors) {
+/* The panel of that index among those of all sets. */
+static conv_panel panel_of(const window *s, int64_t groups, conv_kind kind, const conv_sets *sets, int64_t index) {
+    const int64_t set = index / sets->panels, part = index % sets->panels;
+    const int64_t from = sets->vectors * part / sets->panels, to = sets->vectors * (part + 1) / sets->panels;
+    conv_panel panel = {.first = (set * sets->vectors + from) * kind.length, .vectors = to - from};
+    const int64_t last = nns_min_int(s->o, panel.first + panel.vectors * kind.length) - 1, per_group = s->o / groups;
+    panel.lane_begin = panel.first / per_group * (s->c / groups);
+    panel.lane_end = (last / per_group + 1) * (s->c / groups);
+    return panel;
+}
+
+/* Most input channels that a panel reads. */
+static int64_t most_lanes(const window *s, int64_t groups, conv_kind kind, const conv_sets *sets) {
+    if (sets->count == groups) return s->c / groups;
+    int64_t most = 0;
+    for (int64_t i = 0; i < sets->panels; i++) {
+        const conv_panel panel = panel_of(s, groups, kind, sets, i);
+        most = nns_max_int(most, panel.lane_end - panel.lane_begin);
+    }
+    return most;
+}
+
+/* ---- tiles -------------------------------------------------------------------------------------------------------- */
+
+/* Has the next lines of the next panel's weights fetched to the second-level cache. */
+NNS_INLINE void conv_fetch(conv_pass *pass) {
+    if (pass->fetch >= pass->fetch_end) return;
+    for (int64_t i = 0; i < pass->fetch_step; i += CONV_LINE) __builtin_prefetch(pass->fetch + i, 0, 2);
+    pass->fetch += pass->fetch_step;
+}
+
+typedef nns_vec conv_vec_v;
+#define conv_load_v nns_load
+#define conv_store_v nns_store
+#define conv_broadcast_v nns_broadcast
+#define conv_max_v nns_max
+#define conv_min_v nns_min
+
+#if COMPUTE_HALVES
+typedef compute_half conv_vec_h;
+#define conv_load_h half_load
+#define conv_store_h half_store
+#define conv_broadcast_h half_broadcast
+#define conv_max_h half_max
+#define conv_min_h half_min
+#endif
+
+#define SHAPE(pixels, kind, vectors) \
+    {pixels, tile_p##pixels##kind##vectors##_rounded, tile_p##pixels##kind##vectors, tile_p##pixels##kind##vectors##_flat}
+
+/* The shapes of tiles by their vectors; they fill the registers. */
+#if COMPUTE_MANY_REGISTERS
+
+#define PIXELS 28
+#define VECTORS 1
+#define KIND v
+#include "conv_direct.inc"
+#define PIXELS 14
+#define VECTORS 2
+#define KIND v
+#include "conv_direct.inc"
+#define PIXELS 9
+#define VECTORS 3
+#define KIND v
+#include "conv_direct.inc"
+#define PIXELS 6
+#define VECTORS 4
+#define KIND v
+#include "conv_direct.inc"
+static const conv_shape whole_shapes[] = {SHAPE(28, v, 1), SHAPE(14, v, 2), SHAPE(9, v, 3), SHAPE(6, v, 4)};
+
+#else
+
+#define PIXELS 12
+#define VECTORS 1
+#define KIND v
+#include "conv_direct.inc"
+#define PIXELS 6
+#define VECTORS 2
+#define KIND v
+#include "conv_direct.inc"
+#define PIXELS 4
+#define VECTORS 3
+#define KIND v
+#include "conv_direct.inc"
+static const conv_shape whole_shapes[] = {SHAPE(12, v, 1), SHAPE(6, v, 2), SHAPE(4, v, 3)};
+
+#endif
+
+#if COMPUTE_HALVES
+
+#define PIXELS 28
+#define VECTORS 1
+#define KIND h
+#include "conv_direct.inc"
+#define PIXELS 14
+#define VECTORS 2
+#define KIND h
+#include "conv_direct.inc"
+#define PIXELS 9
+#define VECTORS 3
+#define KIND h
+#include "conv_direct.inc"
+#define PIXELS 6
+#define VECTORS 4
+#define KIND h
+#include "conv_direct.inc"
+static const conv_shape half_shapes[] = {SHAPE(28, h, 1), SHAPE(14, h, 2), SHAPE(9, h, 3), SHAPE(6, h, 4)};
+
+#endif
+
+/* The shape of tiles for panels of that many vectors. */
+static const conv_shape *shape_of(conv_kind kind, int64_t vectors) {
+#if COMPUTE_HALVES
+    if (kind.length == COMPUTE_HALF) return &half_shapes[vectors - 1];
+#endif
+    (void)kind;
+    return &whole_shapes[vectors - 1];
+}
+
+/* Most pixels of a shape. */
+enum { CONV_MOST_PIXELS = COMPUTE_MANY_REGISTERS ? 28 : 12 };
+
+/* ---- units: (image, panel, chunk of pixels) ----------------------------------------------------------------------- */
+
+typedef struct {
+    conv_sets sets;
+    int64_t panels;       /* of all sets */
+    int64_t pixels;       /* per chunk */
+    int64_t chunks;
+} conv_grid;
+
+static conv_grid grid_of(const window *s, const int64_t *p, conv_kind kind) {
+    conv_grid grid = {.sets = sets_of(s, p[CONV_GROUPS], kind)};
+    grid.pixels = p[CONV_TILES] * shape_of(kind, kind.vectors)->pixels;
+    grid.panels = grid.sets.count * grid.sets.panels;
+    grid.chunks = nns_ceil_div(s->oh * s->ow, grid.pixels);
+    return grid;
+}
+
+static const char *conv_check(const nns_args *args, nns_work *work, conv_kind kind) {
     const int64_t *p = args->p;
     if (args->n_in != CONV_READS || args->n_out != 1 || args->n_p != CONV_PARAMETERS)
         return "a convolution wants 4 reads, 1 write and 22 parameters";
@@ -64,147 +200,188 @@ static const char *conv_check(const nns_args *args, nns_work *work, int64_t pixe
     const window s = window_read(p);
     const int64_t groups = p[CONV_GROUPS];
     if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
-    if (blocks_of(s.o) % vectors) return "the tile's vectors do not divide the output's";
     if (p[CONV_TILES] < 1 || p[CONV_BLOCKS] < 1 || p[CONV_ORDER] < 0 || p[CONV_ORDER] > 1 ||
         p[CONV_TILES] > INT32_MAX || p[CONV_BLOCKS] > INT32_MAX || !nns_activation_known(p[CONV_ACTIVATION]))
         return "a parameter of the convolution is out of range";
-    const conv_grid grid = grid_of(&s, p, pixels, vectors);
-    const int64_t width = vectors * NNS_BLOCK;
-    const int64_t y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
+    const conv_grid grid = grid_of(&s, p, kind);
+    const int64_t y = NNS_FLOAT_BYTES(s.n, blocks_of(s.o), NNS_BLOCK, s.oh, s.ow);
+    const int64_t outputs = nns_ceil_div(s.o, kind.length) * kind.length;
     if (!nns_holds(args->in_bytes[CONV_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
         return "the convolution's input is too small";
     if (!nns_holds(args->in_bytes[CONV_W],
-                   NNS_FLOAT_BYTES(grid.panels, widest_panel(&s, groups, vectors), s.kh, s.kw, width)))
+                   NNS_FLOAT_BYTES(outputs, most_lanes(&s, groups, kind, &grid.sets), s.kh, s.kw)))
         return "the convolution's weights are too small";
-    if (args->in_bytes[CONV_BIAS] && !nns_holds(args->in_bytes[CONV_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
+    if (args->in_bytes[CONV_BIAS] && !nns_holds(args->in_bytes[CONV_BIAS], NNS_FLOAT_BYTES(outputs)))
         return "the convolution's bias is too small";
     if (args->in_bytes[CONV_RESIDUAL] && !nns_holds(args->in_bytes[CONV_RESIDUAL], y))
         return "the convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
     work->units = s.n * grid.panels * grid.chunks;
-    work->scratch = pixels * (int64_t)sizeof(int64_t) + (s.kh + s.kw) * (int64_t)sizeof(uint32_t);
+    work->scratch = CONV_MOST_PIXELS * (int64_t)sizeof(int64_t) + (s.kh + s.kw) * (int64_t)sizeof(uint32_t);
     return NULL;
 }
 
-/* Describes the `count` pixels from `first` on. */
-static void locate(const window *s, int64_t first, int64_t count, conv_pixels *pixels) {
+/* Describes `rounded` pixels: the `count` from `first` on, and the last of them again. */
+static void locate(const window *s, int64_t first, int64_t count, int64_t rounded, conv_pixels *pixels) {
     int64_t oh = first / s->ow, ow = first % s->ow;
     pixels->edge = false;
-    for (int64_t p = 0; p < count; p++) {
+    for (int64_t p = 0; p < rounded; p++) {
         const int64_t h = oh * s->sh - s->pt, w = ow * s->sw - s->pl;
         pixels->offsets[p] = (h * s->w + w) * NNS_BLOCK;
         pixels->edge |= h < 0 || w < 0 || h + (s->kh - 1) * s->dh >= s->h || w + (s->kw - 1) * s->dw >= s->w;
-        if (++ow == s->ow) ow = 0, oh++;
+        if (p < count - 1 && ++ow == s->ow) ow = 0, oh++;
     }
     if (!pixels->edge) return;
     memset(pixels->rows, 0, (size_t)s->kh * sizeof(uint32_t));
     memset(pixels->columns, 0, (size_t)s->kw * sizeof(uint32_t));
     oh = first / s->ow, ow = first % s->ow;
-    for (int64_t p = 0; p < count; p++) {
+    for (int64_t p = 0; p < rounded; p++) {
         const int64_t h = oh * s->sh - s->pt, w = ow * s->sw - s->pl;
         for (int64_t i = 0; i < s->kh; i++)
             pixels->rows[i] |= (uint32_t)((uint64_t)(h + i * s->dh) < (uint64_t)s->h) << p;
         for (int64_t j = 0; j < s->kw; j++)
             pixels->columns[j] |= (uint32_t)((uint64_t)(w + j * s->dw) < (uint64_t)s->w) << p;
-        if (++ow == s->ow) ow = 0, oh++;
+        if (p < count - 1 && ++ow == s->ow) ow = 0, oh++;
     }
 }
 
-/* All passes over one chunk of tiles of one panel. */
-static void run_chunk(const window *s, const int64_t *p, conv_pass *pass, conv_pixels *pixels, int64_t tile_begin,
-                      int64_t tile_end, int64_t tile_pixels, int64_t vectors, conv_tile tile) {
-    const int64_t begin = pass->lane_begin / NNS_BLOCK, end = blocks_of(pass->lane_end);
-    const int64_t total = s->oh * s->ow, per_lane = s->kh * s->kw * vectors * NNS_BLOCK;
-    const float *panel = pass->w;
-    for (int64_t block = begin; block < end; block += p[CONV_BLOCKS]) {
+/* Whether output pixel i reads input pixel i alone. */
+static bool is_flat(const window *s) {
+    return s->kh == 1 && s->kw == 1 && s->sh == 1 && s->sw == 1 && s->pt == 0 && s->pl == 0 && s->oh == s->h &&
+           s->ow == s->w;
+}
+
+/* One pass over the pixels [begin, end) of one panel. */
+static void run_pass(const window *s, conv_pass *pass, conv_pixels *pixels, int64_t begin, int64_t end,
+                     const conv_shape *shape) {
+    int64_t first = begin;
+    if (is_flat(s))
+        for (; end - first >= shape->pixels; first += shape->pixels) shape->flat(shape->pixels, pass, pixels, first);
+    while (first < end) {
+        const int64_t count = nns_min_int(shape->pixels, end - first);
+        locate(s, first, count, shape->rounded(count), pixels);
+        shape->any(count, pass, pixels, first);
+        first += count;
+    }
+}
+
+/* All passes over the pixels [begin, end) of one panel. */
+static void run_chunk(const window *s, const int64_t *p, const conv_panel *panel, conv_pass *pass, conv_pixels *pixels,
+                      int64_t begin, int64_t end, conv_kind kind) {
+    const int64_t blocks_begin = pass->lane_begin / NNS_BLOCK, blocks_end = blocks_of(pass->lane_end);
+    const int64_t per_lane = s->kh * s->kw * panel->vectors * kind.length;
+    const conv_shape *shape = shape_of(kind, panel->vectors);
+    const float *w = pass->w;
+    pass->ahead = shape->pixels * s->sw * NNS_BLOCK;
+    for (int64_t block = blocks_begin; block < blocks_end; block += p[CONV_BLOCKS]) {
         pass->block_begin = block;
-        pass->block_end = nns_min_int(end, block + p[CONV_BLOCKS]);
-        pass->first = block == begin;
-        pass->last = pass->block_end == end;
-        pass->w = panel + nns_max_int(0, block * NNS_BLOCK - pass->lane_begin) * per_lane;
-        for (int64_t t = tile_begin; t < tile_end; t++) {
-            const int64_t first = t * tile_pixels, count = nns_min_int(tile_pixels, total - first);
-            locate(s, first, count, pixels);
-            tile(count, pass, pixels, first);
-        }
+        pass->block_end = nns_min_int(blocks_end, block + p[CONV_BLOCKS]);
+        pass->first = block == blocks_begin;
+        pass->last = pass->block_end == blocks_end;
+        pass->w = w + nns_max_int(0, block * NNS_BLOCK - pass->lane_begin) * per_lane;
+        run_pass(s, pass, pixels, begin, end, shape);
     }
 }
 
-static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
-                     int64_t vectors, conv_tile tile) {
+/* What a pass over `panel` is told; everything but the range of blocks. */
+static conv_pass pass_of(const nns_args *args, const window *s, int64_t image, const conv_panel *panel, conv_kind kind) {
+    const int64_t y_plane = s->oh * s->ow * NNS_BLOCK, x_plane = s->h * s->w * NNS_BLOCK;
+    const int64_t out = (image * blocks_of(s->o) + panel->first / NNS_BLOCK) * y_plane;
+    const float *bias = args->in[CONV_BIAS], *residual = args->in[CONV_RESIDUAL];
+    conv_pass pass = {
+        .x = (const float *)args->in[CONV_X] + image * blocks_of(s->c) * x_plane,
+        .bias = bias ? bias + panel->first : NULL,
+        .residual = residual ? residual + out : NULL,
+        .y = (float *)args->out[0] + out,
+        .x_plane = x_plane,
+        .lane_begin = panel->lane_begin,
+        .lane_end = panel->lane_end,
+        .kh = s->kh,
+        .kw = s->kw,
+        .tap_row = s->dh * s->w * NNS_BLOCK,
+        .tap_column = s->dw * NNS_BLOCK,
+        .ahead_columns = s->sw,
+        .finish = epilogue_read(args->p + CONV_ACTIVATION),
+    };
+    for (int64_t v = 0; v < panel->vectors; v++) {
+        const int64_t lane = panel->first % NNS_BLOCK + v * kind.length;
+        pass.at[v] = lane / NNS_BLOCK * y_plane + lane % NNS_BLOCK;
+    }
+    const int64_t end = panel->first + panel->vectors * kind.length;
+    pass.pads = end >= s->o && end % NNS_BLOCK;
+    return pass;
+}
+
+/* Has the panel behind `panel` fetched while the `pixels` of a chunk pass: its part `part` of `parts`, evenly. */
+static void plan_fetch(const conv_panel *panel, int64_t floats, int64_t part, int64_t parts, int64_t pixels, conv_kind kind,
+                       conv_pass *pass) {
+    const int64_t taps = pass->kh * pass->kw, blocks = blocks_of(pass->lane_end) - pass->lane_begin / NNS_BLOCK;
+    const int64_t steps = nns_ceil_div(pixels, shape_of(kind, panel->vectors)->pixels) * taps * blocks;
+    pass->fetch += floats * part / parts;
+    pass->fetch_end = pass->fetch + floats / parts;
+    pass->fetch_step = nns_ceil_div(floats, parts * steps * CONV_LINE) * CONV_LINE;
+}
+
+static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, conv_kind kind) {
     const int64_t *p = args->p;
     const window s = window_read(p);
-    const conv_grid grid = grid_of(&s, p, tile_pixels, vectors);
-    const int64_t width = vectors * NNS_BLOCK, y_plane = s.oh * s.ow * NNS_BLOCK, x_plane = s.h * s.w * NNS_BLOCK;
-    const int64_t panel_size = widest_panel(&s, p[CONV_GROUPS], vectors) * s.kh * s.kw * width;
-    const float *x = args->in[CONV_X], *w = args->in[CONV_W], *bias = args->in[CONV_BIAS];
-    const float *residual = args->in[CONV_RESIDUAL];
-    float *y = args->out[0];
-    conv_pixels pixels = {.offsets = scratch, .rows = (uint32_t *)((int64_t *)scratch + tile_pixels)};
+    const conv_grid grid = grid_of(&s, p, kind);
+    const int64_t per_output = most_lanes(&s, p[CONV_GROUPS], kind, &grid.sets) * s.kh * s.kw;
+    const bool by_pixels = p[CONV_ORDER] == 1;
+    conv_pixels pixels = {.offsets = scratch, .rows = (uint32_t *)((int64_t *)scratch + CONV_MOST_PIXELS)};
     pixels.columns = pixels.rows + s.kh;
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / (grid.panels * grid.chunks), rest = unit % (grid.panels * grid.chunks);
-        const int64_t panel = p[CONV_ORDER] ? rest % grid.panels : rest / grid.chunks;
-        const int64_t chunk = p[CONV_ORDER] ? rest / grid.panels : rest % grid.chunks;
-        const int64_t out = (image * grid.panels + panel) * vectors * y_plane;
-        conv_pass pass = {
-            .x = x + image * blocks_of(s.c) * x_plane,
-            .w = w + panel * panel_size,
-            .bias = bias ? bias + panel * width : NULL,
-            .residual = residual ? residual + out : NULL,
-            .y = y + out,
-            .x_plane = x_plane,
-            .y_plane = y_plane,
-            .kh = s.kh,
-            .kw = s.kw,
-            .tap_row = s.dh * s.w * NNS_BLOCK,
-            .tap_column = s.dw * NNS_BLOCK,
-            .ahead = tile_pixels * s.sw * NNS_BLOCK,
-            .ahead_columns = s.sw,
-            .finish = epilogue_read(p + CONV_ACTIVATION),
-        };
-        panel_lanes(&s, p[CONV_GROUPS], vectors, panel, &pass.lane_begin, &pass.lane_end);
-        const int64_t begin = chunk * p[CONV_TILES];
-        run_chunk(&s, p, &pass, &pixels, begin, nns_min_int(grid.tiles, begin + p[CONV_TILES]), tile_pixels, vectors,
-                  tile);
+        const int64_t index = by_pixels ? rest % grid.panels : rest / grid.chunks;
+        const int64_t chunk = by_pixels ? rest / grid.panels : rest % grid.chunks;
+        const int64_t begin = chunk * grid.pixels, end = nns_min_int(s.oh * s.ow, begin + grid.pixels);
+        const conv_panel panel = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index);
+        conv_pass pass = pass_of(args, &s, image, &panel, kind);
+        pass.w = (const float *)args->in[CONV_W] + panel.first * per_output;
+        pass.fetch = pass.fetch_end = pass.w + panel.vectors * kind.length * per_output;
+        const int64_t to_next = by_pixels ? 1 : grid.chunks - chunk; /* units until one of this thread's reads the next panel */
+        if (index + 1 < grid.panels && unit + to_next < unit_end && (!by_pixels || chunk == 0)) {
+            const int64_t next = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index + 1).vectors * kind.length;
+            plan_fetch(&panel, next * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks, end - begin, kind, &pass);
+        }
+        run_chunk(&s, p, &panel, &pass, &pixels, begin, end, kind);
     }
 }
 
-/* ---- tiles -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------------------------------------------------ */
 
+#define KERNEL(kind, vectors, length)                                                                                  \
+    static const char *check_##kind##vectors(const nns_args *args, nns_work *work) {                                  \
+        return conv_check(args, work, (conv_kind){vectors, length});                                                  \
+    }                                                                                                                 \
+    static void run_##kind##vectors(const nns_args *args, int64_t begin, int64_t end, void *scratch) {                \
+        conv_run(args, begin, end, scratch, (conv_kind){vectors, length});                                            \
+    }
+#define ROW(pixels, kind, vectors) \
+    {"conv_direct_p" #pixels #kind #vectors, check_##kind##vectors, run_##kind##vectors}
+
+KERNEL(v, 1, NNS_BLOCK)
+KERNEL(v, 2, NNS_BLOCK)
+KERNEL(v, 3, NNS_BLOCK)
 #if COMPUTE_MANY_REGISTERS
-
-#define PIXELS 28
-#define VECTORS 1
-#include "conv_direct.inc"
-#define PIXELS 14
-#define VECTORS 2
-#include "conv_direct.inc"
-#define PIXELS 9
-#define VECTORS 3
-#include "conv_direct.inc"
-#define PIXELS 6
-#define VECTORS 4
-#include "conv_direct.inc"
-
-#define ROW(tile) {"conv_direct_" #tile, tile_##tile##_check, tile_##tile##_run}
-static const nns_kernel rows[] = {ROW(p28v1), ROW(p14v2), ROW(p9v3), ROW(p6v4)};
-
-#else
-
-#define PIXELS 12
-#define VECTORS 1
-#include "conv_direct.inc"
-#define PIXELS 6
-#define VECTORS 2
-#include "conv_direct.inc"
-#define PIXELS 4
-#define VECTORS 3
-#include "conv_direct.inc"
-
-#define ROW(tile) {"conv_direct_" #tile, tile_##tile##_check, tile_##tile##_run}
-static const nns_kernel rows[] = {ROW(p12v1), ROW(p6v2), ROW(p4v3)};
-
+KERNEL(v, 4, NNS_BLOCK)
 #endif
+#if COMPUTE_HALVES
+KERNEL(h, 1, COMPUTE_HALF)
+KERNEL(h, 2, COMPUTE_HALF)
+KERNEL(h, 3, COMPUTE_HALF)
+KERNEL(h, 4, COMPUTE_HALF)
+#endif
+
+static const nns_kernel rows[] = {
+#if COMPUTE_MANY_REGISTERS
+    ROW(28, v, 1), ROW(14, v, 2), ROW(9, v, 3), ROW(6, v, 4),
+#else
+    ROW(12, v, 1), ROW(6, v, 2), ROW(4, v, 3),
+#endif
+#if COMPUTE_HALVES
+    ROW(28, h, 1), ROW(14, h, 2), ROW(9, h, 3), ROW(6, h, 4),
+#endif
+};
 
 const nns_kernel_family nns_family_conv_direct = NNS_FAMILY(rows);

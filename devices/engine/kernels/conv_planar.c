@@ -6,8 +6,9 @@
  *
  * Weights lie in panels of VECTORS output vectors: float[channel][kh][kw][VECTORS][block].
  *
- * The input rows of a unit are copied with their padding to scratch, where the columns are sorted by their remainder modulo
- * the stride: neighbouring output pixels then read neighbouring floats, whatever the stride. */
+ * The input rows of a unit are copied with their padding to scratch. Neighbouring output pixels read floats there that are a
+ * fixed step apart: the stride, where tiles have code for it; for other strides the columns are sorted by their remainder modulo
+ * the stride (their phase), and the step is 1. */
 #include "compute.h"
 
 enum {
@@ -18,6 +19,9 @@ enum {
 
 enum { PLANAR_X, PLANAR_W, PLANAR_BIAS, PLANAR_RESIDUAL, PLANAR_READS };
 
+/* Most pixels of a tile. */
+#define PLANAR_MOST_PIXELS 14
+
 /* Most that the packed rows of a unit may take. */
 #define PLANAR_PACKED_BYTES (1 << 26)
 
@@ -26,27 +30,33 @@ typedef struct {
     const float *w, *bias, *residual; /* of the panel; the latter two or NULL, the residual from this row on */
     float *y;                         /* of the panel, from this row on */
     const int64_t *offsets;           /* of each tap from the packed row, in floats */
-    int64_t taps, y_plane;
+    int64_t taps, step, y_plane;
     epilogue finish;
 } planar_row;
 
-/* Computes `count` pixels of a row from `pixel` on; `x` is the packed row of the first channel and tap. */
+/* Computes `count` pixels of a row from `pixel` on; `x` is the packed row of the first channel and tap. May read the inputs of as
+ * many pixels as a whole tile has. */
 typedef void (*planar_tile)(int64_t count, const planar_row *row, const float *x, int64_t pixel);
 
-/* The scratch: offsets of the taps, then packed rows float[channel][row][phase][column]. */
+/* The scratch: offsets of the taps, then packed rows float[channel][row][phase][column], then what a tile may read beyond. */
 typedef struct {
     int64_t panels, chunks;
     int64_t rows;    /* input rows per channel that a unit reads */
+    int64_t phases, step;
     int64_t columns; /* per phase */
     int64_t taps;
 } planar_grid;
 
 static planar_grid grid_of(const window *s, const int64_t *p, int64_t vectors) {
+    const bool direct = s->sw == 1 || s->sw == 2 || s->sw == 4;
+    const int64_t phases = direct ? 1 : s->sw, step = direct ? s->sw : 1;
     return (planar_grid){
         .panels = blocks_of(s->o) / vectors,
         .chunks = nns_ceil_div(s->oh, p[PLANAR_ROWS]),
         .rows = (nns_min_int(p[PLANAR_ROWS], s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
-        .columns = s->ow + (s->kw - 1) * s->dw / s->sw,
+        .phases = phases,
+        .step = step,
+        .columns = (s->ow - 1) * step + 1 + (s->kw - 1) * s->dw / phases,
         .taps = s->c * s->kh * s->kw,
     };
 }
@@ -72,45 +82,25 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
     if (args->in_bytes[PLANAR_RESIDUAL] && !nns_holds(args->in_bytes[PLANAR_RESIDUAL], y))
         return "the planar convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the planar convolution's output is too small";
-    const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, s.sw, grid.columns);
+    const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, grid.phases, grid.columns);
     if (packed < 0 || packed > PLANAR_PACKED_BYTES) return "the planar convolution's packed rows are too large";
     work->units = s.n * grid.chunks;
-    work->scratch = grid.taps * (int64_t)sizeof(int64_t) + packed;
+    work->scratch = grid.taps * (int64_t)sizeof(int64_t) + packed + PLANAR_MOST_PIXELS * grid.step * (int64_t)sizeof(float);
     return NULL;
 }
 
-/* Every second float from `from` on: `n` of them, of which the last may be the last readable float. */
-static void take_every_second(float *to, const float *from, int64_t n) {
-    int64_t i = 0;
-    for (; i + NNS_BLOCK < n; i += NNS_BLOCK) {
-        const nns_vec low = nns_load(from + 2 * i), high = nns_load(from + 2 * i + NNS_BLOCK);
-#if NNS_BLOCK == 16
-        nns_store(to + i, __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-#elif NNS_BLOCK == 8
-        nns_store(to + i, __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14));
-#else
-        nns_store(to + i, __builtin_shufflevector(low, high, 0, 2, 4, 6));
-#endif
+/* Copies a row with its padding, columns sorted by their phase. */
+static void pack_row(const window *s, const planar_grid *grid, const float *row, float *to) {
+    const int64_t width = grid->phases * grid->columns, n = nns_min_int(s->w, nns_max_int(0, width - s->pl));
+    const int64_t begin = nns_min_int(s->pl, width);
+    if (grid->phases == 1) {
+        for (int64_t i = 0; i < begin; i++) to[i] = 0;
+        memcpy(to + begin, row, (size_t)n * sizeof(float));
+        for (int64_t i = begin + n; i < width; i++) to[i] = 0;
+    } else {
+        memset(to, 0, (size_t)width * sizeof(float));
+        for (int64_t i = begin; i < begin + n; i++) to[i % grid->phases * grid->columns + i / grid->phases] = row[i - begin];
     }
-    for (; i < n; i++) to[i] = from[2 * i];
-}
-
-/* The columns of one phase: inputs `first`, first + stride, …, zero outside the row. */
-static void pack_phase(float *to, int64_t columns, const float *row, int64_t width, int64_t first, int64_t stride) {
-    const int64_t begin = nns_min_int(columns, first >= 0 ? 0 : nns_ceil_div(-first, stride));
-    const int64_t inside = first >= width ? 0 : (width - 1 - first) / stride + 1;
-    const int64_t end = nns_max_int(begin, nns_min_int(columns, inside));
-    for (int64_t i = 0; i < begin; i++) to[i] = 0;
-    if (end > begin) {
-        const float *from = row + first + stride * begin;
-        if (stride == 1)
-            memcpy(to + begin, from, (size_t)(end - begin) * sizeof(float));
-        else if (stride == 2)
-            take_every_second(to + begin, from, end - begin);
-        else
-            for (int64_t i = begin; i < end; i++) to[i] = from[stride * (i - begin)];
-    }
-    for (int64_t i = end; i < columns; i++) to[i] = 0;
 }
 
 /* Packs the rows that output rows from `oh` on read; `x` is the image. */
@@ -118,14 +108,11 @@ static void pack_rows(const window *s, const planar_grid *grid, const float *x, 
     for (int64_t c = 0; c < s->c; c++) {
         for (int64_t i = 0; i < rows; i++) {
             const int64_t h = oh * s->sh - s->pt + i;
-            float *packed = to + (c * grid->rows + i) * s->sw * grid->columns;
-            if (h < 0 || h >= s->h) {
-                memset(packed, 0, (size_t)(s->sw * grid->columns) * sizeof(float));
-                continue;
-            }
-            for (int64_t phase = 0; phase < s->sw; phase++)
-                pack_phase(packed + phase * grid->columns, grid->columns, x + (c * s->h + h) * s->w, s->w,
-                           phase - s->pl, s->sw);
+            float *packed = to + (c * grid->rows + i) * grid->phases * grid->columns;
+            if (h < 0 || h >= s->h)
+                memset(packed, 0, (size_t)(grid->phases * grid->columns) * sizeof(float));
+            else
+                pack_row(s, grid, x + (c * s->h + h) * s->w, packed);
         }
     }
 }
@@ -135,7 +122,8 @@ static void tap_offsets(const window *s, const planar_grid *grid, int64_t *offse
         for (int64_t i = 0; i < s->kh; i++)
             for (int64_t j = 0; j < s->kw; j++) {
                 const int64_t column = j * s->dw;
-                *offsets++ = ((c * grid->rows + i * s->dh) * s->sw + column % s->sw) * grid->columns + column / s->sw;
+                *offsets++ = ((c * grid->rows + i * s->dh) * grid->phases + column % grid->phases) * grid->columns +
+                             column / grid->phases;
             }
 }
 
@@ -148,8 +136,7 @@ static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
     const float *x = args->in[PLANAR_X], *w = args->in[PLANAR_W], *bias = args->in[PLANAR_BIAS];
     const float *residual = args->in[PLANAR_RESIDUAL];
     float *y = args->out[0], *packed = (float *)((int64_t *)scratch + grid.taps);
-    const int64_t tiles = nns_ceil_div(s.ow, tile_pixels);
-    planar_row row = {.offsets = scratch, .taps = grid.taps, .y_plane = y_plane};
+    planar_row row = {.offsets = scratch, .taps = grid.taps, .step = grid.step, .y_plane = y_plane};
     row.finish = epilogue_read(p + PLANAR_ACTIVATION);
     tap_offsets(&s, &grid, scratch);
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
@@ -164,10 +151,9 @@ static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
                 const int64_t out = (image * grid.panels + panel) * vectors * y_plane + oh * s.ow * NNS_BLOCK;
                 row.y = y + out;
                 row.residual = residual ? residual + out : NULL;
-                for (int64_t t = 0; t < tiles; t++) { /* tiles of almost equal size */
-                    const int64_t begin = s.ow * t / tiles, end = s.ow * (t + 1) / tiles;
-                    tile(end - begin, &row, packed + (oh - first) * s.sh * s.sw * grid.columns, begin);
-                }
+                const float *from = packed + (oh - first) * s.sh * grid.phases * grid.columns;
+                for (int64_t pixel = 0; pixel < s.ow; pixel += tile_pixels)
+                    tile(nns_min_int(tile_pixels, s.ow - pixel), &row, from, pixel);
             }
         }
     }

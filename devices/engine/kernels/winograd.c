@@ -9,8 +9,9 @@
  * decoded to pixels. A thread does so for a block of tiles: it encodes their input once, and for panel after panel of output
  * vectors multiplies and decodes. What lies between the three is in its scratch, which is meant to stay in its cache.
  *
- * Weights lie in panels of VECTORS output vectors, one after another: float[position][lane][VECTORS][block] with the input
- * channels that the panel reads. Panels are as far apart as the widest of them takes. */
+ * Weights lie in panels of VECTORS output vectors, one after another: float[position][piece][lane][output channel] with the
+ * input channels that the piece reads. A panel is one piece, unless it is a vector of which the halves belong to different
+ * groups: then each half is a piece. Panels are as far apart as the largest of them takes. */
 #include "winograd.h"
 #include "winograd_transform.h"
 
@@ -39,16 +40,27 @@ static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
 #if COMPUTE_MANY_REGISTERS
 #define TILES 28
 #define VECTORS 1
+#define HALF 0
 #include "winograd_product.inc"
 #define TILES 14
 #define VECTORS 2
+#define HALF 0
 #include "winograd_product.inc"
 #else
 #define TILES 12
 #define VECTORS 1
+#define HALF 0
 #include "winograd_product.inc"
 #define TILES 6
 #define VECTORS 2
+#define HALF 0
+#include "winograd_product.inc"
+#endif
+
+#if WINOGRAD_HALVES
+#define TILES 28
+#define VECTORS 1
+#define HALF 1
 #include "winograd_product.inc"
 #endif
 
@@ -58,28 +70,53 @@ typedef struct {
     winograd_encode encode;
     winograd_decode decode;
     int64_t tiles, vectors; /* of the product */
-    winograd_multiply multiply;
+    winograd_multiply multiply, multiply_half; /* the second for panels of one vector, where vectors have halves */
 } winograd_variant;
 
 /* ---- panels ------------------------------------------------------------------------------------------------------- */
 
-/* Input channels that panel `index` of `vectors` output vectors reads. */
-static void panel_lanes(const window *s, int64_t groups, int64_t vectors, int64_t index, int64_t *begin, int64_t *end) {
-    const int64_t width = vectors * NNS_BLOCK, per_group = s->o / groups;
-    const int64_t first = index * width, last = nns_min_int(first + width, s->o) - 1;
-    *begin = first / per_group * (s->c / groups);
-    *end = (last / per_group + 1) * (s->c / groups);
+/* Output channels that are computed together, and the input channels of all groups that they belong to. */
+typedef struct {
+    int64_t begin, width; /* output channels within the panel */
+    int64_t lane_begin, lane_end;
+} winograd_piece;
+
+enum { WINOGRAD_MOST_PIECES = 2 };
+
+static winograd_piece piece_of(const window *s, int64_t groups, int64_t panel_begin, int64_t begin, int64_t width) {
+    const int64_t per_group = s->o / groups, first = panel_begin + begin;
+    const int64_t last = nns_min_int(first + width, s->o) - 1;
+    return (winograd_piece){begin, width, first / per_group * (s->c / groups), (last / per_group + 1) * (s->c / groups)};
 }
 
-static int64_t widest_panel(const window *s, int64_t groups, int64_t vectors) {
-    if (groups == 1) return s->c;
-    int64_t widest = 0;
-    for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
-        int64_t begin, end;
-        panel_lanes(s, groups, vectors, i, &begin, &end);
-        widest = nns_max_int(widest, end - begin);
+/* The pieces of a panel; how many there are. */
+static int64_t pieces_of(const window *s, int64_t groups, int64_t vectors, int64_t panel, winograd_piece *pieces) {
+    const int64_t width = vectors * NNS_BLOCK, begin = panel * width, half = width / 2, per_group = s->o / groups;
+    if (WINOGRAD_HALVES && vectors == 1 && per_group % half == 0 && begin + half < s->o &&
+        begin / per_group != (begin + half) / per_group) {
+        pieces[0] = piece_of(s, groups, begin, 0, half);
+        pieces[1] = piece_of(s, groups, begin, half, half);
+        return 2;
     }
-    return widest;
+    pieces[0] = piece_of(s, groups, begin, 0, width);
+    return 1;
+}
+
+/* Weights of a panel at one position. */
+static int64_t panel_size(const winograd_piece *pieces, int64_t count) {
+    int64_t size = 0;
+    for (int64_t i = 0; i < count; i++) size += (pieces[i].lane_end - pieces[i].lane_begin) * pieces[i].width;
+    return size;
+}
+
+static int64_t largest_panel(const window *s, int64_t groups, int64_t vectors) {
+    if (groups == 1) return s->c * vectors * NNS_BLOCK;
+    int64_t largest = 0;
+    for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
+        winograd_piece pieces[WINOGRAD_MOST_PIECES];
+        largest = nns_max_int(largest, panel_size(pieces, pieces_of(s, groups, vectors, i, pieces)));
+    }
+    return largest;
 }
 
 /* ---- units: (block of tiles, panel) ------------------------------------------------------------------------------- */
@@ -129,7 +166,7 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
     if (!nns_holds(args->in_bytes[WINOGRAD_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
         return "the convolution's input is too small";
     if (!nns_holds(args->in_bytes[WINOGRAD_W],
-                   NNS_FLOAT_BYTES(grid.panels, grid.positions, widest_panel(&s, groups, variant->vectors), width)))
+                   NNS_FLOAT_BYTES(grid.panels, grid.positions, largest_panel(&s, groups, variant->vectors))))
         return "the convolution's weights are too small";
     if (args->in_bytes[WINOGRAD_BIAS] && !nns_holds(args->in_bytes[WINOGRAD_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
         return "the convolution's bias is too small";
@@ -151,10 +188,12 @@ typedef struct {
     window s;
     winograd_grid grid;
     epilogue finish;
+    int64_t panel_size;         /* floats of the largest panel at one position */
     winograd_tile *tiles;
-    int64_t count; /* tiles of this block */
+    int64_t count;              /* tiles of this block */
     float *v, *m;
-    int64_t first_block; /* of the input, the first that is encoded */
+    int64_t block_begin;        /* of the input, the first that is encoded */
+    int64_t panel_begin, panel_end;
 } winograd_job;
 
 /* The part of a patch of `alpha` pixels from `first` on that lies in [0, extent). */
@@ -184,13 +223,18 @@ static void locate(winograd_job *job, int64_t block) {
     }
 }
 
-/* Encodes the input blocks that hold channels [lane_begin, lane_end). */
-static void encode_block(winograd_job *job, int64_t lane_begin, int64_t lane_end) {
+/* Encodes the input blocks that the job's panels read. */
+static void encode_block(winograd_job *job) {
     const window *s = &job->s;
+    const int64_t groups = job->args->p[WINOGRAD_GROUPS], vectors = job->variant->vectors;
     const float *x = job->args->in[WINOGRAD_X];
-    job->first_block = lane_begin / NNS_BLOCK;
+    winograd_piece pieces[WINOGRAD_MOST_PIECES];
+    const int64_t last = pieces_of(s, groups, vectors, job->panel_end - 1, pieces) - 1;
+    const int64_t block_end = blocks_of(pieces[last].lane_end);
+    pieces_of(s, groups, vectors, job->panel_begin, pieces);
+    job->block_begin = pieces[0].lane_begin / NNS_BLOCK;
     winograd_patch patch = {.x_row = s->w * NNS_BLOCK, .v = job->v, .v_position = job->grid.v_position};
-    for (int64_t block = job->first_block; block < blocks_of(lane_end); block++) {
+    for (int64_t block = job->block_begin; block < block_end; block++) {
         const int64_t plane = block * s->h * s->w * NNS_BLOCK;
         for (int64_t i = 0; i < job->count; i++, patch.v += NNS_BLOCK) {
             patch.tile = &job->tiles[i];
@@ -200,31 +244,56 @@ static void encode_block(winograd_job *job, int64_t lane_begin, int64_t lane_end
     }
 }
 
-/* The sums of one panel, at all positions. */
-static void multiply_panel(winograd_job *job, int64_t panel) {
+/* Has the lines fetched that tiles [begin, end) of the panel will be decoded to: whoever stores to memory that no cache holds
+ * waits for it, and the products leave it time to arrive. */
+static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, int64_t end) {
+    const window *s = &job->s;
+    for (int64_t k = 0; k < job->variant->vectors; k++) {
+        const float *y = job->args->out[0];
+        y += (panel * job->variant->vectors + k) * s->oh * s->ow * NNS_BLOCK;
+        for (int64_t i = begin; i < end; i++)
+            for (int64_t row = 0; row < job->tiles[i].rows; row++)
+                for (int64_t column = 0; column < job->tiles[i].columns; column++)
+                    __builtin_prefetch(y + job->tiles[i].y + (row * s->ow + column) * NNS_BLOCK, 1);
+    }
+}
+
+/* The sums of one piece of a panel at one position; `u` are its weights there. */
+static void multiply_piece(const winograd_job *job, const winograd_piece *piece, int64_t position, const float *u) {
     const winograd_variant *variant = job->variant;
-    const int64_t groups = job->args->p[WINOGRAD_GROUPS], width = variant->vectors * NNS_BLOCK;
-    int64_t begin, end;
-    panel_lanes(&job->s, groups, variant->vectors, panel, &begin, &end);
-    const float *w = job->args->in[WINOGRAD_W];
-    w += panel * job->grid.positions * widest_panel(&job->s, groups, variant->vectors) * width;
+    const int64_t panel_width = variant->vectors * NNS_BLOCK;
+    const winograd_multiply multiply = piece->width == panel_width ? variant->multiply : variant->multiply_half;
     const int64_t parts = nns_ceil_div(job->count, variant->tiles);
     const int64_t whole = job->count / parts, larger = job->count % parts;
-    const int64_t skipped = begin / NNS_BLOCK - job->first_block;
+    const int64_t skipped = piece->lane_begin / NNS_BLOCK - job->block_begin, first = piece->lane_begin % NNS_BLOCK;
+    winograd_product product = {
+        .v = job->v + position * job->grid.v_position + skipped * job->count * NNS_BLOCK,
+        .v_block = job->count * NNS_BLOCK,
+        .u = u,
+        .lane_begin = first,
+        .lane_end = first + piece->lane_end - piece->lane_begin,
+        .m = job->m + position * job->grid.m_position + piece->begin,
+    };
+    for (int64_t part = 0; part < parts; part++) {
+        const int64_t count = whole + (part < larger);
+        multiply(count, &product);
+        product.v += count * NNS_BLOCK;
+        product.m += count * panel_width;
+    }
+}
+
+/* The sums of one panel at all positions. */
+static void multiply_panel(const winograd_job *job, int64_t panel) {
+    winograd_piece pieces[WINOGRAD_MOST_PIECES];
+    const int64_t count = pieces_of(&job->s, job->args->p[WINOGRAD_GROUPS], job->variant->vectors, panel, pieces);
+    const float *u = job->args->in[WINOGRAD_W];
+    u += panel * job->grid.positions * job->panel_size;
     for (int64_t position = 0; position < job->grid.positions; position++) {
-        winograd_product product = {
-            .v = job->v + position * job->grid.v_position + skipped * job->count * NNS_BLOCK,
-            .v_block = job->count * NNS_BLOCK,
-            .u = w + position * (end - begin) * width,
-            .lane_begin = begin % NNS_BLOCK,
-            .lane_end = end - begin + begin % NNS_BLOCK,
-            .m = job->m + position * job->grid.m_position,
-        };
-        for (int64_t part = 0; part < parts; part++) {
-            const int64_t count = whole + (part < larger);
-            variant->multiply(count, &product);
-            product.v += count * NNS_BLOCK;
-            product.m += count * width;
+        fetch_output(job, panel, job->count * position / job->grid.positions,
+                     job->count * (position + 1) / job->grid.positions);
+        for (int64_t i = 0; i < count; i++) {
+            multiply_piece(job, &pieces[i], position, u);
+            u += panel_size(&pieces[i], 1);
         }
     }
 }
@@ -258,16 +327,14 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     job.tiles = scratch;
     job.v = (float *)((char *)scratch + tile_table_bytes(&job.grid));
     job.m = job.v + job.grid.positions * job.grid.v_position;
-    const int64_t groups = args->p[WINOGRAD_GROUPS], panels = job.grid.panels;
+    job.panel_size = largest_panel(&job.s, args->p[WINOGRAD_GROUPS], variant->vectors);
+    const int64_t panels = job.grid.panels;
     for (int64_t unit = unit_begin; unit < unit_end;) {
-        const int64_t block = unit / panels, first = unit % panels;
-        const int64_t last = nns_min_int(panels, first + unit_end - unit) - 1;
-        int64_t begin, end, unused;
-        panel_lanes(&job.s, groups, variant->vectors, first, &begin, &unused);
-        panel_lanes(&job.s, groups, variant->vectors, last, &unused, &end);
-        locate(&job, block);
-        encode_block(&job, begin, end);
-        for (int64_t panel = first; panel <= last; panel++, unit++) {
+        job.panel_begin = unit % panels;
+        job.panel_end = nns_min_int(panels, job.panel_begin + unit_end - unit);
+        locate(&job, unit / panels);
+        encode_block(&job);
+        for (int64_t panel = job.panel_begin; panel < job.panel_end; panel++, unit++) {
             multiply_panel(&job, panel);
             decode_panel(&job, panel);
         }
@@ -276,8 +343,15 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 
 /* ---- table -------------------------------------------------------------------------------------------------------- */
 
+#if WINOGRAD_HALVES
+#define PRODUCT_HALF(C) (C == 1 ? product_t28half : NULL)
+#else
+#define PRODUCT_HALF(C) NULL
+#endif
+
 #define VARIANT(A, B, C)                                                                                             \
-    static const winograd_variant variant_m##A##t##B##v##C = {A, encode_##A, decode_##A, B, C, product_t##B##v##C};  \
+    static const winograd_variant variant_m##A##t##B##v##C = {                                                        \
+        A, encode_##A, decode_##A, B, C, product_t##B##v##C, PRODUCT_HALF(C)};                                       \
     static const char *check_m##A##t##B##v##C(const nns_args *args, nns_work *work) {                                \
         return winograd_check(args, work, &variant_m##A##t##B##v##C);                                                \
     }                                                                                                                \

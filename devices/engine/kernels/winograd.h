@@ -47,6 +47,16 @@ typedef struct {
 #define WINOGRAD_AHEAD 4096
 #endif
 
+/* Where a vector is as long as a block of 16, the halves of a panel may be computed one by one: groups that end in the middle
+ * of a block then do not multiply by the zeros of the group beside them. */
+#define WINOGRAD_HALVES (NNS_BLOCK == 16)
+
+#if WINOGRAD_HALVES
+typedef float winograd_half __attribute__((vector_size(NNS_BLOCK * 2)));
+
+NNS_INLINE winograd_half winograd_half_broadcast(float x) { return (winograd_half){x, x, x, x, x, x, x, x}; }
+#endif
+
 typedef void (*winograd_encode)(const winograd_patch *patch);
 typedef void (*winograd_multiply)(int64_t count, const winograd_product *product);
 typedef void (*winograd_decode)(const winograd_result *result);

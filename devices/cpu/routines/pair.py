@@ -7,7 +7,7 @@ pointwise one that makes them fewer; the tensors in the middle are the largest o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,10 +18,7 @@ from nnstretch.graph.layer import CHAIN, Layer
 SCRATCH_BYTES = 384 << 10
 """Scratch memory that leaves room for weights and pixels in the second-level caches of many CPUs."""
 
-FEW_ROWS = 8
-"""Output rows per band where the scratch memory is to lie in nearer caches."""
-
-UNITS = 8
+UNITS = 16
 """Units of work that up to four threads share without one waiting long for another."""
 
 
@@ -30,12 +27,11 @@ class Pair(Routine):
 
     Routine parameters:
         pixels, vectors: the register tile of the pointwise convolution, which names the kernel.
-        band: output rows whose middle is in scratch memory at a time.
-        unit: output rows per unit of work.
+        band: output rows whose middle is in scratch memory at a time, which are a unit of work.
     """
 
     def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
+        """`block` is the engine's; `tiles` are its register tiles (pixels, vectors)."""
         self.layout = Layout(block)
         self.tiles = tuple(tiles)
 
@@ -56,6 +52,24 @@ class Pair(Routine):
         """
         return sorted((t for t in self.tiles if self._blocks(channels) % t[1] == 0), key=lambda t: t[1])[:2]
 
+    def _settings(
+        self, channels: int, rows: int, row_bytes: Callable[[int], int], least: Callable[[int], int]
+    ) -> Sequence[Parameters]:
+        """Two tiles, each with the two highest bands that fit and leave work for several threads.
+
+        Args:
+            channels: outputs of the pointwise convolution.
+            rows: of the output.
+            row_bytes: scratch memory per output row where the tile has so many vectors.
+            least: bands that are wanted where the tile has so many vectors.
+        """
+        settings: list[Parameters] = []
+        for pixels, vectors in self._tiles(channels):
+            shares = (-(-rows // parts) for parts in (1, 2, 4, 8, 16, 32, 64, 128) if parts >= least(vectors))
+            bands = [band for band in shares if band * row_bytes(vectors) <= SCRATCH_BYTES] or [1]
+            settings += [{"pixels": pixels, "vectors": vectors, "band": band} for band in dict.fromkeys(bands[:2])]
+        return tuple(settings)
+
     def _blocks(self, channels: int) -> int:
         return -(-channels // self.layout.block)
 
@@ -72,7 +86,7 @@ class Pair(Routine):
                 constants.append(self._padded(link.constants[2]))
         reads.append(Operand("input", 1) if second.has(3) else None)
         depthwise = first if self._is_depthwise(first) else second
-        words = (*Window.of(depthwise).words(), other, parameters["band"], parameters["unit"])
+        words = (*Window.of(depthwise).words(), other, parameters["band"])
         kernel = f"{self.descriptor.algorithm}_p{parameters['pixels']}v{parameters['vectors']}"
         call = KernelCall(
             kernel,
@@ -89,12 +103,10 @@ class Pair(Routine):
         return lanes
 
     def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> np.ndarray:
-        """Panels of the tile's output vectors: [panel][input channel][output channel]."""
-        outputs, channels = layer.type_of(1).shape[:2]
-        width = parameters["vectors"] * self.layout.block
-        lanes = np.zeros((-(-outputs // width) * width, channels), np.float32)
-        lanes[:outputs] = layer.constants[1].reshape(outputs, channels)
-        return lanes.reshape(-1, width, channels).transpose(0, 2, 1)
+        window, width = Window.of(layer), parameters["vectors"] * self.layout.block
+        lanes = np.zeros((self._blocks(window.outputs) * self.layout.block, window.channels), np.float32)
+        lanes[: window.outputs] = layer.constants[1].reshape(window.outputs, window.channels)
+        return lanes.reshape(-1, width, window.channels).transpose(0, 2, 1)
 
     def _depthwise_weights(self, layer: Layer) -> np.ndarray:
         window, block = Window.of(layer), self.layout.block
@@ -117,7 +129,7 @@ class Pair(Routine):
 class ExpandDepthwise(Pair):
     """A pointwise convolution without residual, then a depthwise one.
 
-    Rows between two bands are kept, those between two units computed twice.
+    Rows that two bands share are computed once, but twice where the bands fall to two threads.
     """
 
     descriptor = Descriptor("cpu", "float32", "expand_depthwise")
@@ -127,15 +139,14 @@ class ExpandDepthwise(Pair):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer.chain[1])
-        settings: list[Parameters] = []
-        for pixels, vectors in self._tiles(window.channels):
-            panels = window.batch * self._blocks(window.channels) // vectors
-            unit = -(-window.out_height // max(1, UNITS // panels))
-            row = vectors * self.layout.block * 4 * window.width * window.strides[0]
-            whole = max(1, min(unit, SCRATCH_BYTES // row))
-            bands = dict.fromkeys((whole, min(whole, FEW_ROWS)))
-            settings += [{"pixels": pixels, "vectors": vectors, "band": band, "unit": unit} for band in bands]
-        return tuple(settings)
+        blocks = self._blocks(window.channels)
+        row = self.layout.block * 4 * window.width * window.strides[0]
+        return self._settings(
+            window.channels,
+            window.out_height,
+            lambda vectors: vectors * row,
+            lambda vectors: -(-UNITS * vectors // (window.batch * blocks)),
+        )
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.chain
@@ -154,14 +165,7 @@ class DepthwiseProject(Pair):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window, outputs = Window.of(layer.chain[0]), Window.of(layer.chain[1]).outputs
         row = self._blocks(window.channels) * self.layout.block * 4 * window.out_width
-        # Even shares for two threads and more.
-        shares = [-(-window.out_height // parts) for parts in (2, 4, 8, 16, 32, 64)]
-        fitting = [rows for rows in shares if rows * row <= SCRATCH_BYTES] or [1]
-        return tuple(
-            {"pixels": pixels, "vectors": vectors, "band": rows, "unit": rows}
-            for pixels, vectors in self._tiles(outputs)
-            for rows in dict.fromkeys(fitting[:2])
-        )
+        return self._settings(outputs, window.out_height, lambda _: row, lambda _: 2)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.chain

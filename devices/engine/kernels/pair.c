@@ -7,7 +7,7 @@
  *         the output) or NULL
  * writes  y, which may be the residual's memory
  * p       the depthwise convolution's window, the channels on the pointwise convolution's other side, output rows per band,
- *         output rows per unit, and both activations' kind, a, b
+ *         and both activations' kind, a, b
  *
  * Weights of the pointwise convolution lie in panels of VECTORS output vectors, float[panel][input channel][VECTORS][block];
  * those of the depthwise one are float[block][kh][kw][lane]. */
@@ -18,7 +18,6 @@
 enum {
     PAIR_OTHER = WINDOW_COUNT, /* input channels of the pair if it expands, output channels if it projects */
     PAIR_BAND,
-    PAIR_UNIT,
     PAIR_FIRST_ACTIVATION,
     PAIR_ACTIVATION = PAIR_FIRST_ACTIVATION + 3,
     PAIR_PARAMETERS = PAIR_ACTIVATION + 3,
@@ -39,11 +38,11 @@ typedef struct {
 static const char *pair_check_parameters(const nns_args *args) {
     const int64_t *p = args->p;
     if (args->n_in != PAIR_READS || args->n_out != 1 || args->n_p != PAIR_PARAMETERS)
-        return "a pair of convolutions wants 6 reads, 1 write and 24 parameters";
+        return "a pair of convolutions wants 6 reads, 1 write and 23 parameters";
     const char *wrong = window_check(p);
     if (wrong) return wrong;
     if (p[WINDOW_C] != p[WINDOW_O]) return "a depthwise convolution gives as many channels as it reads";
-    if (!nns_all_within(p + PAIR_OTHER, 3, 1, COMPUTE_MAX_EXTENT) || !nns_activation_known(p[PAIR_FIRST_ACTIVATION]) ||
+    if (!nns_all_within(p + PAIR_OTHER, 2, 1, COMPUTE_MAX_EXTENT) || !nns_activation_known(p[PAIR_FIRST_ACTIVATION]) ||
         !nns_activation_known(p[PAIR_ACTIVATION]))
         return "a parameter of the pair is out of range";
     return NULL;
@@ -77,7 +76,7 @@ static const char *pair_scratch(nns_work *work, int64_t bytes) {
     return NULL;
 }
 
-/* ---- expand, then depthwise: units are (image, panel, rows) ------------------------------------------------------- */
+/* ---- expand, then depthwise: units are (image, panel, band) ------------------------------------------------------- */
 
 /* Input rows [begin, end) that output rows [first, last) read, without padding. */
 typedef struct {
@@ -104,11 +103,11 @@ static const char *expand_check(const nns_args *args, nns_work *work, int64_t ve
     wrong = pair_check_operands(args, &s, (pair_channels){inputs, s.c, s.c},
                                 NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, inputs), depthwise_weight_bytes(&s));
     if (wrong) return wrong;
-    work->units = s.n * (blocks_of(s.c) / vectors) * nns_ceil_div(s.oh, p[PAIR_UNIT]);
+    work->units = s.n * (blocks_of(s.c) / vectors) * nns_ceil_div(s.oh, p[PAIR_BAND]);
     return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, band_rows(&s, p[PAIR_BAND]), s.w));
 }
 
-/* What is the same for all bands of a unit. */
+/* What is the same for all bands of a panel. */
 typedef struct {
     window s;
     pointwise expand;      /* from the image's first pixel; `y` is the scratch memory */
@@ -139,7 +138,7 @@ static void expand_second(const expand_job *job, row_range held, int64_t begin, 
 }
 
 /* Output rows [begin, end). Input rows that the next band reads too move to the front of the scratch memory. */
-static void expand_unit(const expand_job *job, int64_t begin, int64_t end) {
+static void expand_panel(const expand_job *job, int64_t begin, int64_t end) {
     const int64_t row = job->s.w * NNS_BLOCK;
     row_range held = {0, 0};
     for (int64_t first = begin; first < end; first += job->band) {
@@ -166,22 +165,23 @@ static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
     const int64_t *p = args->p;
     expand_job job = {.s = window_read(p), .vectors = vectors, .band = p[PAIR_BAND], .tiles = tiles};
     const window *s = &job.s;
-    const int64_t panels = blocks_of(s->c) / vectors, chunks = nns_ceil_div(s->oh, p[PAIR_UNIT]);
+    const int64_t panels = blocks_of(s->c) / vectors, bands = nns_ceil_div(s->oh, job.band);
     const int64_t x_plane = s->h * s->w * NNS_BLOCK, width = vectors * NNS_BLOCK;
     const float *bias1 = args->in[PAIR_BIAS1], *bias2 = args->in[PAIR_BIAS2], *residual = args->in[PAIR_RESIDUAL];
-    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t image = unit / (panels * chunks), panel = unit / chunks % panels, chunk = unit % chunks;
+    for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
+        /* All bands of one panel, so that each finds the rows that it shares with the one before. */
+        next = nns_min_int(unit_end, (unit / bands + 1) * bands);
+        const int64_t image = unit / (panels * bands), panel = unit / bands % panels, begin = unit % bands * job.band;
         const int64_t out = (image * panels + panel) * width * s->oh * s->ow;
         const float *w = (const float *)args->in[PAIR_W1] + panel * p[PAIR_OTHER] * width;
-        const bool is_last = panel + 1 == panels || unit + 1 == unit_end;
         job.expand = (pointwise){
             .x = (const float *)args->in[PAIR_X] + image * blocks_of(p[PAIR_OTHER]) * x_plane,
             .w = w,
-            .next = is_last ? NULL : w + p[PAIR_OTHER] * width,
+            .next = panel + 1 < panels && next < unit_end ? w + p[PAIR_OTHER] * width : NULL,
             .bias = bias1 ? bias1 + panel * width : NULL,
             .y = scratch,
             .x_plane = x_plane,
-            .y_plane = band_rows(s, p[PAIR_BAND]) * s->w * NNS_BLOCK,
+            .y_plane = band_rows(s, job.band) * s->w * NNS_BLOCK,
             .channels = p[PAIR_OTHER],
             .finish = epilogue_read(p + PAIR_FIRST_ACTIVATION),
         };
@@ -192,12 +192,11 @@ static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
             .y = (float *)args->out[0] + out,
             .finish = epilogue_read(p + PAIR_ACTIVATION),
         };
-        const int64_t begin = chunk * p[PAIR_UNIT];
-        expand_unit(&job, begin, nns_min_int(s->oh, begin + p[PAIR_UNIT]));
+        expand_panel(&job, begin, nns_min_int(s->oh, begin + (next - unit) * job.band));
     }
 }
 
-/* ---- depthwise, then project: units are (image, rows) ------------------------------------------------------------- */
+/* ---- depthwise, then project: units are (image, band) ------------------------------------------------------------- */
 
 static const char *project_check(const nns_args *args, nns_work *work, int64_t vectors) {
     const char *wrong = pair_check_parameters(args);
@@ -208,7 +207,7 @@ static const char *project_check(const nns_args *args, nns_work *work, int64_t v
     wrong = pair_check_operands(args, &s, (pair_channels){s.c, s.c, outputs}, depthwise_weight_bytes(&s),
                                 NNS_FLOAT_BYTES(blocks_of(outputs), NNS_BLOCK, s.c));
     if (wrong) return wrong;
-    work->units = s.n * nns_ceil_div(s.oh, p[PAIR_UNIT]);
+    work->units = s.n * nns_ceil_div(s.oh, p[PAIR_BAND]);
     return pair_scratch(work, NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, nns_min_int(s.oh, p[PAIR_BAND]), s.ow));
 }
 
@@ -270,15 +269,12 @@ static void project_run(const nns_args *args, int64_t unit_begin, int64_t unit_e
                         pointwise_tiles tiles) {
     const int64_t *p = args->p;
     const project_job job = {args, window_read(p), vectors, tiles};
-    const int64_t chunks = nns_ceil_div(job.s.oh, p[PAIR_UNIT]);
+    const int64_t bands = nns_ceil_div(job.s.oh, p[PAIR_BAND]);
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t image = unit / chunks, begin = unit % chunks * p[PAIR_UNIT];
-        const int64_t end = nns_min_int(job.s.oh, begin + p[PAIR_UNIT]);
-        for (int64_t first = begin; first < end; first += p[PAIR_BAND]) {
-            const int64_t last = nns_min_int(end, first + p[PAIR_BAND]);
-            project_first(&job, image, first, last, scratch);
-            project_second(&job, image, first, last, scratch);
-        }
+        const int64_t image = unit / bands, begin = unit % bands * p[PAIR_BAND];
+        const int64_t end = nns_min_int(job.s.oh, begin + p[PAIR_BAND]);
+        project_first(&job, image, begin, end, scratch);
+        project_second(&job, image, begin, end, scratch);
     }
 }
 

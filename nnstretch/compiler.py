@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
 from nnstretch.errors import UsageError
@@ -63,6 +64,14 @@ def _open(spec: ProcessorSpec) -> Processor:
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec)
+
+
+def foreign_processors(isa: Isa, threads: int | None = None) -> Processors:
+    """One CPU of another machine with `threads` cores (1 by default), for plans that are made without measuring."""
+    from nnstretch.devices.cpu.processor import CpuProcessor
+
+    cpu = CpuProcessor(ProcessorSpec("cpu", cores=tuple(range(threads or 1))), isa)
+    return Processors((cpu,), cpu)
 
 
 def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:

@@ -210,9 +210,11 @@ static void tell_output(const nns_tensor *tensor, const float *values) {
            (long long)smallest, (double)values[largest], (long long)largest);
 }
 
-static void run_and_tell(const arguments *a, nns_model *model) {
+static void run_and_tell(const arguments *a, nns_model *model, double loaded) {
     float **inputs = make_inputs(a, model), **outputs = make_outputs(a, model);
-    printf("first run %.3f ms\n", run(model, inputs, outputs));
+    const double first = run(model, inputs, outputs);
+    tell_model(model);
+    printf("loaded in %.3f ms, first run %.3f ms\n", loaded, first);
     if (a->runs) time_runs(model, inputs, outputs, a->runs);
     for (int32_t i = 0; i < nns_model_output_count(model); i++) {
         tell_output(nns_model_output(model, i), outputs[i]);
@@ -231,10 +233,10 @@ int main(int count, char **words) {
     nns_model *model = NULL;
     const double begin = milliseconds();
     if (nns_model_load(a.model ? a.model : own_model(path), &a.on, &model, error, sizeof error)) nns_die("%s", error);
-    const double loaded = milliseconds() - begin;
-    tell_model(model);
-    printf("loaded in %.3f ms\n", loaded);
-    if (!a.info) run_and_tell(&a, model);
+    if (a.info)
+        tell_model(model);
+    else
+        run_and_tell(&a, model, milliseconds() - begin);
     nns_model_free(model);
     if (fflush(stdout) || ferror(stdout)) nns_die("cannot write to the standard output: %s", strerror(errno));
     return 0;

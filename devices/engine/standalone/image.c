@@ -111,16 +111,21 @@ static int32_t read_lanes(reader *r, nns_lanes *lanes) {
     return NNS_OK;
 }
 
-/* Numbers of the named kernels in this engine. */
-static int32_t read_kernels(reader *r, int64_t **kernels, int64_t *count) {
-    TRY(take(r, count, "the number of kernels", 0, r->text_end - r->text));
-    *kernels = make_array(r, *count, sizeof **kernels);
-    if (!*kernels) return r->report->status;
-    for (int64_t i = 0; i < *count; i++) {
+/* The engine's numbers of the kernels that the file names. */
+typedef struct {
+    int64_t *numbers;
+    int64_t count;
+} kernel_list;
+
+static int32_t read_kernels(reader *r, kernel_list *kernels) {
+    TRY(take(r, &kernels->count, "the number of kernels", 0, r->text_end - r->text));
+    kernels->numbers = make_array(r, kernels->count, sizeof *kernels->numbers);
+    if (!kernels->numbers) return r->report->status;
+    for (int64_t i = 0; i < kernels->count; i++) {
         const char *name = NULL;
         TRY(take_text(r, &name, "the name of a kernel"));
-        (*kernels)[i] = nns_kernel_find(name);
-        if ((*kernels)[i] < 0)
+        kernels->numbers[i] = nns_kernel_find(name);
+        if (kernels->numbers[i] < 0)
             return nns_fail(r->report, NNS_EINVALID,
                             "this library has no kernel %.60s; use the library that came with the model", name);
     }
@@ -162,65 +167,117 @@ static int32_t skip_list(reader *r, const int64_t **list, int64_t *count, const 
     return skip(r, *count, what);
 }
 
-/* The constants are mapped read-only, so a step that wrote to them would end the process. */
-static int32_t check_writes(reader *r, const int64_t *writes, int64_t count, const int64_t *buffers, int64_t n_buffers,
-                            int64_t constants) {
-    for (int64_t i = 0; i < count; i++)
-        if (writes[i] < 0 || writes[i] >= n_buffers || buffers[writes[i] * WORDS_OF_BUFFER] == constants)
-            return DAMAGED(r, "a step writes to buffer %lld", (long long)writes[i]);
+/* Parts of regions by number, as the file lists them. */
+typedef struct {
+    const int64_t *words;
+    int64_t count;
+    int64_t constants; /* the region that is mapped read-only */
+} buffer_list;
+
+enum { BUFFER_REGION, BUFFER_OFFSET, BUFFER_BYTES };
+
+static const int64_t *buffer_at(const buffer_list *buffers, int64_t number) {
+    return buffers->words + number * WORDS_OF_BUFFER;
+}
+
+static int32_t read_buffers(reader *r, buffer_list *buffers) {
+    buffers->words = r->at;
+    for (int64_t i = 0; i < buffers->count; i++) {
+        int64_t region = 0, offset = 0, bytes = 0;
+        TRY(take(r, &region, "the region of a buffer", 0, buffers->constants));
+        TRY(take(r, &offset, "the offset of a buffer", 0, INT64_MAX / 2));
+        TRY(take(r, &bytes, "the bytes of a buffer", 0, INT64_MAX / 2));
+    }
+    return NNS_OK;
+}
+
+/* Whether two buffers share bytes without starting at the same one (as those of a layer that works in place do). */
+static bool collide(const int64_t *a, const int64_t *b) {
+    return a[BUFFER_REGION] == b[BUFFER_REGION] && a[BUFFER_OFFSET] != b[BUFFER_OFFSET] &&
+           a[BUFFER_OFFSET] < b[BUFFER_OFFSET] + b[BUFFER_BYTES] &&
+           b[BUFFER_OFFSET] < a[BUFFER_OFFSET] + a[BUFFER_BYTES];
+}
+
+typedef struct {
+    const int64_t *numbers;
+    int64_t count;
+} operand_list;
+
+static int32_t read_operands(reader *r, operand_list *list, const buffer_list *buffers, int64_t lowest) {
+    TRY(skip_list(r, &list->numbers, &list->count, "the operands of a step"));
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->numbers[i] < lowest || list->numbers[i] >= buffers->count)
+            return DAMAGED(r, "a step has buffer %lld", (long long)list->numbers[i]);
+    return NNS_OK;
+}
+
+/* What the engine leaves to those who make programs. A step that wrote to read-only memory would end the process. */
+static int32_t check_writes(reader *r, const operand_list *reads, const operand_list *writes,
+                            const buffer_list *buffers) {
+    for (int64_t i = 0; i < writes->count; i++) {
+        const int64_t *written = buffer_at(buffers, writes->numbers[i]);
+        if (written[BUFFER_REGION] == buffers->constants) return DAMAGED(r, "a step writes to its constants");
+        for (int64_t k = 0; k < reads->count; k++)
+            if (reads->numbers[k] >= 0 && collide(written, buffer_at(buffers, reads->numbers[k])))
+                return DAMAGED(r, "a step writes over what it reads");
+        for (int64_t k = 0; k < i; k++)
+            if (collide(written, buffer_at(buffers, writes->numbers[k])))
+                return DAMAGED(r, "a step writes twice to the same bytes");
+    }
     return NNS_OK;
 }
 
 /* Replaces the numbers of kernel names by the engine's numbers in the copy of the steps at `to`; `r` walks the file's. */
-static int32_t number_kernels(reader *r, int64_t *to, int64_t n_steps, const int64_t *kernels, int64_t n_kernels,
-                              const int64_t *buffers, int64_t n_buffers, int64_t constants) {
-    const int64_t *start = r->at, *list = NULL;
+static int32_t number_kernels(reader *r, int64_t *to, int64_t n_steps, const kernel_list *kernels,
+                              const buffer_list *buffers) {
+    const int64_t *start = r->at, *parameters = NULL;
     for (int64_t i = 0; i < n_steps; i++) {
         int64_t kind = 0, name = 0, count = 0;
+        operand_list reads = {0}, writes = {0};
         TRY(take(r, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_KERNEL));
-        TRY(take(r, &name, "the kernel of a step", 0, n_kernels - 1));
-        to[r->at - start - 1] = kernels[name];
-        TRY(skip_list(r, &list, &count, "the reads of a step"));
-        TRY(skip_list(r, &list, &count, "the writes of a step"));
-        TRY(check_writes(r, list, count, buffers, n_buffers, constants));
-        TRY(skip_list(r, &list, &count, "the parameters of a step"));
+        TRY(take(r, &name, "the kernel of a step", 0, kernels->count - 1));
+        to[r->at - start - 1] = kernels->numbers[name];
+        TRY(read_operands(r, &reads, buffers, -1));
+        TRY(read_operands(r, &writes, buffers, 0));
+        TRY(check_writes(r, &reads, &writes, buffers));
+        TRY(skip_list(r, &parameters, &count, "the parameters of a step"));
     }
     return NNS_OK;
 }
 
 static int32_t put_program(reader *r, nns_image *image, const nns_file *file, const nns_lanes *lanes,
-                           const int64_t *kernels, int64_t n_kernels) {
+                           const kernel_list *kernels) {
     enum { LEAST_STEP = 5, LEAST_SUBGRAPH = 6 };
-    int64_t n_buffers = 0, n_steps = 0, n_subgraphs = 0;
-    TRY(take_count(r, &n_buffers, "the number of buffers", WORDS_OF_BUFFER));
+    const int64_t n_tensors = image->n_inputs + image->n_outputs, n_regions = n_tensors + 2;
+    buffer_list buffers = {.constants = n_regions - 1};
+    int64_t n_steps = 0, n_subgraphs = 0;
+    TRY(take_count(r, &buffers.count, "the number of buffers", WORDS_OF_BUFFER));
     TRY(take_count(r, &n_steps, "the number of steps", LEAST_STEP));
     TRY(take_count(r, &n_subgraphs, "the number of sub-graphs", LEAST_SUBGRAPH));
-    const int64_t n_tensors = image->n_inputs + image->n_outputs, n_regions = n_tensors + 2, body = r->end - r->at;
+    const int64_t body = r->end - r->at;
     image->words = IMAGE_HEADER + 2 * lanes->count + lanes->total + WORDS_OF_REGION * n_regions + body;
     image->image = make_array(r, image->words, sizeof *image->image);
     if (!image->image) return r->report->status;
-    const int64_t header[IMAGE_HEADER] = {NNS_MAGIC, NNS_ABI,     lanes->count,    n_regions,       n_buffers,
+    const int64_t header[IMAGE_HEADER] = {NNS_MAGIC, NNS_ABI,     lanes->count,    n_regions,       buffers.count,
                                           n_steps,   n_subgraphs, image->n_inputs, image->n_outputs};
     memcpy(image->image, header, sizeof header);
     int64_t *to = put_regions(put_lanes(image->image + IMAGE_HEADER, lanes), image, file);
     if (body) memcpy(to, r->at, (size_t)body * sizeof *to);
-    const int64_t *buffers = r->at;
-    TRY(skip(r, n_buffers * WORDS_OF_BUFFER, "the buffers"));
-    return number_kernels(r, to + n_buffers * WORDS_OF_BUFFER, n_steps, kernels, n_kernels, buffers, n_buffers,
-                          n_tensors + 1);
+    TRY(read_buffers(r, &buffers));
+    return number_kernels(r, to + buffers.count * WORDS_OF_BUFFER, n_steps, kernels, &buffers);
 }
 
 int32_t nns_image_make(const nns_file *file, const nns_model_options *options, nns_image *image, nns_report *report) {
     reader r = {file->words, file->words + file->n_words, file->text, file->text + file->text_bytes, report};
     nns_lanes lanes = {0};
-    int64_t *kernels = NULL, n_kernels = 0;
+    kernel_list kernels = {0};
     TRY(read_target(&r, image, file));
     TRY(read_tensors(&r, image));
     TRY(read_lanes(&r, &lanes));
     TRY(nns_lanes_place(&lanes, options, report));
     image->threads = lanes.total;
-    if (read_kernels(&r, &kernels, &n_kernels) == NNS_OK) put_program(&r, image, file, &lanes, kernels, n_kernels);
-    free(kernels);
+    if (read_kernels(&r, &kernels) == NNS_OK) put_program(&r, image, file, &lanes, &kernels);
+    free(kernels.numbers);
     return report->status;
 }
 

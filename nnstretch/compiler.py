@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ from nnstretch.scheduler.store import ProfileStore
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.prediction import ProfilePredictor
+
+
+MOST_CORES = 1024
+"""NNS_MAX_CORES of nns_engine.h: cores have numbers below it."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,26 @@ def _open(spec: ProcessorSpec) -> Processor:
     return OpenCLProcessor(spec)
 
 
-def foreign_processors(isa: Isa, threads: int | None = None) -> Processors:
-    """One CPU of another machine with `threads` cores (1 by default), for plans that are made without measuring."""
+def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) -> Processors:
+    """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans that are made without measuring.
+
+    A CPU without cores gets `threads` of them (1 by default).
+
+    Raises:
+        UsageError: the specification is wrong, or names what is no CPU.
+    """
     from nnstretch.devices.cpu.processor import CpuProcessor
 
-    cpu = CpuProcessor(ProcessorSpec("cpu", cores=tuple(range(threads or 1))), isa)
-    return Processors((cpu,), cpu)
+    cores = range(MOST_CORES if re.search(r"\d", text) else threads or 1)
+    specs = parse_processors(text, tuple(cores))
+    if any(spec.kind != "cpu" for spec in specs):
+        raise UsageError(
+            f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
+        )
+    if threads is not None:
+        specs = _limit_threads(specs, threads)
+    named = tuple(CpuProcessor(spec, isa) for spec in specs)
+    return Processors(named, named[0])
 
 
 def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.plan import Plan
     from nnstretch.scheduler.planner import Compiled
 
-_ANY_CPU = "cpu"
-
 
 def compile_command(
     model: Model,
@@ -57,7 +55,7 @@ def compile_command(
             show_default="local",
         ),
     ] = None,
-    processors: Processors = _ANY_CPU,
+    processors: Processors = "cpu",
     threads: Threads = None,
     shape: Shape = None,
     weights: Weights = None,
@@ -143,12 +141,8 @@ def _plan(
 
     if target.isa == local_isa():
         usable = build_processors(processors, threads)
-    elif processors != _ANY_CPU:
-        raise UsageError(
-            f"--processors {processors} are this machine's, and the target is {target}; say how many cores with --threads"
-        )
     else:
-        usable = foreign_processors(target.isa, threads)
+        usable = foreign_processors(target.isa, processors, threads)
         if tune:
             report.note(f"routines are chosen by estimates: those for {target.isa.name} cannot be measured here")
         tune = False

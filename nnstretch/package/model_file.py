@@ -105,7 +105,8 @@ def _description(plan: Plan, constant_bytes: int, n_kernels: int) -> Iterable[in
         yield from (len(tensor.type.shape), *tensor.type.shape)
     yield len(plan.lanes)
     for lane in plan.lanes:
-        yield max(1, len(lane.cores))
+        cores = lane.cores or (0,)
+        yield from (len(cores), *cores)
     yield n_kernels
 
 

@@ -132,7 +132,7 @@ def small(network: Path) -> Case:
 
 
 def planned(network: Path, target: BuildTarget, threads: int) -> Compiled:
-    return plan_model(load_model(str(network)), foreign_processors(target.isa, threads), tune=False)
+    return plan_model(load_model(str(network)), foreign_processors(target.isa, threads=threads), tune=False)
 
 
 # -- what is made, and what it computes -----------------------------------------------------------------------------
@@ -236,6 +236,28 @@ def test_lanes_run_on_the_cores_that_there_are(small: Case, tmp_path: Path, seed
     run(small.executable, "-m", tmp_path / "random.nnm", tmp_path / "x.npy", *named, "-n", "2", *options)
     for path, y in zip(outputs, expected, strict=True):
         assert relative_error(np.load(path), y) < TOLERANCE
+
+
+def test_lanes_run_on_the_cores_that_they_were_planned_for(small: Case, network: Path, tmp_path: Path) -> None:
+    """Which is seen when one of them does not exist: then only, the lane moves."""
+    core = max(os.sched_getaffinity(0))
+    for cores, threads in (((core,), 1), ((core, core), 2), ((core, 1023), min(2, len(os.sched_getaffinity(0))))):
+        cpu = CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa())
+        compiled = make_plan(optimize(load_model(str(network))), [cpu], cpu)
+        write_model_file(compiled, "small", local_isa(), tmp_path / "a.nnm")
+        told = run(small.executable, "-m", tmp_path / "a.nnm", "-n", "0").stdout
+        assert told.startswith(f"small on {threads} thread")
+
+
+def test_groups_of_cores_of_another_machine() -> None:
+    other = next(isa for isa in ISAS if isa != local_isa())
+    named = foreign_processors(other, "cpu:4-7,cpu:0-3").named
+    assert [processor.spec.cores for processor in named] == [(4, 5, 6, 7), (0, 1, 2, 3)]
+    assert [processor.spec.cores for processor in foreign_processors(other).named] == [(0,)]
+    assert [processor.spec.cores for processor in foreign_processors(other, threads=4).named] == [(0, 1, 2, 3)]
+    for wrong in ("opencl:0", "cpu:0,opencl:0@1", "cpu:1024", "cpu:0,cpu:0"):
+        with pytest.raises(UsageError):
+            foreign_processors(other, wrong)
 
 
 def test_cores_can_be_named(small: Case) -> None:
@@ -343,7 +365,7 @@ def test_names_that_are_no_file_names_are_refused(name: str) -> None:
     [
         (("--target", "local"), "--standalone"),
         (("--standalone", "--target", "z80"), "unknown target"),
-        (("--standalone", "--target", "aarch64", "-p", "cpu:0"), "--threads"),
+        (("--standalone", "--target", "aarch64", "-p", "cpu:0,opencl:0"), "only groups of CPU cores"),
         (("--standalone", "-o", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )

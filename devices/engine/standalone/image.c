@@ -104,9 +104,11 @@ static int32_t read_lanes(reader *r, nns_lanes *lanes) {
     TRY(take(r, &count, "the number of lanes", 1, NNS_MAX_LANES));
     lanes->count = (int32_t)count;
     for (int64_t i = 0; i < count; i++) {
-        int64_t threads = 0;
+        int64_t threads = 0, core = 0;
         TRY(take(r, &threads, "the threads of a lane", 1, NNS_MAX_CORES));
         lanes->planned[i] = (int32_t)threads;
+        lanes->planned_cores[i] = r->at;
+        for (int64_t k = 0; k < threads; k++) TRY(take(r, &core, "a core", 0, NNS_MAX_CORES - 1));
     }
     return NNS_OK;
 }

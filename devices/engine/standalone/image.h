@@ -4,7 +4,7 @@
  *
  *   block, arena bytes, constant bytes
  *   n_inputs, n_outputs, then for each of them { rank, extent… }
- *   n_lanes, threads of each lane
+ *   n_lanes, then for each of them { threads, core… }
  *   n_kernels
  *   n_buffers, n_steps, n_subgraphs
  *   buffers, steps, subgraphs    as in a program image, the id of a step being the number of its kernel's name

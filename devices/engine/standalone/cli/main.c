@@ -33,7 +33,7 @@ static const char usage[] =
     "\n"
     "  -m, --model FILE     the model (default: the name of this program with .nnm behind it)\n"
     "  -o, --output FILE    write an output, .npy or raw; once per output, in their order\n"
-    "  -t, --threads N      run on N cores (default: as many as the model was compiled for, or as there are)\n"
+    "  -t, --threads N      run on N cores (default: those that the model was compiled for, or what there is)\n"
     "  -c, --cores LIST     run on these cores, as in 0-3+6\n"
     "  -n, --repeat N       how many runs are timed after the first (default: 10)\n"
     "  -i, --info           only tell what the model's inputs and outputs are\n"

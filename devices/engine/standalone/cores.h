@@ -16,9 +16,9 @@ typedef struct {
     int32_t total; /* sum of n_cores */
 } nns_lanes;
 
-/* Gives the lanes the cores that they were planned for, if `options` say nothing else and this process may use them all.
- * Otherwise they share those that there are in proportion to what they were planned for. Every lane gets at least one; lanes
- * share a core where there are fewer cores than lanes. */
+/* Gives the lanes the cores that they were planned for, if `options` say nothing else and this process may use all of
+ * these. Otherwise they share those that there are in proportion to what they were planned for. Every lane gets at least
+ * one; lanes share a core where there are fewer cores than lanes. */
 int32_t nns_lanes_place(nns_lanes *lanes, const nns_model_options *options, nns_report *report);
 
 #endif

@@ -1,9 +1,9 @@
-/* The model file (.nnm): a program for one instruction set, with its weights, in one file that is read without unpacking.
+/* The model file (.nnm): a program for one instruction set with its weights, in one file that is read without unpacking.
  *
  *   header    NNS_FILE_WORDS int64 words, numbered below
  *   words     the program, as image.h describes it; kernels are named, never numbered
- *   text      strings with a zero byte behind each, then zero bytes up to a multiple of 8: the instruction set, the model's
- *             name, names of inputs and outputs, names of kernels
+ *   text      strings with a zero byte behind each, then zero bytes up to a multiple of 8: the instruction set, the
+ *             model's name, names of inputs and outputs, names of kernels
  *   padding   up to the constants, which start at a multiple of 4096 bytes
  *   constants prepared weights
  *

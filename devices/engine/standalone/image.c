@@ -229,7 +229,7 @@ static int32_t check_writes(reader *r, const operand_list *reads, const operand_
     return NNS_OK;
 }
 
-/* Replaces the numbers of kernel names by the engine's numbers in the copy of the steps at `to`; `r` walks the file's. */
+/* Replaces numbers of kernel names by the engine's numbers in the copy of the steps at `to`; `r` walks the file's. */
 static int32_t number_kernels(reader *r, int64_t *to, int64_t n_steps, const kernel_list *kernels,
                               const buffer_list *buffers) {
     const int64_t *start = r->at, *parameters = NULL;

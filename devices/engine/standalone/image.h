@@ -28,8 +28,8 @@ typedef struct {
     int32_t threads;
 } nns_image;
 
-/* Makes the image of a file's program on cores that `options` allow. What it cannot vouch for, the engine checks when it
- * gets the image. `image` is all zeros before, and wants nns_image_free whatever the answer is. */
+/* Makes the image of a file's program on cores that `options` allow. What it cannot vouch for, the engine checks when
+ * it gets the image. `image` is all zeros before, and wants nns_image_free whatever the answer is. */
 int32_t nns_image_make(const nns_file *file, const nns_model_options *options, nns_image *image, nns_report *report);
 void nns_image_free(nns_image *image);
 

@@ -44,8 +44,8 @@ const char *nns_isa_missing(void) {
         const feature *f = &features[i];
         unsigned found[4] = {0};
         if (f->level > NNS_ISA_LEVEL) continue;
-        if (!__get_cpuid_count(f->leaf, 0, &found[0], &found[1], &found[2], &found[3]) || !(found[f->reg] >> f->bit & 1))
-            return f->name;
+        if (!__get_cpuid_count(f->leaf, 0, &found[0], &found[1], &found[2], &found[3])) return f->name;
+        if (!(found[f->reg] >> f->bit & 1)) return f->name;
     }
     return system_saves(NNS_ISA_LEVEL) ? NULL : "wide registers (the system does not save them)";
 }

@@ -78,7 +78,8 @@ static void read_npy_header(FILE *file, const nns_tensor *tensor, const char *pa
     if (strncmp(value_of(header, "'fortran_order'", path), "False", 5))
         nns_die("%s is in Fortran order; write it with numpy.ascontiguousarray", path);
     if (!same_shape(value_of(header, "'shape'", path), tensor))
-        nns_die("%s has another shape than input %s, which wants %s", path, tensor->name, nns_shape_text(tensor, shape));
+        nns_die("%s has another shape than input %s, which wants %s", path, tensor->name,
+                nns_shape_text(tensor, shape));
 }
 
 void nns_array_read(const char *path, const nns_tensor *tensor, float *to) {

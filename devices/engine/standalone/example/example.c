@@ -22,7 +22,8 @@ static int transfer(const char *path, float *values, const nns_tensor *tensor, i
     const size_t count = (size_t)tensor->count;
     FILE *file = fopen(path, writing ? "wb" : "rb");
     if (!file) return 0;
-    const size_t done = writing ? fwrite(values, sizeof *values, count, file) : fread(values, sizeof *values, count, file);
+    const size_t done =
+        writing ? fwrite(values, sizeof *values, count, file) : fread(values, sizeof *values, count, file);
     return (fclose(file) == 0) & (done == count);
 }
 

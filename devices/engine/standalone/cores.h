@@ -17,8 +17,8 @@ typedef struct {
 } nns_lanes;
 
 /* Gives the lanes the cores that they were planned for, if `options` say nothing else and this process may use all of
- * these. Otherwise they share those that there are in proportion to what they were planned for. Every lane gets at least
- * one; lanes share a core where there are fewer cores than lanes. */
+ * these. Otherwise they share those that there are in proportion to what they were planned for. Every lane gets at
+ * least one; lanes share a core where there are fewer cores than lanes. */
 int32_t nns_lanes_place(nns_lanes *lanes, const nns_model_options *options, nns_report *report);
 
 #endif

@@ -1,4 +1,4 @@
-/* The model file (.nnm): a program for one instruction set with its weights, in one file that is read without unpacking.
+/* The model file (.nnm): a program for one instruction set with its weights, in one file that needs no unpacking.
  *
  *   header    NNS_FILE_WORDS int64 words, numbered below
  *   words     the program, as image.h describes it; kernels are named, never numbered

@@ -24,8 +24,8 @@ extern "C" {
 /* A loaded model: its weights are mapped from the file, which must stay as it is until the model is freed. */
 typedef struct nns_model nns_model;
 
-/* Where a model runs. All zeros, or no options at all: on the cores that it was compiled for, or on others if this process
- * may not use these, as many as there are. */
+/* Where a model runs. All zeros, or no options at all: on the cores that it was compiled for, or on others if this
+ * process may not use these, as many as there are. */
 typedef struct {
     int32_t threads;      /* 0: as many as `cores`, or as the model was compiled for; never more than there are cores */
     const int32_t *cores; /* numbers of the cores to use; NULL: those that this process may run on */

@@ -263,6 +263,8 @@ def make_toolchain(target: BuildTarget, sanitize: str | None = None, *, oldest: 
         if target.system:
             command += ("-target", _zig_triple(target))
         flags = (*FLAGS, *zig_flags)
+        # zig builds its own runtime library (memset and the like) for the CPU that is named where it links.
+        link += zig_flags if oldest else ()
     else:
         command = tuple(override or ["gcc"])
         identity = _output([*command, "--version"])

@@ -38,22 +38,27 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def parse_processors(text: str) -> tuple[ProcessorSpec, ...]:
+def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[ProcessorSpec, ...]:
     """Reads a comma-separated list of processors and gives every one its cores.
 
     A processor without cores gets those that nobody else named; several such share them as evenly as possible, the later
     ones taking what the earlier ones leave. If nothing is left, a CPU gets all cores.
 
+    Args:
+        text: the list.
+        usable: the cores that there are, ascending; those that this process may run on if None.
+
     Raises:
-        UsageError: malformed text, unknown kind, a core that this process may not use, or a core named twice.
+        UsageError: malformed text, unknown kind, a core that cannot be used, or a core named twice.
     """
-    specs = [_parse_one(part.strip()) for part in text.split(",")]
+    usable = usable_cores() if usable is None else usable
+    specs = [_parse_one(part.strip(), usable) for part in text.split(",")]
     if len({str(s) for s in specs}) != len(specs):
         raise UsageError(f"processors {text!r} name one processor twice; name each once, with cores of its own")
-    return tuple(_share_cores(specs, text))
+    return tuple(_share_cores(specs, text, usable))
 
 
-def _parse_one(text: str) -> ProcessorSpec:
+def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     match = re.fullmatch(r"(\w+)(?::([^@]*))?(?:@(.*))?", text)
     if not match or match[1] not in KINDS:
         raise UsageError(f"unknown processor {text!r}; write one of cpu[:CORES], opencl[:INDEX][@CORES]")
@@ -61,40 +66,37 @@ def _parse_one(text: str) -> ProcessorSpec:
     if kind == "cpu":
         if cores is not None:
             raise UsageError(f"processor {text!r}: a CPU's cores follow a colon, as in cpu:0-3")
-        return ProcessorSpec("cpu", cores=_parse_cores(argument, text) if argument else ())
+        return ProcessorSpec("cpu", cores=_parse_cores(argument, text, usable) if argument else ())
     if argument and not argument.isdigit():
         raise UsageError(f"processor {text!r}: {argument!r} is not a device number; see `nnstretch devices`")
-    return ProcessorSpec(kind, int(argument or 0), _parse_cores(cores, text) if cores else ())
+    return ProcessorSpec(kind, int(argument or 0), _parse_cores(cores, text, usable) if cores else ())
 
 
-def _parse_cores(text: str, whole: str) -> tuple[int, ...]:
+def _parse_cores(text: str, whole: str, usable: tuple[int, ...]) -> tuple[int, ...]:
     cores: list[int] = []
     for part in text.split("+"):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise UsageError(f"processor {whole!r}: {part!r} is not a core or a range of cores such as 0-3")
         cores.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
-    allowed = usable_cores()
     for core in cores:
-        if core not in allowed:
-            raise UsageError(
-                f"processor {whole!r}: core {core} cannot be used; this process may use {format_cores(allowed)}"
-            )
+        if core not in usable:
+            raise UsageError(f"processor {whole!r}: core {core} cannot be used; usable are {format_cores(usable)}")
     return tuple(sorted(set(cores)))
 
 
-def _share_cores(specs: list[ProcessorSpec], text: str) -> list[ProcessorSpec]:
+def _share_cores(specs: list[ProcessorSpec], text: str, usable: tuple[int, ...]) -> list[ProcessorSpec]:
     named = [core for spec in specs for core in spec.cores]
     if len(set(named)) != len(named):
         raise UsageError(f"processors {text!r} give one core to two processors; two would wait for each other on it")
-    free = [core for core in usable_cores() if core not in named]
+    free = [core for core in usable if core not in named]
     waiting = sum(not spec.cores for spec in specs)
     shared: list[ProcessorSpec] = []
     for spec in specs:
         if not spec.cores:
             take = -(-len(free) // waiting) if waiting else 0
             mine, free, waiting = free[:take], free[take:], waiting - 1
-            spec = replace(spec, cores=tuple(mine) or usable_cores())
+            spec = replace(spec, cores=tuple(mine) or usable)
         shared.append(spec)
     return shared
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
 from nnstretch.errors import UsageError
@@ -22,6 +24,10 @@ from nnstretch.scheduler.store import ProfileStore
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.prediction import ProfilePredictor
+
+
+MOST_CORES = 1024
+"""NNS_MAX_CORES of nns_engine.h: cores have numbers below it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,28 @@ def _open(spec: ProcessorSpec) -> Processor:
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec)
+
+
+def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) -> Processors:
+    """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans that are made without measuring.
+
+    A CPU without cores gets `threads` of them (1 by default).
+
+    Raises:
+        UsageError: the specification is wrong, or names what is no CPU.
+    """
+    from nnstretch.devices.cpu.processor import CpuProcessor
+
+    cores = range(MOST_CORES if re.search(r"\d", text) else threads or 1)
+    specs = parse_processors(text, tuple(cores))
+    if any(spec.kind != "cpu" for spec in specs):
+        raise UsageError(
+            f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
+        )
+    if threads is not None:
+        specs = _limit_threads(specs, threads)
+    named = tuple(CpuProcessor(spec, isa) for spec in specs)
+    return Processors(named, named[0])
 
 
 def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:

@@ -3,6 +3,7 @@
 #   prepare_environment EXTRAS   makes .venv and installs the project with these extras (commas between them)
 #   prepare_opencl               makes sure that an OpenCL driver works, installing one where that is allowed;
 #                                sets `opencl_works` to 1 or 0
+#   prepare_emulator             installs an emulator of ARM processors where that is allowed
 #
 # What may be set from outside:
 #   NNSTRETCH_PYTHON           the Python to make .venv with, where the one found would be the wrong one
@@ -186,5 +187,11 @@ prepare_opencl() {
     if [ "$opencl_works" -eq 0 ]; then
         say "No OpenCL driver works here, so groups of CPU cores are the only processors. To have one, install your" \
             "GPU's driver or PoCL (Debian, Ubuntu: apt-get install pocl-opencl-icd) and run this again."
+    fi
+}
+
+prepare_emulator() {
+    if ! command -v qemu-aarch64-static >/dev/null && can_install_system_packages; then
+        step "Installing an emulator (qemu-user-static)" install_system_packages qemu-user-static || true
     fi
 }

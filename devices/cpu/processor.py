@@ -21,6 +21,7 @@ from nnstretch.devices.engine.build import Isa, local_isa
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec
+from nnstretch.errors import DeviceError
 
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
@@ -56,14 +57,14 @@ class CpuProcessor(Processor):
     dtypes = ("float32",)
     memory = "host"
 
-    def __init__(self, spec: ProcessorSpec) -> None:
-        """`spec` names the cores.
+    def __init__(self, spec: ProcessorSpec, isa: Isa | None = None) -> None:
+        """`spec` names the cores; `isa` is the instruction set of another machine's CPU, for plans that run there.
 
         Raises:
             DeviceError: the engine is not written for this machine's CPU.
         """
         self.spec = spec
-        self._isa = local_isa()
+        self._isa = isa or local_isa()
         self.blocked = Layout(self._isa.block)
 
     @property
@@ -72,7 +73,12 @@ class CpuProcessor(Processor):
 
         Raises:
             BuildError: the engine cannot be built.
+            DeviceError: this is another machine's CPU, on which nothing can be measured here.
         """
+        if self._isa != local_isa():
+            raise DeviceError(
+                f"{self.name} is of another instruction set ({self._isa.name}); plan it without measuring"
+            )
         return f"{cpu_model()}|{len(self.spec.cores)} cores|{engine().path.stem}"
 
     @property

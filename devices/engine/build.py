@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from nnstretch.errors import BuildError, DeviceError
+from nnstretch.errors import BuildError, DeviceError, UsageError
 from nnstretch.settings import cache_dir, compiler_override
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-sanitize=undefined",  # zig cc turns traps for undefined behaviour on by itself
 )
-LINK_FLAGS: tuple[str, ...] = ("-shared", "-lpthread", "-ldl", "-lm")
+LINK_FLAGS = ("-lpthread", "-ldl", "-lm")
 SANITIZERS = ("address,undefined", "thread")
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,23 @@ class Isa:
     flags: tuple[str, ...]
     block: int
     features: frozenset[str]
+
+    @property
+    def architecture(self) -> str:
+        """The architecture as compilers and `uname -m` write it."""
+        return "aarch64" if self.name.startswith("aarch64") else "x86_64"
+
+    @property
+    def level(self) -> int:
+        """The level of an x86-64 instruction set, else 0."""
+        return int(self.name[-1]) if self.architecture == "x86_64" else 0
+
+    @property
+    def oldest_flags(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """`zig_flags` and `flags` for the oldest CPU of the architecture."""
+        if self.architecture == "x86_64":
+            return ("-mcpu=x86_64",), ("-march=x86-64",)
+        return self.zig_flags, self.flags
 
 
 _V2 = frozenset({"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"})
@@ -101,7 +118,48 @@ def local_isa() -> Isa:
 
 
 @dataclass(frozen=True)
-class _Toolchain:
+class BuildTarget:
+    """What machine code is built for.
+
+    Attributes:
+        isa: the instruction set.
+        system: "" for the compiler's own system and C library, which run here; else "linux-gnu" or "linux-musl".
+    """
+
+    isa: Isa
+    system: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.isa.name}-{self.system}" if self.system else self.isa.name
+
+
+SYSTEMS = ("linux-gnu", "linux-musl")
+_OLDEST_GLIBC = "2.28"
+
+
+def parse_target(text: str) -> BuildTarget:
+    """A target as people write it: `local`, or an instruction set with `-linux-gnu` (the default) or `-linux-musl` behind it.
+
+    Raises:
+        UsageError: it is none of these.
+        DeviceError: no instruction set fits this machine (`local`).
+    """
+    if text == "local":
+        return BuildTarget(local_isa())
+    for isa in ISAS:
+        for system in SYSTEMS:
+            if text == f"{isa.name}-{system}":
+                return BuildTarget(isa, system)
+        if text == isa.name:
+            return BuildTarget(isa, SYSTEMS[0])
+    names = ", ".join(isa.name for isa in ISAS)
+    raise UsageError(
+        f"unknown target {text!r}; write local, or one of {names} with -linux-gnu or -linux-musl behind it"
+    )
+
+
+@dataclass(frozen=True)
+class Toolchain:
     """A compiler command with the flags that every file gets, and text that identifies both."""
 
     command: tuple[str, ...]
@@ -110,14 +168,22 @@ class _Toolchain:
     identity: str
 
 
+@dataclass(frozen=True)
+class SourceFile:
+    """A C file, what compiles it, and a hash of everything that its object is made from."""
+
+    path: Path
+    toolchain: Toolchain
+    key: str
+
+
 def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp: bool = False) -> Path:
     """The engine's shared library for `isa` (this machine's by default), built now if the cache does not hold it.
 
     Args:
         isa: instruction set.
         sanitize: "address,undefined" or "thread" for a library that finds errors in itself, built by the system's gcc; a
-            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`). Its threads lose time
-            at random where they meet.
+            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`).
         openmp: put OpenMP's threads in the place of the engine's own, for comparison; needs gcc for one file and the linking.
 
     Raises:
@@ -126,35 +192,46 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp:
         FileError: the cache cannot be written.
     """
     isa = isa or local_isa()
-    toolchain = _toolchain(isa, sanitize)
-    sources = sorted(HERE.glob("src/*.c")) + sorted(HERE.glob("kernels/*.c"))
-    special: dict[Path, _Toolchain] = {}
-    linker = toolchain
-    if openmp:
-        own, theirs = HERE / "src" / "pool.c", HERE / "openmp" / "pool.c"
-        sources[sources.index(own)] = theirs
-        linker = special[theirs] = _openmp_toolchain(isa)
-    headers = _hash(*(path.read_bytes() for path in sorted(HERE.glob("*/*.[hi]*")) if path.suffix in (".h", ".inc")))
-    keys = {
-        source: _hash(
-            special.get(source, toolchain).identity.encode(),
-            headers.encode(),
-            source.name.encode(),
-            source.read_bytes(),
-        )
-        for source in sources
-    }
+    toolchain = make_toolchain(BuildTarget(isa), sanitize)
+    sources = engine_sources(toolchain)
+    if not openmp:
+        return build_file(isa.name, ".so", sources, toolchain, "-shared")
+    gcc = _openmp_toolchain(isa)
+    sources = [s for s in sources if s.path.name != "pool.c" or s.path.parent.name != "src"]
+    sources += source_files(gcc, ("openmp",), ("include", "src"))
+    return build_file(f"{isa.name}-openmp", ".so", sources, gcc, "-shared")
+
+
+def engine_sources(toolchain: Toolchain) -> list[SourceFile]:
+    """The engine's C files."""
+    return source_files(toolchain, ("src", "kernels"), ("include", "src", "kernels"))
+
+
+def source_files(toolchain: Toolchain, folders: Sequence[str], headers_in: Sequence[str]) -> list[SourceFile]:
+    """The C files of some folders, whose objects depend on the headers of others."""
+    included = [p for folder in headers_in for p in sorted((HERE / folder).iterdir()) if p.suffix in (".h", ".inc")]
+    headers = _hash(*(path.read_bytes() for path in included))
+    identity = toolchain.identity.encode()
+    return [
+        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), path.read_bytes()))
+        for folder in folders
+        for path in sorted((HERE / folder).glob("*.c"))
+    ]
+
+
+def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:
+    """A shared library or executable in the cache, built now if it is not there. Errors as for `build_engine`."""
     directory = cache_dir() / "engine"
-    library = directory / f"{isa.name}-{_hash(*(key.encode() for key in keys.values()))}.so"
-    if library.exists():
-        return library
+    text = " ".join((toolchain.identity, *link_flags))
+    made = directory / f"{name}-{_hash(text.encode(), *(source.key.encode() for source in sources))}{suffix}"
+    if made.exists():
+        return made
     (directory / "objects").mkdir(parents=True, exist_ok=True)
     with _locked(directory / "lock"):
-        if not library.exists():
-            log.info("building the native engine for %s (once per version)", isa.name)
-            objects = {source: directory / "objects" / f"{key}.o" for source, key in keys.items()}
-            _build(lambda source: special.get(source, toolchain), linker, objects, library)
-    return library
+        if not made.exists():
+            log.info("building the native engine for %s (once per version)", name)
+            _build(sources, made, toolchain.command, (*toolchain.link_flags, *link_flags))
+    return made
 
 
 def sanitizer_preload(sanitize: str) -> str:
@@ -170,34 +247,52 @@ def sanitizer_preload(sanitize: str) -> str:
     return str(path.resolve())
 
 
-def _toolchain(isa: Isa, sanitize: str | None) -> _Toolchain:
-    override = compiler_override()
-    defines = _defines(isa)
-    link = LINK_FLAGS
+def make_toolchain(target: BuildTarget, sanitize: str | None = None, *, oldest: bool = False) -> Toolchain:
+    """The compiler for a target: the ziglang wheel's, unless NNSTRETCH_CC names one for this machine's system.
+
+    Args:
+        target: what to build for.
+        sanitize: as for `build_engine`.
+        oldest: compile for the oldest CPU of the architecture instead of for the instruction set, which is only named.
+
+    Raises:
+        BuildError: the compiler cannot be asked for its version.
+    """
+    override, isa = compiler_override(), target.isa
+    folders = ("include", "src", *(("standalone",) if oldest else ()))
+    defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", *(f"-I{HERE / folder}" for folder in folders))
+    if oldest:
+        defines += (f'-DNNS_ISA="{isa.name}"', f"-DNNS_ISA_LEVEL={isa.level}")
+    link: tuple[str, ...] = LINK_FLAGS
     command: tuple[str, ...]
-    if sanitize is None and not override:
+    zig_flags, other_flags = isa.oldest_flags if oldest else (isa.zig_flags, isa.flags)
+    if target.system or (sanitize is None and not override):
         command, identity = (sys.executable, "-m", "ziglang", "cc"), f"ziglang {_ziglang_version()}"
-        flags = (*FLAGS, *isa.zig_flags)
+        if target.system:
+            command += ("-target", _zig_triple(target))
+        flags = (*FLAGS, *zig_flags)
+        # zig builds its own runtime library (memset and the like) for the CPU that is named where it links.
+        link += zig_flags if oldest else ()
     else:
         command = tuple(override or ["gcc"])
         identity = _output([*command, "--version"])
-        flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
+        flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + other_flags
     if sanitize is not None:
         assert sanitize in SANITIZERS
         extra = (
             f"-fsanitize={sanitize}",
             "-fno-omit-frame-pointer",
             "-g",
-            "-fno-sanitize-recover=undefined",
             "-DNNS_JITTER",
+            "-fno-sanitize-recover=undefined",
         )
         # gcc warns about code that it does not understand once it is instrumented.
         flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
         link = (*link, f"-fsanitize={sanitize}")
-    return _described(command, (*flags, *defines), link, identity)
+    return _described(command, (*flags, *defines), link, f"{identity}\n{target}")
 
 
-def _openmp_toolchain(isa: Isa) -> _Toolchain:
+def _openmp_toolchain(isa: Isa) -> Toolchain:
     """gcc, for the file that uses OpenMP and to link it.
 
     Raises:
@@ -211,18 +306,18 @@ def _openmp_toolchain(isa: Isa) -> _Toolchain:
     if not library.is_absolute():
         raise BuildError("no compiler with OpenMP: gcc has no libgomp; install it")
     flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
-    return _described(command, (*flags, *_defines(isa)), LINK_FLAGS, _output([*command, "--version"]))
+    defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", f"-I{HERE / 'include'}", f"-I{HERE / 'src'}")
+    return _described(command, (*flags, *defines), LINK_FLAGS, _output([*command, "--version"]))
 
 
-def _defines(isa: Isa) -> tuple[str, ...]:
-    return "-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", f"-I{HERE / 'include'}", f"-I{HERE / 'src'}"
+def _described(command: tuple[str, ...], flags: tuple[str, ...], link: tuple[str, ...], identity: str) -> Toolchain:
+    text = " ".join((*command[1:], *flags, *link)).replace(str(HERE), "")
+    return Toolchain(command, flags, link, f"{identity}\n{text}")
 
 
-def _described(
-    command: tuple[str, ...], flags: tuple[str, ...], link_flags: tuple[str, ...], identity: str
-) -> _Toolchain:
-    text = " ".join((*command[1:], *flags, *link_flags)).replace(str(HERE), "")
-    return _Toolchain(command, flags, link_flags, f"{identity}\n{text}")
+def _zig_triple(target: BuildTarget) -> str:
+    glibc = f".{_OLDEST_GLIBC}" if target.system == "linux-gnu" else ""
+    return f"{target.isa.architecture}-{target.system}{glibc}"
 
 
 @cache
@@ -230,24 +325,23 @@ def _ziglang_version() -> str:
     return version("ziglang")
 
 
-def _build(
-    toolchain_of: Callable[[Path], _Toolchain], linker: _Toolchain, objects: dict[Path, Path], library: Path
-) -> None:
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as name:
+def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], link_flags: Sequence[str]) -> None:
+    objects = {source: product.parent / "objects" / f"{source.key}.o" for source in sources}
+    with tempfile.TemporaryDirectory(dir=product.parent, prefix=".build-") as name:
         build = Path(name)
 
-        def compile_one(item: tuple[Path, Path]) -> None:
+        def compile_one(item: tuple[SourceFile, Path]) -> None:
             source, made = item
             temporary = build / made.name
-            toolchain = toolchain_of(source)
-            _compile([*toolchain.command, *toolchain.flags, "-c", str(source), "-o", str(temporary)], source.name)
+            command = [*source.toolchain.command, *source.toolchain.flags, "-c", str(source.path), "-o", str(temporary)]
+            _compile(command, source.path.name)
             temporary.replace(made)
 
         with ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(compile_one, [item for item in objects.items() if not item[1].exists()]))
-        linked = build / library.name
-        _compile([*linker.command, *map(str, objects.values()), "-o", str(linked), *linker.link_flags], "linking")
-        linked.replace(library)
+        linked = build / product.name
+        _compile([*linker, *map(str, objects.values()), "-o", str(linked), *link_flags], "linking")
+        linked.replace(product)
 
 
 def _compile(command: Sequence[str], what: str) -> None:

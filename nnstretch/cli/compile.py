@@ -1,13 +1,14 @@
-"""`nnstretch compile`: a model becomes a package."""
+"""`nnstretch compile`: a model becomes a package, or a folder with all that runs it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nnstretch.cli.console import reporting
+from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
     Json,
@@ -18,16 +19,41 @@ from nnstretch.cli.options import (
     Threads,
     Weights,
     check_writable,
+    make_directory,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.text import count_text
+
+if TYPE_CHECKING:
+    from nnstretch.cli.sources import Source
+    from nnstretch.devices.engine.build import BuildTarget
+    from nnstretch.scheduler.compiled import Compiled
+    from nnstretch.scheduler.plan import Plan
 
 
 def compile_command(
     model: Model,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The package (.nns).", show_default="the model's name"),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The package (.nns), or the folder of a standalone model.",
+            show_default="the model's name",
+        ),
+    ] = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Make a folder with an executable, a C library and its header.")
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help="Where a standalone model runs: local, aarch64-linux-gnu, aarch64-linux-musl (Android too), x86-64-v3, …",
+            show_default="local",
+        ),
     ] = None,
     processors: Processors = "cpu",
     threads: Threads = None,
@@ -39,15 +65,23 @@ def compile_command(
 ) -> None:
     """Plan a model for processors and write it as a package that `run` starts at once.
 
+    With --standalone, write a folder that needs neither Python nor any framework where it runs.
+
     Example: nnstretch compile resnet50.onnx --processors cpu:0-3 -o resnet50.nns
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import make_source
 
+        if target is not None and not standalone:
+            raise UsageError("--target says where a standalone model runs; add --standalone, or leave it out")
         source = make_source(model, shape, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
-        path = check_writable(output or Path(f"{Path(model.partition(':')[0]).stem}.nns"))
+        name = Path(model.partition(":")[0]).stem
+        if standalone:
+            _standalone(report, source, name, output, target, processors, threads, tune=not no_tune)
+            return
+        path = check_writable(output or Path(f"{name}.nns"))
         with report.progress("Compiling") as told:
             session = source.compile(processors, threads, tune=not no_tune, progress=told)
         with session:
@@ -55,20 +89,76 @@ def compile_command(
             about = {"source": source.to_json(), "processors": processors, "tuned": not no_tune, "macs": plan.macs}
             session.save(path, about)
         size = path.stat().st_size
-        report.show(
-            f"{path}: {len(plan.steps)} steps in {len(plan.subgraphs)} sub-graphs, "
-            f"{count_text(plan.macs)} MACs, {size / 1e6:.1f} MB"
-        )
+        report.show(f"{path}: {_summary(plan)}, {size / 1e6:.1f} MB")
         if plan.fallback_layers:
             report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
-        report.finish(
-            {
-                "file": str(path),
-                "bytes": size,
-                "macs": plan.macs,
-                "steps": len(plan.steps),
-                "subgraphs": len(plan.subgraphs),
-                "predicted_ms": plan.predicted_ms,
-                "fallback_layers": list(plan.fallback_layers),
-            }
-        )
+        report.finish({"file": str(path), "bytes": size, **_facts(plan)})
+
+
+def _standalone(
+    report: Reporter,
+    source: Source,
+    name: str,
+    output: Path | None,
+    target_name: str | None,
+    processors: str,
+    threads: int | None,
+    *,
+    tune: bool,
+) -> None:
+    from nnstretch.devices.engine.build import parse_target
+    from nnstretch.package.standalone import standalone_files, write_standalone
+
+    target = parse_target(target_name or "local")
+    name = re.sub(r"[^\w.+-]", "_", name)
+    standalone_files(name, Path())  # refuses the name before long work, not after it
+    folder = make_directory(output or Path(name))
+    compiled = _plan(report, source, target, processors, threads, tune=tune)
+    with report.progress("Building") as told:
+        told(0, 0, f"the engine for {target}")
+        files = write_standalone(compiled, name, target, folder)
+    sizes = {what: path.stat().st_size for what, path in files.items()}
+    report.show(
+        f"{folder}: {_summary(compiled.plan)}, for {target}; {files['model'].name} {sizes['model'] / 1e6:.1f} MB, "
+        f"{files['executable'].name} {sizes['executable'] / 1e6:.1f} MB"
+    )
+    report.finish(
+        {
+            "folder": str(folder),
+            "target": str(target),
+            "files": {what: {"file": str(path), "bytes": sizes[what]} for what, path in files.items()},
+            **_facts(compiled.plan),
+        }
+    )
+
+
+def _plan(
+    report: Reporter, source: Source, target: BuildTarget, processors: str, threads: int | None, *, tune: bool
+) -> Compiled:
+    """A plan for the target's CPU: measured here if it is of this machine's kind."""
+    from nnstretch.compiler import build_processors, foreign_processors, plan_model
+    from nnstretch.devices.engine.build import local_isa
+
+    if target.isa == local_isa():
+        usable = build_processors(processors, threads)
+    else:
+        usable = foreign_processors(target.isa, processors, threads)
+        if tune:
+            report.note(f"routines are chosen by estimates: those for {target.isa.name} cannot be measured here")
+        tune = False
+    with report.progress("Compiling") as told:
+        return plan_model(source.load(), usable, tune=tune, progress=told)
+
+
+def _summary(plan: Plan) -> str:
+    return f"{len(plan.steps)} steps in {len(plan.subgraphs)} sub-graphs, {count_text(plan.macs)} MACs"
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    return {
+        "macs": plan.macs,
+        "steps": len(plan.steps),
+        "subgraphs": len(plan.subgraphs),
+        "predicted_ms": plan.predicted_ms,
+        "fallback_layers": list(plan.fallback_layers),
+    }

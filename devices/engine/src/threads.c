@@ -11,23 +11,26 @@ static int32_t fail_start(const int32_t *cores, int32_t n_cores, int error, nns_
     return nns_fail(report, NNS_ETHREAD, "a thread cannot be started: %s", strerror(error));
 }
 
+/* A new thread inherits the cores of the one that starts it, so the calling thread moves there and back: attributes that
+ * name cores are not part of every C library. */
+static int create_on(pthread_t *thread, const int32_t *cores, int32_t n_cores, void *(*body)(void *), void *argument) {
+    cpu_set_t before, wanted;
+    if (!n_cores) return pthread_create(thread, NULL, body, argument);
+    CPU_ZERO(&wanted);
+    for (int32_t i = 0; i < n_cores; i++) CPU_SET((size_t)cores[i], &wanted);
+    if (sched_getaffinity(0, sizeof before, &before) || sched_setaffinity(0, sizeof wanted, &wanted)) return errno;
+    const int error = pthread_create(thread, NULL, body, argument);
+    nns_thread_restore(&before);
+    return error;
+}
+
 int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores,
                          void *(*body)(void *), void *argument, nns_report *report) {
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    int error = 0;
-    if (n_cores) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        for (int32_t i = 0; i < n_cores; i++) CPU_SET((size_t)cores[i], &set);
-        error = pthread_attr_setaffinity_np(&attributes, sizeof set, &set);
-    }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (!error) error = pthread_create(thread, &attributes, body, argument);
+    const int error = create_on(thread, cores, n_cores, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     if (error) return fail_start(cores, n_cores, error, report);
     pthread_setname_np(*thread, name);
     return NNS_OK;

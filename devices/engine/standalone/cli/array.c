@@ -1,0 +1,141 @@
+#include "array.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A .npy file: magic and version, the header's length, and a header in Python's notation. */
+enum { MAGIC_BYTES = 6, PREFIX_BYTES = 8, HEADER_MOST = 4096, PATH_MOST = 4096, NPY_ALIGNMENT = 64 };
+
+static const char npy_magic[MAGIC_BYTES] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
+
+void nns_die(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("error: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    exit(2);
+}
+
+const char *nns_shape_text(const nns_tensor *tensor, char *text) {
+    size_t used = 0;
+    text[0] = 0;
+    for (int32_t i = 0; i < tensor->rank && used < NNS_SHAPE_TEXT; i++)
+        used += (size_t)snprintf(text + used, NNS_SHAPE_TEXT - used, i ? "x%lld" : "%lld", (long long)tensor->shape[i]);
+    return text;
+}
+
+static bool is_npy(const char *path) {
+    const char *end = strrchr(path, '.');
+    return end && strcmp(end, ".npy") == 0;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+static void read_exactly(FILE *file, void *to, size_t bytes, const char *path) {
+    if (fread(to, 1, bytes, file) == bytes) return;
+    nns_die(ferror(file) ? "cannot read %s" : "%s ends early", path);
+}
+
+/* The text behind a key of a .npy header; ends the process if there is none. */
+static const char *value_of(const char *header, const char *key, const char *path) {
+    const char *found = strstr(header, key);
+    if (!found) nns_die("%s has no %s in its .npy header", path, key);
+    found += strlen(key);
+    return found + strspn(found, " :");
+}
+
+static bool same_shape(const char *text, const nns_tensor *tensor) {
+    if (*text++ != '(') return false;
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        char *end = NULL;
+        errno = 0;
+        if (strtoll(text, &end, 10) != tensor->shape[i] || errno || end == text) return false;
+        text = end + strspn(end, " ");
+        if (*text == ',') text++;
+        text += strspn(text, " ");
+    }
+    return *text == ')';
+}
+
+static void read_npy_header(FILE *file, const nns_tensor *tensor, const char *path) {
+    unsigned char prefix[PREFIX_BYTES], size[4] = {0};
+    char header[HEADER_MOST + 1], shape[NNS_SHAPE_TEXT];
+    read_exactly(file, prefix, sizeof prefix, path);
+    if (memcmp(prefix, npy_magic, sizeof npy_magic)) nns_die("%s is not a .npy file", path);
+    read_exactly(file, size, prefix[MAGIC_BYTES] < 2 ? 2 : 4, path);
+    const size_t bytes = size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 | (size_t)size[3] << 24;
+    if (bytes > HEADER_MOST) nns_die("%s has a .npy header of %zu bytes; up to %d are read", path, bytes, HEADER_MOST);
+    read_exactly(file, header, bytes, path);
+    header[bytes] = 0;
+    if (strncmp(value_of(header, "'descr'", path), "'<f4'", 5))
+        nns_die("%s does not hold float32 numbers; convert it, as in x.astype(\"<f4\")", path);
+    if (strncmp(value_of(header, "'fortran_order'", path), "False", 5))
+        nns_die("%s is in Fortran order; write it with numpy.ascontiguousarray", path);
+    if (!same_shape(value_of(header, "'shape'", path), tensor))
+        nns_die("%s has another shape than input %s, which wants %s", path, tensor->name,
+                nns_shape_text(tensor, shape));
+}
+
+void nns_array_read(const char *path, const nns_tensor *tensor, float *to) {
+    FILE *file = fopen(path, "rb");
+    if (!file) nns_die("cannot open %s: %s", path, strerror(errno));
+    if (is_npy(path)) read_npy_header(file, tensor, path);
+    const size_t count = (size_t)tensor->count, got = fread(to, sizeof *to, count, file);
+    char shape[NNS_SHAPE_TEXT];
+    if (ferror(file)) nns_die("cannot read %s: %s", path, strerror(errno));
+    if (got != count || fgetc(file) != EOF)
+        nns_die("%s does not hold exactly the %zu float32 numbers of input %s (%s)", path, count, tensor->name,
+                nns_shape_text(tensor, shape));
+    fclose(file);
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------- */
+
+static void part_path(const char *path, char *part) {
+    if (snprintf(part, PATH_MOST, "%s.part", path) >= PATH_MOST) nns_die("the name of the output %s is too long", path);
+}
+
+void nns_array_check_writable(const char *path) {
+    char part[PATH_MOST];
+    part_path(path, part);
+    FILE *file = fopen(part, "wb");
+    if (!file) nns_die("cannot write %s: %s", path, strerror(errno));
+    fclose(file);
+    unlink(part);
+}
+
+static void write_npy_header(FILE *file, const nns_tensor *tensor) {
+    char text[HEADER_MOST];
+    size_t used = (size_t)snprintf(text, sizeof text, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    for (int32_t i = 0; i < tensor->rank; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%lld,", (long long)tensor->shape[i]);
+    used += (size_t)snprintf(text + used, sizeof text - used, ")}");
+    const size_t prefix = PREFIX_BYTES + 2, whole = (prefix + used) / NPY_ALIGNMENT * NPY_ALIGNMENT + NPY_ALIGNMENT;
+    while (prefix + used + 1 < whole) text[used++] = ' ';
+    text[used++] = '\n';
+    fwrite(npy_magic, 1, sizeof npy_magic, file);
+    const unsigned char rest[] = {1, 0, (unsigned char)(used & 0xff), (unsigned char)(used >> 8)};
+    fwrite(rest, 1, sizeof rest, file);
+    fwrite(text, 1, used, file);
+}
+
+void nns_array_write(const char *path, const nns_tensor *tensor, const float *from) {
+    char part[PATH_MOST];
+    part_path(path, part);
+    FILE *file = fopen(part, "wb");
+    if (!file) nns_die("cannot write %s: %s", path, strerror(errno));
+    if (is_npy(path)) write_npy_header(file, tensor);
+    fwrite(from, sizeof *from, (size_t)tensor->count, file);
+    const bool failed = ferror(file) != 0;
+    if (fclose(file) || failed || rename(part, path)) {
+        const int why = errno;
+        unlink(part);
+        nns_die("cannot write %s: %s", path, strerror(why));
+    }
+}

@@ -1,0 +1,243 @@
+/* The executable that `nnstretch compile --standalone` puts beside a model: runs it and tells its latency. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "array.h"
+#include "nnstretch.h"
+
+enum { MOST_FILES = 64, MOST_CORES = 1024, PATH_MOST = 4096, ERROR_BYTES = 512, DEFAULT_RUNS = 10 };
+
+typedef struct {
+    const char *model;
+    nns_model_options on;
+    int32_t cores[MOST_CORES];
+    int64_t runs;
+    bool info;
+    const char *outputs[MOST_FILES];
+    int32_t n_outputs;
+    char **inputs;
+    int32_t n_inputs;
+} arguments;
+
+static const char usage[] =
+    "Runs a model and tells its latency.\n"
+    "\n"
+    "usage: %s [options] [INPUT...]\n"
+    "\n"
+    "INPUT: one file per input of the model, .npy or raw little-endian float32 numbers; noise without.\n"
+    "\n"
+    "  -m, --model FILE     the model (default: the name of this program with .nnm behind it)\n"
+    "  -o, --output FILE    write an output, .npy or raw; once per output, in their order\n"
+    "  -t, --threads N      run on N cores (default: those that the model was compiled for, or what there is)\n"
+    "  -c, --cores LIST     run on these cores, as in 0-3+6\n"
+    "  -n, --repeat N       how many runs are timed after the first (default: 10)\n"
+    "  -i, --info           only tell what the model's inputs and outputs are\n"
+    "  -h, --help           this text\n"
+    "\n"
+    "example: %s image.npy --output classes.npy --repeat 100\n";
+
+static double milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* ---- arguments -------------------------------------------------------------------------------------------- */
+
+static int64_t number(const char *text, const char *option, int64_t low, int64_t high) {
+    char *end = NULL;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high)
+        nns_die("%s %s: a number from %lld to %lld is wanted", option, text, (long long)low, (long long)high);
+    return value;
+}
+
+/* Cores and ranges of them, with "+" or "," between. */
+static void parse_cores(arguments *a, const char *text) {
+    const char *at = text;
+    for (;;) {
+        char *end = NULL;
+        long first = strtol(at, &end, 10), last = first;
+        bool good = end != at;
+        if (good && *end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+            good = end != at;
+        }
+        if (!good || first < 0 || last < first || last >= MOST_CORES || a->on.n_cores + last - first >= MOST_CORES)
+            nns_die("--cores %s is no list of cores such as 0-3+6", text);
+        while (first <= last) a->cores[a->on.n_cores++] = (int32_t)first++;
+        if (!*end) break;
+        if (*end != '+' && *end != ',') nns_die("--cores %s is no list of cores such as 0-3+6", text);
+        at = end + 1;
+    }
+    a->on.cores = a->cores;
+}
+
+static void add_output(arguments *a, const char *path) {
+    if (a->n_outputs == MOST_FILES) nns_die("more than %d outputs are named", MOST_FILES);
+    a->outputs[a->n_outputs++] = path;
+}
+
+static void parse(arguments *a, int count, char **words) {
+    static const struct option options[] = {
+        {"model", required_argument, NULL, 'm'},  {"output", required_argument, NULL, 'o'},
+        {"threads", required_argument, NULL, 't'}, {"cores", required_argument, NULL, 'c'},
+        {"repeat", required_argument, NULL, 'n'}, {"info", no_argument, NULL, 'i'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+    };
+    a->runs = DEFAULT_RUNS;
+    for (int option; (option = getopt_long(count, words, "m:o:t:c:n:ih", options, NULL)) != -1;) {
+        switch (option) {
+        case 'm': a->model = optarg; break;
+        case 'o': add_output(a, optarg); break;
+        case 't': a->on.threads = (int32_t)number(optarg, "--threads", 1, MOST_CORES); break;
+        case 'c': parse_cores(a, optarg); break;
+        case 'n': a->runs = number(optarg, "--repeat", 0, 1000000); break;
+        case 'i': a->info = true; break;
+        case 'h': printf(usage, words[0], words[0]); exit(0);
+        default: fprintf(stderr, "see %s --help\n", words[0]); exit(2);
+        }
+    }
+    a->inputs = words + optind;
+    a->n_inputs = count - optind;
+}
+
+/* The model beside this program. */
+static const char *own_model(char *path) {
+    static const char suffix[] = ".nnm";
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MOST - sizeof suffix);
+    if (length < 0) nns_die("cannot tell where this program is; name the model with --model");
+    memcpy(path + length, suffix, sizeof suffix);
+    return path;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------- */
+
+static float *new_array(const nns_tensor *tensor) {
+    float *array = malloc((size_t)tensor->count * sizeof *array);
+    if (!array) nns_die("no memory for %lld numbers of %s", (long long)tensor->count, tensor->name);
+    return array;
+}
+
+/* The same numbers from -1 to 1 on every machine (a linear congruential generator). */
+static void fill_noise(float *array, int64_t count) {
+    uint32_t state = 1;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * UINT32_C(1664525) + UINT32_C(1013904223);
+        array[i] = (float)(state >> 8) * (2.0f / 16777216.0f) - 1.0f;
+    }
+}
+
+static float **make_inputs(const arguments *a, const nns_model *model) {
+    const int32_t count = nns_model_input_count(model);
+    if (a->n_inputs && a->n_inputs != count)
+        nns_die("%d inputs are given, the model has %d", (int)a->n_inputs, (int)count);
+    float **arrays = calloc((size_t)count + 1, sizeof *arrays);
+    if (!arrays) nns_die("no memory for %d inputs", (int)count);
+    for (int32_t i = 0; i < count; i++) {
+        const nns_tensor *tensor = nns_model_input(model, i);
+        arrays[i] = new_array(tensor);
+        if (a->n_inputs)
+            nns_array_read(a->inputs[i], tensor, arrays[i]);
+        else
+            fill_noise(arrays[i], tensor->count);
+    }
+    return arrays;
+}
+
+static float **make_outputs(const arguments *a, const nns_model *model) {
+    const int32_t count = nns_model_output_count(model);
+    if (a->n_outputs > count)
+        nns_die("%d files for outputs are named, the model has %d outputs", (int)a->n_outputs, (int)count);
+    for (int32_t i = 0; i < a->n_outputs; i++) nns_array_check_writable(a->outputs[i]);
+    float **arrays = calloc((size_t)count + 1, sizeof *arrays);
+    if (!arrays) nns_die("no memory for %d outputs", (int)count);
+    for (int32_t i = 0; i < count; i++) arrays[i] = new_array(nns_model_output(model, i));
+    return arrays;
+}
+
+static double run(nns_model *model, float **inputs, float **outputs) {
+    char error[ERROR_BYTES];
+    const double begin = milliseconds();
+    if (nns_model_run(model, (const float *const *)inputs, outputs, error, sizeof error)) nns_die("%s", error);
+    return milliseconds() - begin;
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void time_runs(nns_model *model, float **inputs, float **outputs, int64_t runs) {
+    double *times = malloc((size_t)runs * sizeof *times);
+    if (!times) nns_die("no memory for the times of %lld runs", (long long)runs);
+    for (int64_t i = 0; i < runs; i++) times[i] = run(model, inputs, outputs);
+    qsort(times, (size_t)runs, sizeof *times, ascending);
+    const double median = (times[(runs - 1) / 2] + times[runs / 2]) / 2;
+    printf("%lld more runs: median %.3f ms, p90 %.3f ms, min %.3f ms\n", (long long)runs, median,
+           times[(runs - 1) * 9 / 10], times[0]);
+    free(times);
+}
+
+/* ---- telling ---------------------------------------------------------------------------------------------- */
+
+static void tell_model(const nns_model *model) {
+    char shape[NNS_SHAPE_TEXT];
+    printf("%s on %d thread%s, %s\n", nns_model_name(model), (int)nns_model_threads(model),
+           nns_model_threads(model) == 1 ? "" : "s", nns_library_isa());
+    for (int32_t i = 0; i < nns_model_input_count(model); i++)
+        printf("input %s: float32 %s\n", nns_model_input(model, i)->name,
+               nns_shape_text(nns_model_input(model, i), shape));
+    for (int32_t i = 0; i < nns_model_output_count(model); i++)
+        printf("output %s: float32 %s\n", nns_model_output(model, i)->name,
+               nns_shape_text(nns_model_output(model, i), shape));
+}
+
+static void tell_output(const nns_tensor *tensor, const float *values) {
+    int64_t smallest = 0, largest = 0;
+    for (int64_t i = 1; i < tensor->count; i++) {
+        if (values[i] < values[smallest]) smallest = i;
+        if (values[i] > values[largest]) largest = i;
+    }
+    printf("output %s: from %.6g at %lld to %.6g at %lld\n", tensor->name, (double)values[smallest],
+           (long long)smallest, (double)values[largest], (long long)largest);
+}
+
+static void run_and_tell(const arguments *a, nns_model *model, double loaded) {
+    float **inputs = make_inputs(a, model), **outputs = make_outputs(a, model);
+    const double first = run(model, inputs, outputs);
+    tell_model(model);
+    printf("loaded in %.3f ms, first run %.3f ms\n", loaded, first);
+    if (a->runs) time_runs(model, inputs, outputs, a->runs);
+    for (int32_t i = 0; i < nns_model_output_count(model); i++) {
+        tell_output(nns_model_output(model, i), outputs[i]);
+        if (i < a->n_outputs) nns_array_write(a->outputs[i], nns_model_output(model, i), outputs[i]);
+        free(outputs[i]);
+    }
+    for (int32_t i = 0; i < nns_model_input_count(model); i++) free(inputs[i]);
+    free(outputs);
+    free(inputs);
+}
+
+int main(int count, char **words) {
+    static arguments a;
+    char path[PATH_MOST], error[ERROR_BYTES];
+    parse(&a, count, words);
+    nns_model *model = NULL;
+    const double begin = milliseconds();
+    if (nns_model_load(a.model ? a.model : own_model(path), &a.on, &model, error, sizeof error)) nns_die("%s", error);
+    if (a.info)
+        tell_model(model);
+    else
+        run_and_tell(&a, model, milliseconds() - begin);
+    nns_model_free(model);
+    if (fflush(stdout) || ferror(stdout)) nns_die("cannot write to the standard output: %s", strerror(errno));
+    return 0;
+}

@@ -1,0 +1,94 @@
+#include "cores.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* The cores that may be used, at most NNS_MAX_CORES. Returns their number, or 0 with a report. */
+static int32_t usable(const nns_model_options *options, int32_t *cores, nns_report *report) {
+    int32_t count = 0;
+    if (options && options->cores) {
+        if (options->n_cores < 1 || options->n_cores > NNS_MAX_CORES)
+            nns_fail(report, NNS_EINVALID, "%d cores are given; there must be 1 to %d", (int)options->n_cores,
+                     NNS_MAX_CORES);
+        for (; !report->status && count < options->n_cores; count++) {
+            cores[count] = options->cores[count];
+            if (cores[count] < 0 || cores[count] >= NNS_MAX_CORES)
+                nns_fail(report, NNS_EINVALID, "there is no core %d", (int)cores[count]);
+        }
+        return report->status ? 0 : count;
+    }
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set)) {
+        nns_fail(report, NNS_ETHREAD, "the cores of this process cannot be read: %s", strerror(errno));
+        return 0;
+    }
+    for (int32_t core = 0; core < NNS_MAX_CORES && core < CPU_SETSIZE; core++)
+        if (CPU_ISSET((size_t)core, &set)) cores[count++] = core;
+    if (!count) nns_fail(report, NNS_ETHREAD, "this process may use no core below %d", NNS_MAX_CORES);
+    return count;
+}
+
+/* How many of `available` cores are used. */
+static int64_t wanted(const nns_model_options *options, int64_t planned, int64_t available) {
+    int64_t threads = planned;
+    if (options && options->cores) threads = available;
+    if (options && options->threads > 0) threads = options->threads;
+    return threads < available ? threads : available;
+}
+
+static void add_lane(nns_lanes *lanes, int32_t lane, int32_t count) {
+    lanes->first[lane] = lanes->total;
+    lanes->n_cores[lane] = count;
+    lanes->total += count;
+}
+
+/* Whether all cores that the lanes were planned for are among `count` usable ones. */
+static bool has_planned(const nns_lanes *lanes, int64_t planned, const int32_t *cores, int32_t count) {
+    bool usable[NNS_MAX_CORES] = {false};
+    for (int32_t i = 0; i < count; i++) usable[cores[i]] = true;
+    for (int32_t i = 0; i < lanes->count; i++)
+        for (int32_t k = 0; k < lanes->planned[i]; k++)
+            if (!usable[lanes->planned_cores[i][k]]) return false;
+    return planned <= NNS_MAX_CORES;
+}
+
+static void take_planned(nns_lanes *lanes) {
+    for (int32_t i = 0; i < lanes->count; i++) {
+        add_lane(lanes, i, lanes->planned[i]);
+        for (int32_t k = 0; k < lanes->planned[i]; k++)
+            lanes->cores[lanes->first[i] + k] = (int32_t)lanes->planned_cores[i][k];
+    }
+}
+
+/* Shares the first `total` of `cores`. */
+static void share(nns_lanes *lanes, int64_t planned, const int32_t *cores, int64_t total) {
+    int64_t before = 0;
+    for (int32_t i = 0; i < lanes->count; i++) {
+        lanes->n_ratios[i] = 0;
+        const int64_t begin = before * total / planned;
+        before += lanes->planned[i];
+        const int64_t end = before * total / planned;
+        add_lane(lanes, i, end > begin ? (int32_t)(end - begin) : 1);
+        for (int32_t k = 0; k < lanes->n_cores[i]; k++)
+            lanes->cores[lanes->first[i] + k] = cores[begin + k < total ? begin + k : total - 1];
+    }
+}
+
+int32_t nns_lanes_place(nns_lanes *lanes, const nns_model_options *options, nns_report *report) {
+    int32_t cores[NNS_MAX_CORES];
+    if (options && options->threads < 0)
+        return nns_fail(report, NNS_EINVALID, "%d threads are asked for; there must be at least 1",
+                        (int)options->threads);
+    const int32_t available = usable(options, cores, report);
+    if (!available) return report->status;
+    int64_t planned = 0;
+    for (int32_t i = 0; i < lanes->count; i++) planned += lanes->planned[i];
+    const bool free_choice = !options || (!options->cores && !options->threads);
+    if (free_choice && has_planned(lanes, planned, cores, available))
+        take_planned(lanes);
+    else
+        share(lanes, planned, cores, wanted(options, planned, available));
+    return NNS_OK;
+}

@@ -1,0 +1,78 @@
+"""The folder that `nnstretch compile --standalone` makes: a model with all that runs it, without Python or any framework.
+
+| file | what it is |
+|---|---|
+| `NAME.nnm` | the model: program and weights (`nnstretch.package.model_file`) |
+| `NAME` | an executable that runs it |
+| `libnnstretch.so` | the same for other programs |
+| `nnstretch.h` | their interface |
+| `example.c` | a program that uses it |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from nnstretch.devices.engine.binaries import EXAMPLE, HEADER, LIBRARY, build_binaries
+from nnstretch.devices.engine.build import BuildTarget
+from nnstretch.errors import FileError, UsageError
+from nnstretch.package.model_file import check_standalone, write_model_file
+from nnstretch.scheduler.compiled import Compiled
+from nnstretch.settings import atomic_write
+
+SUFFIX = ".nnm"
+
+
+def standalone_files(name: str, folder: Path) -> Mapping[str, Path]:
+    """What a standalone folder holds: `model`, `executable`, `library`, `header`, `example`.
+
+    Raises:
+        UsageError: files cannot have such a name.
+    """
+    if not re.fullmatch(r"\w[\w.+-]*", name) or name in (LIBRARY, HEADER.name, EXAMPLE.name):
+        raise UsageError(f"a standalone model cannot be called {name!r}; name the folder or the model otherwise")
+    return {
+        "model": folder / f"{name}{SUFFIX}",
+        "executable": folder / name,
+        "library": folder / LIBRARY,
+        "header": folder / HEADER.name,
+        "example": folder / EXAMPLE.name,
+    }
+
+
+def write_standalone(compiled: Compiled, name: str, target: BuildTarget, folder: Path) -> Mapping[str, Path]:
+    """Writes a model with its binaries to an existing folder, each file complete or not at all.
+
+    Args:
+        compiled: a plan made for `target.isa` whose lanes are all CPU cores.
+        name: of the model and of the executable.
+        target: what the binaries are built for.
+        folder: where to; files of these names are replaced.
+
+    Returns:
+        The files, as `standalone_files` names them.
+
+    Raises:
+        UsageError: the plan needs OpenCL or ONNX Runtime, or the name is no file name.
+        BuildError: the engine cannot be built for the target.
+        FileError: the folder is not writable or the disk is full.
+    """
+    files = standalone_files(name, folder)
+    check_standalone(compiled.plan)
+    binaries = build_binaries(target)
+    write_model_file(compiled, name, target.isa, files["model"])
+    for what, source in (
+        ("executable", binaries.executable),
+        ("library", binaries.library),
+        ("header", HEADER),
+        ("example", EXAMPLE),
+    ):
+        with atomic_write(files[what]) as file:
+            file.write(source.read_bytes())
+    try:
+        files["executable"].chmod(0o755)
+    except OSError as error:
+        raise FileError(f"cannot make {files['executable']} executable: {error.strerror}") from error
+    return files

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_the_executable_tells_what_it_is(small: Case) -> None:
     assert "--threads" in run(small.executable, "--help").stdout
 
 
-@pytest.mark.parametrize("compiler", [("gcc",), ("python", "-m", "ziglang", "cc")], ids=["gcc", "zig"])
+@pytest.mark.parametrize("compiler", [("gcc",), (sys.executable, "-m", "ziglang", "cc")], ids=["gcc", "zig"])
 def test_the_example_runs_a_zoo_network(compiler: tuple[str, ...], zoo_network: Case, tmp_path: Path) -> None:
     if not shutil.which(compiler[0]):
         pytest.skip(f"{compiler[0]} is not there")

@@ -1,13 +1,16 @@
-"""What the planner makes and sessions run. Apart from the planner, so that loading a package does not load it."""
+"""What the planner makes and a session runs. Apart from both, so that running a package loads nothing that planning needs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnstretch.scheduler.plan import Plan
-from nnstretch.scheduler.problem import Assignment
+
+if TYPE_CHECKING:
+    from nnstretch.scheduler.problem import Assignment
 
 
 @dataclass(frozen=True, eq=False)

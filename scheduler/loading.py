@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnstretch.devices.engine.binding import engine
+from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.program import (
     Buffer,
     CallFunction,
@@ -25,16 +26,18 @@ from nnstretch.devices.engine.program import (
     aligned_array,
 )
 from nnstretch.devices.onnxruntime import FallbackModel
-from nnstretch.devices.spec import parse_processors
-from nnstretch.errors import PackageError
+from nnstretch.devices.spec import format_cores, parse_processors, usable_cores
+from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.plan import PlanStep
+from nnstretch.scheduler.plan import PlanLane, PlanStep
 
 if TYPE_CHECKING:
     import pyopencl as cl
 
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +59,26 @@ class Loaded:
         self.program.close()
 
 
-def load_program(compiled: Compiled, sources: Mapping[str, str] | None) -> Loaded:
-    """Binds a plan that `validate` has passed.
+def load_program(compiled: Compiled, sources: Mapping[str, str] | None, native: Engine | None = None) -> Loaded:
+    """Binds a plan that `validate` has passed to an engine, by default this machine's.
 
     Raises:
         PackageError: the plan was made for an engine of another block size, or names unknown kernels.
         DeviceError: a processor is missing or out of memory.
     """
     plan = compiled.plan
-    native = engine()
+    native = native or engine()
     if plan.block != native.block:
         raise PackageError(
             f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
             "compile the model here"
         )
-    return _Loader(compiled, sources).load()
+    return _Loader(compiled, sources, native).load()
 
 
 class _Loader:
-    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None) -> None:
+    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine) -> None:
+        self._native = native
         self._plan = compiled.plan
         self._compiled = compiled
         self._sources = sources
@@ -97,8 +101,9 @@ class _Loader:
                 LaneKind.OPENCL if lane.kind == "opencl" else LaneKind.HOST,
                 lane.cores,
                 self._runtimes[number].queue if number in self._runtimes else None,
+                lane.ratios,
             )
-            for number, lane in enumerate(self._plan.lanes)
+            for number, lane in enumerate(place_lanes(self._plan.lanes, usable_cores()))
         ]
         steps = [
             self._step(step, subgraph.lane)
@@ -115,7 +120,16 @@ class _Loader:
             )
             for s in self._plan.subgraphs
         ]
-        program = Program(lanes, self._regions, buffers, steps, subgraphs, launches=self._launches, calls=self._calls)
+        program = Program(
+            lanes,
+            self._regions,
+            buffers,
+            steps,
+            subgraphs,
+            launches=self._launches,
+            calls=self._calls,
+            native=self._native,
+        )
         return Loaded(program, self._used_sources(), tuple(self._runtimes.values()), tuple(self._memories.values()))
 
     # -- memory --------------------------------------------------------------------------------------------------
@@ -177,7 +191,7 @@ class _Loader:
         if step.kind == "call":
             self._calls.append(self._call(step))
             return Step(StepKind.CALL, len(self._calls) - 1, reads, writes)
-        return Step(StepKind.KERNEL, engine().find(step.kernel), reads, writes, step.arguments)
+        return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments)
 
     def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
         """A kernel with its arguments set: (buffer, offset in floats) per operand, then the integers."""
@@ -209,6 +223,29 @@ class _Loader:
         from nnstretch.devices.opencl.runtime import kernel_source
 
         return {name: kernel_source(name) for name in names}
+
+
+def place_lanes(lanes: Sequence[PlanLane], usable: Sequence[int]) -> list[PlanLane]:
+    """The lanes on cores that this process may use: those of the plan if it may, else others, one lane's after another's.
+
+    A plan for a CPU alone runs on fewer cores than it was made for if there are no more; its ratios are dropped then.
+
+    Raises:
+        DeviceError: several processors want more cores than there are.
+    """
+    wanted = [core for lane in lanes for core in lane.cores]
+    if set(wanted) <= set(usable):
+        return list(lanes)
+    numbers = {core: usable[i % len(usable)] for i, core in enumerate(dict.fromkeys(wanted))}
+    if len(numbers) > len(usable):
+        if len(lanes) > 1:
+            raise DeviceError(
+                f"the plan's processors have {len(numbers)} cores ({format_cores(tuple(sorted(numbers)))}), this process may "
+                f"use {len(usable)} ({format_cores(tuple(usable))}); allow it more, or compile the model for these"
+            )
+        log.warning("the plan is for %d cores; this process may use %d", len(numbers), len(usable))
+        return [replace(lanes[0], cores=tuple(usable), ratios=())]
+    return [replace(lane, cores=tuple(numbers[core] for core in lane.cores)) for lane in lanes]
 
 
 def _runtime(processor: str, sources: Mapping[str, str] | None) -> OpenCLRuntime:

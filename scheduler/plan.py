@@ -91,11 +91,16 @@ class PlanSubgraph:
 
 @dataclass(frozen=True)
 class PlanLane:
-    """A processor of the plan. Lane 0 is of kind "host"; its processor is "" if it only serves an OpenCL lane."""
+    """A processor of the plan. Lane 0 is of kind "host"; its processor is "" if it only serves an OpenCL lane.
+
+    `ratios` are the relative speeds of a host lane's cores, by which the work of every step is split to begin with; without
+    them all cores begin with the same.
+    """
 
     kind: Literal["host", "opencl"]
     processor: str
     cores: tuple[int, ...]
+    ratios: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -194,10 +199,15 @@ def _subgraph(raw: Mapping[str, Any]) -> PlanSubgraph:
     return PlanSubgraph(lane=int(raw["lane"]), first=int(raw["first"]), count=int(raw["count"]), **lists)
 
 
+def _lane(raw: Mapping[str, Any]) -> PlanLane:
+    ratios = raw.get("ratios", ())  # optional in files
+    return PlanLane(raw["kind"], raw["processor"], tuple(map(int, raw["cores"])), tuple(map(int, ratios)))
+
+
 def _plan(raw: Mapping[str, Any]) -> Plan:
     return Plan(
         block=int(raw["block"]),
-        lanes=tuple(PlanLane(r["kind"], r["processor"], tuple(map(int, r["cores"]))) for r in raw["lanes"]),
+        lanes=tuple(map(_lane, raw["lanes"])),
         inputs=tuple(PlanTensor(r["name"], _type(r["type"])) for r in raw["inputs"]),
         outputs=tuple(PlanTensor(r["name"], _type(r["type"])) for r in raw["outputs"]),
         buffers=tuple(PlanBuffer(**r) for r in raw["buffers"]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from nnstretch.devices.engine.binding import MAX_RATIO
 from nnstretch.devices.routine import PLAIN
 from nnstretch.devices.spec import format_cores
 from nnstretch.errors import PackageError
@@ -52,6 +53,10 @@ def _check_lanes(plan: Plan) -> None:
             raise _fail(f"lane of unknown kind {lane.kind!r}")
         if any(core < 0 for core in lane.cores):
             raise _fail(f"lane {lane.processor} has cores {format_cores(lane.cores)}")
+        if lane.ratios and (lane.kind != "host" or len(lane.ratios) != len(lane.cores)):
+            raise _fail(f"lane {lane.processor} has {len(lane.ratios)} ratios for {len(lane.cores)} cores of a CPU")
+        if any(not 1 <= ratio <= MAX_RATIO for ratio in lane.ratios):
+            raise _fail(f"lane {lane.processor} has ratios {list(lane.ratios)}, which are not all in 1..{MAX_RATIO}")
 
 
 def _region_bytes(plan: Plan, buffer: PlanBuffer) -> int:

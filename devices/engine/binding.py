@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from nnstretch.devices.engine.build import build_engine
-from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError
+from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError, UsageError
 
-ABI = 1
+ABI = 2
 """NNS_ABI of nns_engine.h."""
+
+MAX_CORES = 1024
+"""NNS_MAX_CORES: threads of one lane."""
+
+MAX_RATIO = 65536
+"""NNS_MAX_RATIO: of one thread."""
 
 ERROR_BYTES = 512
 
@@ -96,6 +102,8 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         (Pointer, _POINTERS, _POINTERS, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _WORDS, _WORDS, *_TEXT),
     ),
     "nns_program_destroy": (None, (Pointer,)),
+    "nns_split": (ctypes.c_int32, (ctypes.c_int64, _WORDS, ctypes.c_int64, _WORDS)),
+    "nns_join_ns": (ctypes.c_double, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32)),
     "nns_peak_gflops": (ctypes.c_double, (ctypes.c_int32,)),
 }
 
@@ -166,6 +174,40 @@ class Engine:
         status = function(*arguments, text, ERROR_BYTES)
         if status:
             raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
+
+    def split(self, units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:
+        """How many of a step's `units` each thread of a lane begins with.
+
+        Args:
+            units: of the step.
+            ratios: one per thread, 1 to MAX_RATIO; none: all threads are the same.
+            threads: number of threads, needed without ratios.
+
+        Raises:
+            UsageError: a number is out of range.
+        """
+        count = threads if threads is not None else len(ratios)
+        fits = 0 <= units < 1 << 63 and 1 <= count <= MAX_CORES and all(1 <= r <= MAX_RATIO for r in ratios)
+        if not fits or len(ratios) not in (0, count):
+            raise UsageError(f"{units} units cannot be split among {count} threads by {list(ratios)}")
+        parts = (ctypes.c_int64 * count)()
+        self.library.nns_split(units, (ctypes.c_int64 * count)(*ratios) if ratios else None, count, parts)
+        return list(parts)
+
+    def join_ns(self, cores: Sequence[int], steps: int = 200) -> float:
+        """Nanoseconds from one step to the next that a pool of one thread per core takes when there is nothing to compute.
+
+        Args:
+            cores: of the pool.
+            steps: per list; 1 gives the whole cost of waking the workers and waiting for them.
+
+        Raises:
+            DeviceError: this process may not run on these cores.
+        """
+        ns = float(self.library.nns_join_ns((ctypes.c_int32 * len(cores))(*cores), len(cores), steps))
+        if ns < 0:
+            raise DeviceError(f"no thread pool on cores {list(cores)}; this process may not use them all")
+        return ns
 
     def peak_gflops(self, core: int | None = None, milliseconds: int = 100) -> float:
         """Measured float32 peak of one thread in GFLOP/s, on `core` or wherever the calling thread runs.

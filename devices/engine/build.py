@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-sanitize=undefined",  # zig cc turns traps for undefined behaviour on by itself
 )
+LINK_FLAGS: tuple[str, ...] = ("-shared", "-lpthread", "-ldl", "-lm")
 SANITIZERS = ("address,undefined", "thread")
 
 log = logging.getLogger(__name__)
@@ -109,13 +110,15 @@ class _Toolchain:
     identity: str
 
 
-def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
+def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp: bool = False) -> Path:
     """The engine's shared library for `isa` (this machine's by default), built now if the cache does not hold it.
 
     Args:
         isa: instruction set.
         sanitize: "address,undefined" or "thread" for a library that finds errors in itself, built by the system's gcc; a
-            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`).
+            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`). Its threads lose time
+            at random where they meet.
+        openmp: put OpenMP's threads in the place of the engine's own, for comparison; needs gcc for one file and the linking.
 
     Raises:
         BuildError: no compiler, or a source does not compile; names the first error and a file with the whole log.
@@ -125,9 +128,20 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
     isa = isa or local_isa()
     toolchain = _toolchain(isa, sanitize)
     sources = sorted(HERE.glob("src/*.c")) + sorted(HERE.glob("kernels/*.c"))
+    special: dict[Path, _Toolchain] = {}
+    linker = toolchain
+    if openmp:
+        own, theirs = HERE / "src" / "pool.c", HERE / "openmp" / "pool.c"
+        sources[sources.index(own)] = theirs
+        linker = special[theirs] = _openmp_toolchain(isa)
     headers = _hash(*(path.read_bytes() for path in sorted(HERE.glob("*/*.[hi]*")) if path.suffix in (".h", ".inc")))
     keys = {
-        source: _hash(toolchain.identity.encode(), headers.encode(), source.name.encode(), source.read_bytes())
+        source: _hash(
+            special.get(source, toolchain).identity.encode(),
+            headers.encode(),
+            source.name.encode(),
+            source.read_bytes(),
+        )
         for source in sources
     }
     directory = cache_dir() / "engine"
@@ -138,7 +152,8 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
     with _locked(directory / "lock"):
         if not library.exists():
             log.info("building the native engine for %s (once per version)", isa.name)
-            _build(toolchain, {source: directory / "objects" / f"{key}.o" for source, key in keys.items()}, library)
+            objects = {source: directory / "objects" / f"{key}.o" for source, key in keys.items()}
+            _build(lambda source: special.get(source, toolchain), linker, objects, library)
     return library
 
 
@@ -157,8 +172,8 @@ def sanitizer_preload(sanitize: str) -> str:
 
 def _toolchain(isa: Isa, sanitize: str | None) -> _Toolchain:
     override = compiler_override()
-    defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", f"-I{HERE / 'include'}", f"-I{HERE / 'src'}")
-    link: tuple[str, ...] = ("-shared", "-lpthread", "-ldl", "-lm")
+    defines = _defines(isa)
+    link = LINK_FLAGS
     command: tuple[str, ...]
     if sanitize is None and not override:
         command, identity = (sys.executable, "-m", "ziglang", "cc"), f"ziglang {_ziglang_version()}"
@@ -169,12 +184,45 @@ def _toolchain(isa: Isa, sanitize: str | None) -> _Toolchain:
         flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
     if sanitize is not None:
         assert sanitize in SANITIZERS
-        extra = (f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-fno-sanitize-recover=undefined")
+        extra = (
+            f"-fsanitize={sanitize}",
+            "-fno-omit-frame-pointer",
+            "-g",
+            "-fno-sanitize-recover=undefined",
+            "-DNNS_JITTER",
+        )
         # gcc warns about code that it does not understand once it is instrumented.
         flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
         link = (*link, f"-fsanitize={sanitize}")
-    described = " ".join((*flags, *defines, *link)).replace(str(HERE), "")
-    return _Toolchain(command, (*flags, *defines), link, f"{identity}\n{described}")
+    return _described(command, (*flags, *defines), link, identity)
+
+
+def _openmp_toolchain(isa: Isa) -> _Toolchain:
+    """gcc, for the file that uses OpenMP and to link it.
+
+    Raises:
+        BuildError: there is no gcc that has OpenMP.
+    """
+    command = ("gcc", "-fopenmp")
+    try:
+        library = Path(_output([*command, "-print-file-name=libgomp.so"]))
+    except BuildError as error:
+        raise BuildError(f"no compiler with OpenMP: {error}") from error
+    if not library.is_absolute():
+        raise BuildError("no compiler with OpenMP: gcc has no libgomp; install it")
+    flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
+    return _described(command, (*flags, *_defines(isa)), LINK_FLAGS, _output([*command, "--version"]))
+
+
+def _defines(isa: Isa) -> tuple[str, ...]:
+    return "-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", f"-I{HERE / 'include'}", f"-I{HERE / 'src'}"
+
+
+def _described(
+    command: tuple[str, ...], flags: tuple[str, ...], link_flags: tuple[str, ...], identity: str
+) -> _Toolchain:
+    text = " ".join((*command[1:], *flags, *link_flags)).replace(str(HERE), "")
+    return _Toolchain(command, flags, link_flags, f"{identity}\n{text}")
 
 
 @cache
@@ -182,20 +230,23 @@ def _ziglang_version() -> str:
     return version("ziglang")
 
 
-def _build(toolchain: _Toolchain, objects: dict[Path, Path], library: Path) -> None:
+def _build(
+    toolchain_of: Callable[[Path], _Toolchain], linker: _Toolchain, objects: dict[Path, Path], library: Path
+) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as name:
         build = Path(name)
 
         def compile_one(item: tuple[Path, Path]) -> None:
             source, made = item
             temporary = build / made.name
+            toolchain = toolchain_of(source)
             _compile([*toolchain.command, *toolchain.flags, "-c", str(source), "-o", str(temporary)], source.name)
             temporary.replace(made)
 
         with ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(compile_one, [item for item in objects.items() if not item[1].exists()]))
         linked = build / library.name
-        _compile([*toolchain.command, *map(str, objects.values()), "-o", str(linked), *toolchain.link_flags], "linking")
+        _compile([*linker.command, *map(str, objects.values()), "-o", str(linked), *linker.link_flags], "linking")
         linked.replace(library)
 
 

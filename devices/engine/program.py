@@ -66,12 +66,14 @@ class OpenCLObject(Protocol):
 class Lane:
     """A processor's place in a program: its kind, its cores (one thread each) and, for OpenCL, an in-order queue.
 
-    Traced runs want the queue to have profiling enabled.
+    Traced runs want the queue to have profiling enabled. `ratios` are the relative speeds of the cores of a host lane, by which
+    the work of every step is split to begin with; none: all are the same.
     """
 
     kind: LaneKind
     cores: tuple[int, ...] = ()
     queue: OpenCLObject | None = None
+    ratios: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -334,7 +336,7 @@ def encode(
     inputs, outputs = _bytes_by_index(regions, RegionKind.INPUT), _bytes_by_index(regions, RegionKind.OUTPUT)
     words = [MAGIC, ABI, len(lanes), len(regions), len(buffers), len(steps), len(subgraphs), len(inputs), len(outputs)]
     for lane in lanes:
-        words += [lane.kind, len(lane.cores), *lane.cores]
+        words += [lane.kind, len(lane.cores), *lane.cores, len(lane.ratios), *lane.ratios]
     for region in regions:
         words += [region.kind, region.index, region.bytes]
     for buffer in buffers:

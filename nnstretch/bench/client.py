@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 import numpy as np
 
-from nnstretch.bench.engines import EngineEntry, Job, Report
+from nnstretch.bench.engines import EngineEntry, Job, Report, Start
 from nnstretch.bench.frames import read_frame, write_frame
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# How threads wait is left to each engine: whoever started the benchmark may have told them in its environment.
+_WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_PROC_BIND", "OMP_PLACES")
 _PATIENCE = 5.0  # seconds that a process gets to end by itself
 
 
@@ -24,8 +29,21 @@ class EngineError(Exception):
     """An engine's process has ended. The message is the reason that it gave."""
 
 
+def prepare(entry: EngineEntry, job: Job, folder: Path, report: Report) -> str:
+    """Lets an engine make the file that it starts from, in a process of its own that ends with it.
+
+    Raises:
+        EngineError: it cannot; the message is its reason.
+    """
+    with _Worker("prepare", entry, job, folder) as worker:
+        return str(worker.wait_for("file", report)["file"])
+
+
 class EngineProcess:
-    """One engine with one model in a process of its own, pinned to the job's cores. A context manager."""
+    """One engine with one model in a process of its own, pinned to the job's cores. A context manager.
+
+    Between requests the process is stopped, with all its threads: nothing in it can spin while another engine is timed.
+    """
 
     def __init__(self, entry: EngineEntry, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
         """Starts the process, loads the model and runs it once.
@@ -34,37 +52,16 @@ class EngineProcess:
             EngineError: the engine cannot run the model; the message is its reason.
         """
         self.entry = entry
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        arguments = {
-            "module": entry.module,
-            "model": job.model,
-            "onnx": job.onnx,
-            "cores": list(job.cores),
-            "options": dict(job.options),
-        }
-        # A session of its own: Ctrl-C reaches the benchmark alone, which then ends its processes.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "nnstretch.bench.worker", json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(len(job.cores)))},
-            start_new_session=True,
-        )
+        self._worker = _Worker("serve", entry, job)
         try:
-            self.facts: dict[str, Any] = self._get_ready(feeds, report)
+            self._worker.send({}, feeds)
+            ready = self._worker.wait_for("ready", report)
+            self._worker.stop()
         except BaseException:
             self.close()
             raise
-
-    def _get_ready(self, feeds: Mapping[str, np.ndarray], report: Report) -> dict[str, Any]:
-        self._send({}, feeds)
-        while True:
-            message, _ = self._receive()
-            if "ready" in message:
-                return dict(message["ready"])
-            done, total, what = message["progress"]
-            report(done, total, what)
+        self.facts: dict[str, Any] = dict(ready["ready"])
+        self.start = Start(**ready["start"])
 
     def time(self, budget: float, runs: int) -> np.ndarray:
         """Seconds of at least `runs` runs, one after another, and of more until `budget` seconds have passed.
@@ -72,8 +69,7 @@ class EngineProcess:
         Raises:
             EngineError: the process has ended.
         """
-        self._send({"do": "time", "budget_s": budget, "runs": runs}, {})
-        return self._receive()[1]["seconds"]
+        return self._ask({"do": "time", "budget_s": budget, "runs": runs})["seconds"]
 
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs for the job's feeds, in the model's order.
@@ -81,11 +77,101 @@ class EngineProcess:
         Raises:
             EngineError: the process has ended.
         """
-        self._send({"do": "outputs"}, {})
-        return self._receive()[1]
+        return self._ask({"do": "outputs"})
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        with self._worker.awake():
+            self._worker.send(request, {})
+            return self._worker.receive()[1]
 
     def close(self) -> None:
         """Ends the process."""
+        self._worker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Worker:
+    """A process of `nnstretch.bench.worker` and the two pipes to it."""
+
+    def __init__(
+        self, do: Literal["prepare", "serve"], entry: EngineEntry, job: Job, folder: Path | None = None
+    ) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        arguments = {
+            "do": do,
+            "module": entry.module,
+            "job": {
+                "model": job.model,
+                "onnx": job.onnx,
+                "cores": list(job.cores),
+                "options": dict(job.options),
+                "file": job.file,
+            },
+            "folder": str(folder or ""),
+            "parent": os.getpid(),
+            "cores": list(job.cores),
+        }
+        environment = {name: value for name, value in os.environ.items() if name not in _WAITING_VARIABLES}
+        # A session of its own: Ctrl-C reaches the benchmark alone, which then ends its processes.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "nnstretch.bench.worker", json.dumps(arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**environment, **dict.fromkeys(_THREAD_VARIABLES, str(len(job.cores)))},
+            start_new_session=True,
+        )
+
+    def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Sends one frame."""
+        assert self._process.stdin is not None
+        try:
+            write_frame(self._process.stdin, message, arrays)
+        except BrokenPipeError as error:
+            raise EngineError(self._reason()) from error
+
+    def receive(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The next frame."""
+        assert self._process.stdout is not None
+        try:
+            return read_frame(self._process.stdout)
+        except EOFError as error:
+            raise EngineError(self._reason()) from error
+
+    def wait_for(self, key: str, report: Report) -> dict[str, Any]:
+        """The message that has `key`; what comes before it is progress, and is reported."""
+        while True:
+            message, _ = self.receive()
+            if key in message:
+                return message
+            done, total, what = message["progress"]
+            report(done, total, what)
+
+    def stop(self) -> None:
+        """Takes all threads of the process off their cores, and returns when they are (or the process has ended)."""
+        self._process.send_signal(signal.SIGSTOP)
+        if self._process.returncode is None:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Lets the process run during the block."""
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def close(self) -> None:
+        """Ends the process: its input ends, and if it does not see that in time it is killed."""
+        self._process.send_signal(signal.SIGCONT)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 try:
@@ -105,21 +191,9 @@ class EngineProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._process.kill()
         self.close()
-
-    def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        assert self._process.stdin is not None
-        try:
-            write_frame(self._process.stdin, message, arrays)
-        except BrokenPipeError as error:
-            raise EngineError(self._reason()) from error
-
-    def _receive(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        assert self._process.stdout is not None
-        try:
-            return read_frame(self._process.stdout)
-        except EOFError as error:
-            raise EngineError(self._reason()) from error
 
     def _reason(self) -> str:
         """The last line that the process wrote to its standard error, or how it ended."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.errors import ModelError
+from nnstretch.errors import FileError, ModelError
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -30,6 +30,24 @@ class Subject:
     model: str
     onnx: str
     feeds: Mapping[str, np.ndarray]
+
+
+def check_exists(model: str) -> None:
+    """Looks whether a model is there, without reading it.
+
+    Raises:
+        ModelError, FileError: there is no such file or zoo network; near names are listed.
+    """
+    path = Path(model.rpartition(":")[0] if ".py:" in model else model)
+    if path.is_file():
+        return
+    if path.suffix or len(path.parts) > 1:
+        raise FileError(
+            f"cannot read {path}: No such file; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
+        )
+    from nnstretch.zoo import entry
+
+    entry(model)
 
 
 @contextmanager

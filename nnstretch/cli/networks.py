@@ -170,7 +170,7 @@ def _build(spec: str, options: Options) -> tuple[nn.Module, Tensor]:
     size = options.image_size or entry.input_size
     module = zoo.build(
         spec,
-        num_classes=options.num_classes or 1000,
+        num_classes=options.num_classes,
         small_images=size <= _SMALL if options.small_images is None else options.small_images,
         pretrained_seed=options.seed,
         in_channels=options.in_channels or 3,

@@ -26,7 +26,7 @@ def load_model(
     Args:
         spec: path of an ONNX file, name of a zoo network, or `file.py:factory`.
         shapes: input name (or "" for the only input) -> shape. A torch module is exported for that shape.
-        num_classes: of a zoo network, by default 1000.
+        num_classes: of a zoo network, by default that of the published one.
 
     Raises:
         ModelError, FileError: nothing is found or it cannot be read; near names are listed.
@@ -57,7 +57,7 @@ def load_module(spec: str, num_classes: int | None = None) -> tuple[nn.Module, T
 
     if spec.endswith(".py"):
         raise ModelError(f"{spec} does not say which function makes the module; write {spec}:FACTORY")
-    module = zoo.build(spec) if num_classes is None else zoo.build(spec, num_classes=num_classes)
+    module = zoo.build(spec, num_classes=num_classes)
     return module, zoo.example_input(spec)
 
 

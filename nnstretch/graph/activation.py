@@ -19,6 +19,7 @@ class ActivationKind(IntEnum):
     HARD_SWISH = 6  # x * hard_sigmoid(x) with a = 1/6, b = 1/2
     LEAKY_RELU = 7  # x < 0 ? a * x : x
     TANH = 8
+    EXP = 9  # e^x, but at most about the largest float32, and not 0
 
 
 @dataclass(frozen=True)

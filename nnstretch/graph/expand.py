@@ -248,6 +248,7 @@ def _write_activation(writer: _Writer, activation: Activation, source: str, outp
             ActivationKind.RELU: "Relu",
             ActivationKind.SIGMOID: "Sigmoid",
             ActivationKind.TANH: "Tanh",
+            ActivationKind.EXP: "Exp",
         }
         writer.add(operators[kind], (source,), output)
 
@@ -358,6 +359,18 @@ def _reshape(writer: _Writer, layer: Layer, inputs: _Inputs, output: str) -> Non
     writer.add("Reshape", (inputs[0], writer.constant("shape", np.array(target, np.int64))), output, **attributes)
 
 
+def _transpose(writer: _Writer, layer: Layer, inputs: _Inputs, output: str) -> None:
+    writer.add("Transpose", inputs, output, perm=layer.ints("perm"))
+
+
+def _slice(writer: _Writer, layer: Layer, inputs: _Inputs, output: str) -> None:
+    starts, steps, shape = layer.ints("starts"), layer.ints("steps"), layer.outputs[0].shape
+    ends = [start + (size - 1) * step + 1 for start, size, step in zip(starts, shape, steps, strict=True)]
+    axes = range(len(shape))
+    bounds = [writer.constant("bounds", np.array(values, np.int64)) for values in (starts, ends, axes, steps)]
+    writer.add("Slice", (inputs[0], *bounds), output)
+
+
 _WRITERS: Mapping[str, Callable[[_Writer, Layer, _Inputs, str], None]] = {
     "Conv": _conv,
     "Dense": _dense,
@@ -373,4 +386,6 @@ _WRITERS: Mapping[str, Callable[[_Writer, Layer, _Inputs, str], None]] = {
     "Softmax": _softmax,
     "Resize": _resize,
     "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Slice": _slice,
 }

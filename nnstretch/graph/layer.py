@@ -26,6 +26,9 @@ Resize        x N,C,H,W -> N,C,OH,OW                                mode: "neare
                                                                     scales (h,w)
 Reshape       x any shape (row-major order kept: Flatten,
               Squeeze, Unsqueeze, Reshape)
+Transpose     x any shape                                           perm: axis of x that each axis of the result is
+Slice         x any shape                                           starts, steps (> 0), one per axis; where it ends is in
+                                                                    the output's shape
 ============  ====================================================  ======================================================
 
 Beside these there are layers of operator Chain (`chain_layer`), which exist in no graph: selection makes them of two layers
@@ -64,6 +67,8 @@ OPERATORS = (
     "Softmax",
     "Resize",
     "Reshape",
+    "Transpose",
+    "Slice",
 )
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]

@@ -1,6 +1,6 @@
 """Blocks that the families share. Every tensor is a float ``NCHW`` image batch unless said otherwise.
 
-All blocks are built from ``torch.nn`` modules alone (no functional calls besides ``+`` and ``torch.cat``), so
+All blocks are built from ``torch.nn`` modules alone (no functional calls besides ``+``, ``*`` and ``torch.cat``), so
 that ``torch.fx`` and ``torch.export`` see every layer under a name.
 """
 
@@ -61,19 +61,47 @@ class Parallel(nn.Module):
         return torch.cat([path(x) for path in self.paths], dim=1)
 
 
+class SqueezeExcite(nn.Module):
+    """Every channel times a gate between 0 and 1, computed from the means of all channels (arXiv:1709.01507).
+
+    ``squeezed`` channels are between the two 1x1 convolutions, which have biases.
+    """
+
+    def __init__(self, channels: int, squeezed: int, activation: Activation, gate: Activation) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, squeezed, 1),
+            activation(),
+            nn.Conv2d(squeezed, channels, 1),
+            gate(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``N x channels x H x W`` to the same shape."""
+        y: Tensor = x * self.gate(x)
+        return y
+
+
 def conv_bn(
     in_channels: int,
     out_channels: int,
-    kernel: int,
+    kernel: int | tuple[int, int],
     *,
     stride: int = 1,
     groups: int = 1,
+    padding: int | None = None,
     activation: Activation | None = nn.ReLU,
     eps: float = 1e-5,
 ) -> nn.Sequential:
-    """A convolution without bias, padded by ``kernel // 2``, its batch norm, and its activation if any."""
+    """A convolution without bias, its batch norm, and its activation if any.
+
+    Padded by ``padding`` on every side, or by ``kernel // 2`` along each axis.
+    """
+    sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    pads = (sides[0] // 2, sides[1] // 2) if padding is None else (padding, padding)
     layers: list[nn.Module] = [
-        nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.Conv2d(in_channels, out_channels, sides, stride, pads, groups=groups, bias=False),
         nn.BatchNorm2d(out_channels, eps=eps),
     ]
     if activation is not None:
@@ -127,23 +155,65 @@ class InvertedRow:
     kernel: int = 3
 
 
-def inverted_bottleneck(
-    in_channels: int, row: InvertedRow, stride: int, *, eps: float = 1e-5
+@dataclass(frozen=True)
+class InvertedStyle:
+    """What the inverted bottlenecks of a network have in common.
+
+    ``squeeze`` divides a block's input channels to give those of its squeeze-and-excitation, which there is none of at 0.
+    """
+
+    activation: Activation = nn.ReLU6
+    eps: float = 1e-5
+    squeeze: int = 0
+
+
+_MOBILENETV2 = InvertedStyle()
+
+
+def inverted_block(
+    widths: tuple[int, int, int],
+    kernel: int,
+    stride: int,
+    *,
+    activation: Activation = nn.ReLU6,
+    eps: float = 1e-5,
+    gate: SqueezeExcite | None = None,
 ) -> nn.Sequential | Residual:
-    """1x1 expansion (left out at expansion 1), depthwise, linear 1x1; a residual where the shape is kept."""
-    inner = in_channels * row.expansion
-    expand = [] if row.expansion == 1 else [conv_bn(in_channels, inner, 1, activation=nn.ReLU6, eps=eps)]
+    """1x1 expansion, depthwise, ``gate`` if any, linear 1x1; a residual where the shape is kept.
+
+    ``widths`` are the channels read, in the middle, and written; there is no expansion where the first two are equal.
+    """
+    in_channels, inner, out_channels = widths
     body = nn.Sequential(
-        *expand,
-        conv_bn(inner, inner, row.kernel, stride=stride, groups=inner, activation=nn.ReLU6, eps=eps),
-        conv_bn(inner, row.width, 1, activation=None, eps=eps),
+        *([] if inner == in_channels else [conv_bn(in_channels, inner, 1, activation=activation, eps=eps)]),
+        conv_bn(inner, inner, kernel, stride=stride, groups=inner, activation=activation, eps=eps),
+        *([] if gate is None else [gate]),
+        conv_bn(inner, out_channels, 1, activation=None, eps=eps),
     )
-    if stride == 1 and in_channels == row.width:
+    if stride == 1 and in_channels == out_channels:
         return Residual(body, nn.Identity(), nn.Identity())
     return body
 
 
-def inverted_stages(in_channels: int, rows: Iterable[InvertedRow], *, eps: float = 1e-5) -> list[nn.Sequential]:
+def inverted_bottleneck(
+    in_channels: int, row: InvertedRow, stride: int, style: InvertedStyle = _MOBILENETV2
+) -> nn.Sequential | Residual:
+    """The block of a MobileNetV2-like table's row."""
+    inner = in_channels * row.expansion
+    squeezed = in_channels // style.squeeze if style.squeeze else 0
+    return inverted_block(
+        (in_channels, inner, row.width),
+        row.kernel,
+        stride,
+        activation=style.activation,
+        eps=style.eps,
+        gate=SqueezeExcite(inner, squeezed, style.activation, nn.Sigmoid) if squeezed else None,
+    )
+
+
+def inverted_stages(
+    in_channels: int, rows: Iterable[InvertedRow], style: InvertedStyle = _MOBILENETV2
+) -> list[nn.Sequential]:
     """The stages of a MobileNetV2-like table; rows of one resolution make one stage."""
     stages: list[list[nn.Module]] = []
     for row in rows:
@@ -151,6 +221,6 @@ def inverted_stages(in_channels: int, rows: Iterable[InvertedRow], *, eps: float
             stages.append([])
         for index in range(row.repeats):
             stride = row.stride if index == 0 else 1
-            stages[-1].append(inverted_bottleneck(in_channels, row, stride, eps=eps))
+            stages[-1].append(inverted_bottleneck(in_channels, row, stride, style))
             in_channels = row.width
     return [nn.Sequential(*blocks) for blocks in stages]

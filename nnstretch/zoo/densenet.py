@@ -6,10 +6,7 @@ from torch import nn
 
 from nnstretch.zoo.blocks import Chain, Parallel, classifier, imagenet_stem
 
-_STEM_WIDTH = 64
-_GROWTH = 32
 _BOTTLENECK = 4
-_DEPTHS_121 = (6, 12, 24, 16)
 
 
 def _bn_relu_conv(in_channels: int, out_channels: int, kernel: int) -> list[nn.Module]:
@@ -20,10 +17,10 @@ def _bn_relu_conv(in_channels: int, out_channels: int, kernel: int) -> list[nn.M
     ]
 
 
-def _dense_layer(in_channels: int) -> Parallel:
-    """Reads ``in_channels`` and appends ``_GROWTH`` channels to them."""
-    inner = _BOTTLENECK * _GROWTH
-    body = nn.Sequential(*_bn_relu_conv(in_channels, inner, 1), *_bn_relu_conv(inner, _GROWTH, 3))
+def _dense_layer(in_channels: int, growth: int) -> Parallel:
+    """Reads ``in_channels`` and appends ``growth`` channels to them."""
+    inner = _BOTTLENECK * growth
+    body = nn.Sequential(*_bn_relu_conv(in_channels, inner, 1), *_bn_relu_conv(inner, growth, 3))
     return Parallel(nn.Identity(), body)
 
 
@@ -32,18 +29,44 @@ def _transition(in_channels: int) -> nn.Sequential:
     return nn.Sequential(*_bn_relu_conv(in_channels, in_channels // 2, 1), nn.AvgPool2d(2))
 
 
-def densenet121(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """DenseNet-121. A stage is a transition (but for the first) and its dense layers."""
+def _densenet(
+    depths: tuple[int, ...], *, num_classes: int, in_channels: int, small_images: bool, growth: int = 32
+) -> Chain:
+    """A stage is a transition (but for the first) and its dense layers; the stem is twice ``growth`` wide."""
     stages: list[nn.Sequential] = []
-    width = _STEM_WIDTH
-    for index, depth in enumerate(_DEPTHS_121):
+    stem_width = width = 2 * growth
+    for index, depth in enumerate(depths):
         blocks: list[nn.Module] = []
         if index > 0:
             blocks.append(_transition(width))
             width //= 2
         for _ in range(depth):
-            blocks.append(_dense_layer(width))
-            width += _GROWTH
+            blocks.append(_dense_layer(width, growth))
+            width += growth
         stages.append(nn.Sequential(*blocks))
     head = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), *classifier(width, num_classes))
-    return Chain(imagenet_stem(in_channels, _STEM_WIDTH, small_images=small_images), stages, head)
+    return Chain(imagenet_stem(in_channels, stem_width, small_images=small_images), stages, head)
+
+
+def densenet121(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """DenseNet-121: depths 6, 12, 24, 16."""
+    depths = (6, 12, 24, 16)
+    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images)
+
+
+def densenet161(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """DenseNet-161: depths 6, 12, 36, 24, and a growth of 48."""
+    depths = (6, 12, 36, 24)
+    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images, growth=48)
+
+
+def densenet169(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """DenseNet-169: depths 6, 12, 32, 32."""
+    depths = (6, 12, 32, 32)
+    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images)
+
+
+def densenet201(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """DenseNet-201: depths 6, 12, 48, 32."""
+    depths = (6, 12, 48, 32)
+    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images)

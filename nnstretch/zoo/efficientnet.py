@@ -1,19 +1,18 @@
-"""EfficientNet-Lite4: EfficientNet (Tan and Le, 2019, arXiv:1905.11946) for edge processors.
+"""EfficientNet (Tan and Le, 2019, arXiv:1905.11946), and its variants Lite for edge processors.
 
-Against EfficientNet: no squeeze-and-excitation, ReLU6 for SiLU, and the rest is made wider (x 1.4) and deeper
-(x 1.8) while stem and head keep their width and the first and the last row their depth.
+All are one table whose widths and depths are multiplied. Against EfficientNet, EfficientNet-Lite has no
+squeeze-and-excitation, has ReLU6 for SiLU, and keeps the width of stem and head and the depth of the first and the last row.
 """
 
 from __future__ import annotations
 
 from torch import nn
 
-from nnstretch.zoo.blocks import Chain, InvertedRow, classifier, conv_bn, inverted_stages
+from nnstretch.zoo.blocks import Activation, Chain, InvertedRow, InvertedStyle, classifier, conv_bn, inverted_stages
 
-_STEM_WIDTH = 32
-_HEAD_WIDTH = 1280
 _EPS = 1e-3
-_ROWS = (
+# Width times 1.4 (rounded to multiples of 8), depth times 1.8.
+_LITE4 = (
     InvertedRow(expansion=1, width=24, repeats=1, stride=1, kernel=3),
     InvertedRow(expansion=6, width=32, repeats=4, stride=2, kernel=3),
     InvertedRow(expansion=6, width=56, repeats=4, stride=2, kernel=5),
@@ -22,16 +21,49 @@ _ROWS = (
     InvertedRow(expansion=6, width=272, repeats=8, stride=2, kernel=5),
     InvertedRow(expansion=6, width=448, repeats=1, stride=1, kernel=3),
 )
+# Width times 1.6, depth times 2.2.
+_B5 = (
+    InvertedRow(expansion=1, width=24, repeats=3, stride=1, kernel=3),
+    InvertedRow(expansion=6, width=40, repeats=5, stride=2, kernel=3),
+    InvertedRow(expansion=6, width=64, repeats=5, stride=2, kernel=5),
+    InvertedRow(expansion=6, width=128, repeats=7, stride=2, kernel=3),
+    InvertedRow(expansion=6, width=176, repeats=7, stride=1, kernel=5),
+    InvertedRow(expansion=6, width=304, repeats=9, stride=2, kernel=5),
+    InvertedRow(expansion=6, width=512, repeats=3, stride=1, kernel=3),
+)
+
+
+def _efficientnet(
+    rows: tuple[InvertedRow, ...],
+    style: InvertedStyle,
+    ends: tuple[int, int],
+    *,
+    num_classes: int,
+    in_channels: int,
+    dropout: float,
+) -> Chain:
+    """``ends`` are the widths of stem and head; the stem is 3x3/2 for images of every size."""
+    stem_width, head_width = ends
+    activation: Activation = style.activation
+    return Chain(
+        nn.Sequential(*conv_bn(in_channels, stem_width, 3, stride=2, activation=activation, eps=_EPS)),
+        inverted_stages(stem_width, rows, style),
+        nn.Sequential(
+            conv_bn(rows[-1].width, head_width, 1, activation=activation, eps=_EPS),
+            *classifier(head_width, num_classes, dropout=dropout),
+        ),
+    )
 
 
 def efficientnet_lite4(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """EfficientNet-Lite4; its stem is 3x3/2 for images of every size."""
+    """EfficientNet-Lite4."""
     del small_images
-    return Chain(
-        nn.Sequential(*conv_bn(in_channels, _STEM_WIDTH, 3, stride=2, activation=nn.ReLU6, eps=_EPS)),
-        inverted_stages(_STEM_WIDTH, _ROWS, eps=_EPS),
-        nn.Sequential(
-            conv_bn(_ROWS[-1].width, _HEAD_WIDTH, 1, activation=nn.ReLU6, eps=_EPS),
-            *classifier(_HEAD_WIDTH, num_classes, dropout=0.3),
-        ),
-    )
+    style = InvertedStyle(nn.ReLU6, _EPS)
+    return _efficientnet(_LITE4, style, (32, 1280), num_classes=num_classes, in_channels=in_channels, dropout=0.3)
+
+
+def efficientnet_b5(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """EfficientNet-B5; a quarter of a block's input channels are between its squeeze and its excitation."""
+    del small_images
+    style = InvertedStyle(nn.SiLU, _EPS, squeeze=4)
+    return _efficientnet(_B5, style, (48, 2048), num_classes=num_classes, in_channels=in_channels, dropout=0.4)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nnstretch.errors import ModelError
 from nnstretch.zoo import weights
-from nnstretch.zoo.blocks import Chain
-from nnstretch.zoo.densenet import densenet121
-from nnstretch.zoo.efficientnet import efficientnet_lite4
+from nnstretch.zoo.densenet import densenet121, densenet161, densenet169, densenet201
+from nnstretch.zoo.efficientnet import efficientnet_b5, efficientnet_lite4
 from nnstretch.zoo.googlenet import googlenet
-from nnstretch.zoo.mobilenet import mobilenetv2
-from nnstretch.zoo.regnet import regnet_x_1_6gf
-from nnstretch.zoo.resnet import resnet18, resnet34, resnet50
+from nnstretch.zoo.inception import inception_v3
+from nnstretch.zoo.mobilenet import mobilenetv2, mobilenetv3_large, mobilenetv3_small
+from nnstretch.zoo.regnet import regnet_x_1_6gf, regnet_x_4gf
+from nnstretch.zoo.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
+from nnstretch.zoo.resnetxy import resnetxy
 from nnstretch.zoo.squeezenet import squeezenet1_0, squeezenet1_1
-from nnstretch.zoo.vgg import vgg16
+from nnstretch.zoo.ssd import Detector, ssd_resnet50
+from nnstretch.zoo.vgg import vgg11, vgg13, vgg16, vgg19
 
 
 class Builder(Protocol):
     """Makes a network whose weights are still to be filled."""
 
-    def __call__(self, num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    def __call__(self, num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
         """The network for ``N x in_channels x H x W`` images, on torch's default device."""
 
 
@@ -34,7 +38,8 @@ class ZooEntry:
     """One network of the zoo.
 
     ``input_size`` is the side in pixels of the square images it was published for; ``macs`` (convolutions
-    and dense layers, one image) and ``parameters`` are exact for that size, three channels and 1000 classes.
+    and dense layers, one image) and ``parameters`` are exact for that size, three channels and ``classes``.
+    ``calibration_size`` is the side of the images with which weights nobody trained are scaled.
     """
 
     name: str
@@ -44,75 +49,115 @@ class ZooEntry:
     macs: int
     parameters: int
     paper: str
+    classes: int = 1000
+    calibration_size: int = 64
 
 
 _RESNET = "He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385"
+_VGG = "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, arXiv:1409.1556"
+_MOBILENETV2 = "Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, arXiv:1801.04381"
+_MOBILENETV3 = "Howard et al., Searching for MobileNetV3, arXiv:1905.02244"
+_REGNET = "Radosavovic et al., Designing Network Design Spaces, arXiv:2003.13678"
+_EFFICIENTNET = "Tan, Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, arXiv:1905.11946"
 _SQUEEZENET = "Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters, arXiv:1602.07360"
+_DENSENET = "Huang et al., Densely Connected Convolutional Networks, arXiv:1608.06993"
+_GOOGLENET = "Szegedy et al., Going Deeper with Convolutions, arXiv:1409.4842"
+_INCEPTION = "Szegedy et al., Rethinking the Inception Architecture for Computer Vision, arXiv:1512.00567"
+_SSD = "Liu et al., SSD: Single Shot MultiBox Detector, arXiv:1512.02325"
+_RESNETXY = "ACLTuner: A Profiling-Driven Fast Tuning to Optimized Deep Learning Inference, table 5"
 
 _ENTRIES = (
     ZooEntry("resnet18", resnet18, 224, "resnet", 1_814_073_344, 11_689_512, _RESNET),
     ZooEntry("resnet34", resnet34, 224, "resnet", 3_663_761_408, 21_797_672, _RESNET),
     ZooEntry("resnet50", resnet50, 224, "resnet", 4_089_184_256, 25_557_032, _RESNET),
+    ZooEntry("resnet101", resnet101, 224, "resnet", 7_801_405_440, 44_549_160, _RESNET),
+    ZooEntry("resnet152", resnet152, 224, "resnet", 11_513_626_624, 60_192_808, _RESNET),
+    ZooEntry("vgg11", vgg11, 224, "vgg", 7_609_090_048, 132_863_336, _VGG),
+    ZooEntry("vgg13", vgg13, 224, "vgg", 11_308_466_176, 133_047_848, _VGG),
+    ZooEntry("vgg16", vgg16, 224, "vgg", 15_470_264_320, 138_357_544, _VGG),
+    ZooEntry("vgg19", vgg19, 224, "vgg", 19_632_062_464, 143_667_240, _VGG),
+    ZooEntry("densenet121", densenet121, 224, "densenet", 2_834_161_664, 7_978_856, _DENSENET),
+    ZooEntry("densenet161", densenet161, 224, "densenet", 7_727_907_072, 28_681_000, _DENSENET),
+    ZooEntry("densenet169", densenet169, 224, "densenet", 3_359_843_328, 14_149_480, _DENSENET),
+    ZooEntry("densenet201", densenet201, 224, "densenet", 4_291_365_888, 20_013_928, _DENSENET),
     ZooEntry(
-        "vgg16",
-        vgg16,
-        224,
-        "vgg",
-        15_470_264_320,
-        138_357_544,
-        "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, arXiv:1409.1556",
+        "inception_v3", inception_v3, 299, "inception", 5_713_216_096, 23_834_568, _INCEPTION, calibration_size=192
     ),
     ZooEntry(
-        "mobilenetv2",
-        mobilenetv2,
+        "ssd_resnet50", ssd_resnet50, 512, "ssd", 23_540_421_632, 36_450_094, _SSD, classes=20, calibration_size=256
+    ),
+    ZooEntry("mobilenetv2", mobilenetv2, 224, "mobilenet", 300_774_272, 3_504_872, _MOBILENETV2),
+    ZooEntry(
+        "mobilenetv3_small",
+        mobilenetv3_small,
         224,
         "mobilenet",
-        300_774_272,
-        3_504_872,
-        "Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, arXiv:1801.04381",
+        56_510_400,
+        2_542_856,
+        _MOBILENETV3,
+        calibration_size=128,
     ),
     ZooEntry(
-        "regnet_x_1_6gf",
-        regnet_x_1_6gf,
+        "mobilenetv3_large",
+        mobilenetv3_large,
         224,
-        "regnet",
-        1_602_849_792,
-        9_190_136,
-        "Radosavovic et al., Designing Network Design Spaces, arXiv:2003.13678",
-    ),
-    ZooEntry(
-        "efficientnet_lite4",
-        efficientnet_lite4,
-        300,
-        "efficientnet",
-        2_553_034_336,
-        13_006_568,
-        "Tan, Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, arXiv:1905.11946",
+        "mobilenet",
+        216_589_760,
+        5_483_032,
+        _MOBILENETV3,
+        calibration_size=128,
     ),
     ZooEntry("squeezenet1_0", squeezenet1_0, 224, "squeezenet", 818_924_576, 1_248_424, _SQUEEZENET),
     ZooEntry("squeezenet1_1", squeezenet1_1, 224, "squeezenet", 349_151_936, 1_235_496, _SQUEEZENET),
+    ZooEntry("googlenet", googlenet, 224, "googlenet", 1_498_376_192, 6_624_904, _GOOGLENET),
+    ZooEntry("efficientnet_lite4", efficientnet_lite4, 300, "efficientnet", 2_553_034_336, 13_006_568, _EFFICIENTNET),
     ZooEntry(
-        "densenet121",
-        densenet121,
-        224,
-        "densenet",
-        2_834_161_664,
-        7_978_856,
-        "Huang et al., Densely Connected Convolutional Networks, arXiv:1608.06993",
+        "efficientnet_b5",
+        efficientnet_b5,
+        456,
+        "efficientnet",
+        10_266_384_752,
+        30_389_784,
+        _EFFICIENTNET,
+        calibration_size=192,
     ),
-    ZooEntry(
-        "googlenet",
-        googlenet,
-        224,
-        "googlenet",
-        1_498_376_192,
-        6_624_904,
-        "Szegedy et al., Going Deeper with Convolutions, arXiv:1409.4842",
-    ),
+    ZooEntry("regnet_x_1_6gf", regnet_x_1_6gf, 224, "regnet", 1_602_849_792, 9_190_136, _REGNET),
+    ZooEntry("regnet_x_4gf", regnet_x_4gf, 224, "regnet", 3_964_498_816, 22_118_248, _REGNET),
+    ZooEntry("resnetxy", resnetxy, 224, "resnet", 16_330_300_518, 87_604_516, _RESNETXY, calibration_size=128),
 )
 _BY_NAME = {zoo_entry.name: zoo_entry for zoo_entry in _ENTRIES}
-# What a paper calls its network without a version.
-_ALIASES = {"squeezenet": "squeezenet1_0"}
+# What a paper calls its network without a version, and what other collections call it.
+_ALIASES = {
+    "squeezenet": "squeezenet1_0",
+    "inceptionv3": "inception_v3",
+    "ssd512_resnet50": "ssd_resnet50",
+    "ssd_512_resnet50": "ssd_resnet50",
+    "mobilenet_v2": "mobilenetv2",
+    "mobilenet_v3_small": "mobilenetv3_small",
+    "mobilenet_v3_large": "mobilenetv3_large",
+    "efficientnetlite4": "efficientnet_lite4",
+    "regnet_x_4_0gf": "regnet_x_4gf",
+}
+
+# The networks of NeoCPU's table 2, in its order.
+_NEOCPU = (
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    *("vgg11", "vgg13", "vgg16", "vgg19"),
+    *("densenet121", "densenet161", "densenet169", "densenet201"),
+    "inception_v3",
+    "ssd_resnet50",
+)
+# Networks whose convolutions are mostly pointwise, grouped or depthwise.
+_MOBILE = (
+    *("mobilenetv2", "mobilenetv3_small", "mobilenetv3_large"),
+    *("squeezenet1_1", "googlenet"),
+    *("efficientnet_lite4", "efficientnet_b5"),
+    *("regnet_x_1_6gf", "regnet_x_4gf", "resnetxy"),
+)
+SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"neocpu": _NEOCPU, "mobile": _MOBILE, "all": (*_NEOCPU, *_MOBILE)}
+)
+"""Names of the networks that are benchmarked together, by the suite's name."""
 
 
 def names() -> tuple[str, ...]:
@@ -137,29 +182,37 @@ def entry(name: str) -> ZooEntry:
 
 def build(
     name: str,
-    num_classes: int = 1000,
+    num_classes: int | None = None,
     small_images: bool = False,
     pretrained_seed: int | None = 0,
     in_channels: int = 3,
-) -> Chain:
-    """The network called ``name`` in evaluation mode: ``N x in_channels x H x W`` to ``N x num_classes``.
+) -> nn.Module:
+    """The network called ``name`` in evaluation mode, for ``N x in_channels x H x W`` images.
 
-    ``small_images`` is for images of about 64 x 64: a stem that shrinks the image four times (ResNet,
-    DenseNet, GoogLeNet, SqueezeNet) becomes a 3x3 convolution of stride 2 without a max pool, and VGG's dense
-    layers read pooled features; the other networks stay as they are. ``pretrained_seed`` fills the weights as
+    Classifiers, which are :class:`~nnstretch.zoo.blocks.Chain`, write ``N x num_classes`` logits, detectors what
+    :class:`~nnstretch.zoo.ssd.Detector` says. ``num_classes`` is by default that of the published network.
+
+    ``small_images`` is for images of about 64 x 64: a stem that shrinks the image four times or more (ResNet, DenseNet,
+    GoogLeNet, SqueezeNet, Inception) becomes one of stride 2 without a max pool, VGG's dense layers read pooled
+    features, and SSD has anchors for such images; the other networks stay as they are. ``pretrained_seed`` fills the weights as
     if trained, ``None`` as a training starts (:func:`nnstretch.zoo.weights.initialise`).
 
     Raises :class:`~nnstretch.errors.ModelError` for an unknown name or a count below 1.
     """
+    found = entry(name)
+    if num_classes is None:
+        num_classes = found.classes
     for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
         if count < 1:
             raise ModelError(f"{what} of a zoo network is {count}; give 1 or more")
-    builder = entry(name).build
     # Made without storage first: torch's own initialisation would cost time and disturb its global generator.
     with torch.device("meta"):
-        network = builder(num_classes=num_classes, in_channels=in_channels, small_images=small_images)
+        network = found.build(num_classes=num_classes, in_channels=in_channels, small_images=small_images)
     network.to_empty(device="cpu").eval()
-    weights.initialise(network, in_channels, pretrained_seed)
+    # A detector's anchors are for images of one size, its weights for all.
+    weighty = network.predictor if isinstance(network, Detector) else network
+    size = 64 if small_images else found.calibration_size
+    weights.initialise(weighty, in_channels, pretrained_seed, calibration_size=size)
     return network
 
 

@@ -76,3 +76,25 @@ def resnet50(num_classes: int, in_channels: int, small_images: bool) -> Chain:
         in_channels=in_channels,
         small_images=small_images,
     )
+
+
+def resnet101(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """ResNet-101: bottleneck blocks, depths 3, 4, 23, 3."""
+    return _resnet(
+        (3, 4, 23, 3),
+        bottlenecks=True,
+        num_classes=num_classes,
+        in_channels=in_channels,
+        small_images=small_images,
+    )
+
+
+def resnet152(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """ResNet-152: bottleneck blocks, depths 3, 8, 36, 3."""
+    return _resnet(
+        (3, 8, 36, 3),
+        bottlenecks=True,
+        num_classes=num_classes,
+        in_channels=in_channels,
+        small_images=small_images,
+    )

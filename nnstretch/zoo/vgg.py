@@ -1,4 +1,4 @@
-"""VGG, configuration D (Simonyan and Zisserman, 2014, arXiv:1409.1556), without batch norm."""
+"""VGG, configurations A, B, D and E (Simonyan and Zisserman, 2014, arXiv:1409.1556), without batch norm."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ from torch import nn
 
 from nnstretch.zoo.blocks import Chain, conv_relu
 
-# Convolutions per stage and their width; the very first convolution is the stem.
-_STAGES = ((1, 64), (2, 128), (3, 256), (3, 512), (3, 512))
+_WIDTHS = (64, 128, 256, 512, 512)
 _HIDDEN = 4096
 _GRID = 7  # side of the feature map that the first dense layer reads, at 224 x 224
 
 
-def vgg16(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """VGG-16. For small images the dense layers read the 512 pooled features, not a 7x7 grid of them."""
-    width = _STAGES[0][1]
+def _vgg(depths: tuple[int, ...], num_classes: int, in_channels: int, *, small_images: bool) -> Chain:
+    """``depths`` are the convolutions per resolution, of which the very first is the stem.
+
+    For small images the dense layers read the 512 pooled features, not a 7x7 grid of them. Where the stem is alone at the full
+    resolution, the first stage has a pool like the others.
+    """
+    width = _WIDTHS[0]
     stem = conv_relu(in_channels, width, 3, padding=1)
     stages: list[nn.Sequential] = []
-    for index, (depth, out) in enumerate(_STAGES):
+    for index, (depth, out) in enumerate(zip(depths, _WIDTHS, strict=True)):
         blocks: list[nn.Module] = [] if index == 0 else [nn.MaxPool2d(2)]
-        for _ in range(depth):
+        for _ in range(depth - 1 if index == 0 else depth):
             blocks.append(conv_relu(width, out, 3, padding=1))
             width = out
-        stages.append(nn.Sequential(*blocks))
+        if blocks:
+            stages.append(nn.Sequential(*blocks))
     grid = 1 if small_images else _GRID
     head = nn.Sequential(
         nn.MaxPool2d(2),
@@ -37,3 +41,23 @@ def vgg16(num_classes: int, in_channels: int, small_images: bool) -> Chain:
         nn.Linear(_HIDDEN, num_classes),
     )
     return Chain(stem, stages, head)
+
+
+def vgg11(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """VGG-11, configuration A."""
+    return _vgg((1, 1, 2, 2, 2), num_classes, in_channels, small_images=small_images)
+
+
+def vgg13(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """VGG-13, configuration B."""
+    return _vgg((2, 2, 2, 2, 2), num_classes, in_channels, small_images=small_images)
+
+
+def vgg16(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """VGG-16, configuration D."""
+    return _vgg((2, 2, 3, 3, 3), num_classes, in_channels, small_images=small_images)
+
+
+def vgg19(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """VGG-19, configuration E."""
+    return _vgg((2, 2, 4, 4, 4), num_classes, in_channels, small_images=small_images)

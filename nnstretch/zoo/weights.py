@@ -14,8 +14,10 @@ from torch import nn
 from nnstretch.zoo.blocks import Residual
 
 _CALIBRATION_BATCH = 4
-_CALIBRATION_SIZE = 64
 _RESIDUAL_STRENGTH = 0.4
+# Of the channel's squared mean plus the mean variance of the layer's channels. Where few pixels are left, noise images look
+# alike, and dividing by the little that they differ in would blow rounding errors up.
+_LEAST_VARIANCE = 0.1
 
 
 def _fill_fresh(layer: nn.Module, generator: torch.Generator | None) -> None:
@@ -51,7 +53,7 @@ def _damp_residuals(network: nn.Module) -> None:
                 closing.weight.mul_(_RESIDUAL_STRENGTH)
 
 
-def _calibrate(network: nn.Module, in_channels: int, generator: torch.Generator) -> None:
+def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch.Generator) -> None:
     """Set the statistics of every batch norm to those of its input on a few images of noise.
 
     Runs in float64, so that the rounded statistics do not depend on the number of threads or the machine.
@@ -60,7 +62,7 @@ def _calibrate(network: nn.Module, in_channels: int, generator: torch.Generator)
     if not norms:
         return
     images = torch.randn(
-        (_CALIBRATION_BATCH, in_channels, _CALIBRATION_SIZE, _CALIBRATION_SIZE),
+        (_CALIBRATION_BATCH, in_channels, size, size),
         generator=generator,
         dtype=torch.float64,
     )
@@ -74,15 +76,20 @@ def _calibrate(network: nn.Module, in_channels: int, generator: torch.Generator)
     network.float().eval()
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        least = _LEAST_VARIANCE * (norm.running_mean.square() + norm.running_var.mean())
+        norm.running_var.copy_(torch.maximum(norm.running_var, least))
         norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
 
 
-def initialise(network: nn.Module, in_channels: int, seed: int | None) -> None:
+def initialise(network: nn.Module, in_channels: int, seed: int | None, *, calibration_size: int = 64) -> None:
     """Fill all weights of ``network`` in place, on the CPU, in float32.
 
-    With a ``seed`` they are as if trained: Kaiming weights, mildly random scales, shifts and biases, and
-    batch-norm statistics measured on noise; the same seed gives the same weights and leaves torch's global
-    generator alone. With ``None`` they are what a training starts from, drawn from torch's global generator.
+    With a ``seed`` they are as if trained: Kaiming weights, mildly random scales, shifts and biases, and batch-norm
+    statistics measured on square images of noise of side ``calibration_size``; the same seed gives the same weights and
+    leaves torch's global generator alone. With ``None`` they are what a training starts from, drawn from torch's global
+    generator.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     for layer in network.modules():
@@ -91,4 +98,4 @@ def initialise(network: nn.Module, in_channels: int, seed: int | None) -> None:
         for layer in network.modules():
             _fill_biases(layer, generator)
         _damp_residuals(network)
-        _calibrate(network, in_channels, generator)
+        _calibrate(network, in_channels, calibration_size, generator)

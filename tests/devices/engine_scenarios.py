@@ -1,6 +1,7 @@
 """What the tests of the engine run in processes of their own, so that a crash or a sanitizer's report fails one test.
 
-python engine_scenarios.py fuzz|lanes LIBRARY EXAMPLES
+python engine_scenarios.py fuzz|lanes|lists LIBRARY EXAMPLES
+python engine_scenarios.py parity SANITIZERS TEST_FILE
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.engine import binding
+from nnstretch.devices.engine import binding, build
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.program import (
     Buffer,
@@ -58,7 +61,7 @@ def valid_images(engine: Engine) -> list[np.ndarray]:
     ]
     serial = [Lane(LaneKind.HOST)], [SubGraph(0, 4)]
     parallel = (
-        [Lane(LaneKind.HOST, (0, 0)), Lane(LaneKind.HOST), Lane(LaneKind.CALL)],
+        [Lane(LaneKind.HOST, (0, 0), ratios=(1, 3)), Lane(LaneKind.HOST), Lane(LaneKind.CALL)],
         [SubGraph(0, 1), SubGraph(1, 1, (0,)), SubGraph(2, 1, (0,)), SubGraph(0, 1, (1, 2))],
     )
     return [encode(lanes, regions, buffers, steps, subgraphs) for lanes, subgraphs in (serial, parallel)]
@@ -93,9 +96,11 @@ def region_sizes(image: np.ndarray) -> list[tuple[int, int, int]] | None:
         return None
     at = 9
     for _ in range(words[2]):
-        if at + 1 >= len(words) or not 0 <= words[at + 1] <= len(words):
-            return None
-        at += 2 + words[at + 1]
+        at += 1
+        for _ in ("cores", "ratios"):
+            if at >= len(words) or not 0 <= words[at] <= len(words):
+                return None
+            at += 1 + words[at]
     found = [tuple(words[i : i + 3]) for i in range(at, at + 3 * words[3], 3)]
     return [(kind, index, size) for kind, index, size in found] if all(len(f) == 3 for f in found) else None
 
@@ -200,6 +205,59 @@ def lanes(engine: Engine, examples: int) -> None:
             pass
 
 
+def random_list(engine: Engine, seed: int) -> Iterator[None]:
+    """A chain of additions of very different sizes on one pool, calls in between, gives what numpy gives, run after run."""
+    rng = random.Random(seed)
+    steps_count, largest = rng.randint(1, 40), rng.choice((1, 5000, 200_000))
+    cores = rng.choice(((0,), (0, 0), (0, 0, 0), (0,) * 7))
+    ratios = tuple(rng.choice((1, 1, 2, 50)) for _ in cores) if rng.random() < 0.5 else ()
+    sizes = [rng.randint(1, largest) for _ in range(steps_count)]
+    add = engine.find("eltwise/binary")
+    memory = np.zeros((2, largest), np.float32)
+    expected = np.zeros(largest, np.float32)
+    steps, buffers = [], []
+    for i, floats in enumerate(sizes):
+        buffers += [Buffer(0, 0, 4 * floats), Buffer(1, 0, 4 * floats)]
+        expected[:floats] += 1
+        if rng.random() < 0.2:
+            steps.append(Step(StepKind.CALL, 0, (2 * i, 2 * i + 1), (2 * i,)))
+        else:
+            parameters = (0, 1, floats, 0, 1, 0, 0, 0)
+            steps.append(Step(StepKind.KERNEL, add, (2 * i, 2 * i + 1), (2 * i,), parameters))
+
+    def call(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        writes[0].view(np.float32)[:] = reads[0].view(np.float32) + reads[1].view(np.float32)
+
+    lane = Lane(LaneKind.HOST, cores, ratios=ratios)
+    regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
+    with Program([lane], regions, buffers, steps, [SubGraph(0, len(steps))], calls=[call], native=engine) as program:
+        for _ in range(5):
+            memory[0], memory[1] = 0, 1
+            trace = program.run_traced()
+            assert np.array_equal(memory[0], expected), f"seed {seed}: the pool and numpy differ"
+            assert (np.diff(trace.steps.reshape(-1)) >= 0).all(), f"seed {seed}: steps overlap"
+            yield
+
+
+def lists(engine: Engine, examples: int) -> None:
+    """Lists of tasks on pools whose threads share a core, so that any of them may be away at any time."""
+    for seed in range(examples):
+        for _ in random_list(engine, seed):
+            pass
+
+
+def parity(sanitize: str, tests: str) -> int:
+    """Runs tests of kernels with sanitized engines, of this machine's instruction set alone where they have several."""
+    plain, here = build.build_engine, build.local_isa()
+    sanitized = partial(plain, sanitize=sanitize)
+    for module in (build, binding):
+        vars(module)["build_engine"] = sanitized
+    others = " or ".join(isa.name for isa in build.ISAS if isa != here)
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", "-k", f"not ({others})", tests]))
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "parity":
+        sys.exit(parity(*sys.argv[2:]))
     scenario, library, count = sys.argv[1:]
-    {"fuzz": fuzz, "lanes": lanes}[scenario](Engine(Path(library)), int(count))
+    {"fuzz": fuzz, "lanes": lanes, "lists": lists}[scenario](Engine(Path(library)), int(count))

@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.engine.binding import engine
+from nnstretch.devices.engine.binding import MAX_RATIO, engine
 from nnstretch.devices.engine.build import build_engine
 from nnstretch.devices.engine.program import (
     Buffer,
@@ -32,7 +34,7 @@ from nnstretch.devices.engine.program import (
     aligned_array,
 )
 from nnstretch.devices.spec import usable_cores
-from nnstretch.errors import DeviceError, FeedError
+from nnstretch.errors import DeviceError, FeedError, UsageError
 
 CORES = usable_cores()
 Arrays = Sequence[np.ndarray]
@@ -72,6 +74,55 @@ def test_any_number_of_threads_computes_all_of_it(cores: list[int], floats: int)
         program.run()
     assert np.array_equal(z[:floats], (x + y + y)[:floats])
     assert (z[floats:] == -1).all()
+
+
+@given(
+    units=st.one_of(st.integers(0, 300), st.integers(0, (1 << 63) - 1)),
+    ratios=st.lists(st.one_of(st.integers(1, 4), st.integers(1, MAX_RATIO)), min_size=1, max_size=24),
+)
+def test_units_are_split_fairly_by_ratios(units: int, ratios: list[int]) -> None:
+    parts = engine().split(units, ratios)
+    exact = [Fraction(units * ratio, sum(ratios)) for ratio in ratios]
+    assert sum(parts) == units
+    assert all(part in (floor(share), ceil(share)) for part, share in zip(parts, exact, strict=True))
+    # No part that was rounded up has a smaller remainder than one that was rounded down.
+    up = [share - floor(share) for part, share in zip(parts, exact, strict=True) if part > share]
+    down = [share - floor(share) for part, share in zip(parts, exact, strict=True) if part < share]
+    assert not up or not down or min(up) >= max(down)
+
+
+@given(units=st.integers(0, 1000), threads=st.integers(1, 64))
+def test_units_are_split_evenly_without_ratios(units: int, threads: int) -> None:
+    parts = engine().split(units, (), threads)
+    assert parts == engine().split(units, [7] * threads)
+    assert sum(parts) == units
+    assert parts == sorted(parts, reverse=True)
+    assert parts[0] - parts[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("units", "ratios", "threads"),
+    [
+        (-1, (1,), None),
+        (1 << 63, (1,), None),
+        (1, (), None),
+        (1, (0, 1), None),
+        (1, (1 << 20,), None),
+        (1, (1, 2), 3),
+        (1, (), 1025),
+    ],
+)
+def test_a_split_that_makes_no_sense_is_refused(units: int, ratios: Sequence[int], threads: int | None) -> None:
+    with pytest.raises(UsageError, match="cannot be split"):
+        engine().split(units, ratios, threads)
+
+
+def test_pools_meet_and_report_cores_that_they_cannot_have() -> None:
+    assert engine().join_ns(CORES[:2]) > 0
+    assert engine().join_ns((CORES[0],) * 3, steps=1) > 0
+    for cores in ((CORES[0], 1023), (-1,), (1 << 20,), ()):
+        with pytest.raises(DeviceError, match="no thread pool"):
+            engine().join_ns(cores)
 
 
 def test_the_calling_thread_is_pinned_for_the_run_only() -> None:
@@ -323,9 +374,10 @@ def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() 
         program.close()
 
 
-def test_random_networks_share_pools_in_one_process() -> None:
+@pytest.mark.parametrize("scenario", ["lanes", "lists"])
+def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
     script = Path(__file__).parent / "engine_scenarios.py"
-    command = [sys.executable, str(script), "lanes", str(build_engine()), "30"]
+    command = [sys.executable, str(script), scenario, str(build_engine()), "30"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -99,6 +99,7 @@ REFERENCES: dict[ActivationKind, Callable[[float, float, float], float]] = {
     ActivationKind.HARD_SWISH: lambda x, _a, _b: x * min(max(x / 6 + 0.5, 0.0), 1.0),
     ActivationKind.LEAKY_RELU: lambda x, a, _b: a * x if x < 0 else x,
     ActivationKind.TANH: lambda x, _a, _b: math.tanh(x),
+    ActivationKind.EXP: lambda x, _a, _b: math.exp(min(x, float(np.float32(88.72283)))),
 }
 
 

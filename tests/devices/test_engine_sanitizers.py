@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reas
     [
         ("address,undefined", "fuzz", 500),
         ("address,undefined", "lanes", 20),
+        ("address,undefined", "lists", 40),
         ("thread", "lanes", 20),
+        ("thread", "lists", 60),
     ],
 )
 def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: int) -> None:

@@ -79,6 +79,11 @@ REFUSALS: list[tuple[Callable[[Parts], None], str]] = [
     (_set("lanes", 1, kind=LaneKind.OPENCL), "no queue"),
     (_set("lanes", 1, cores=(1024,)), "cores of a lane"),
     (_set("lanes", 1, cores=(-1,)), "cores of a lane"),
+    (_set("lanes", 0, cores=(0,) * 1025), "cores of a lane"),
+    (_set("lanes", 0, cores=(0, 0), ratios=(1,)), "1 ratios for 2 cores"),
+    (_set("lanes", 0, ratios=(1,)), "1 ratios for 0 cores"),
+    (_set("lanes", 0, cores=(0,), ratios=(0,)), "ratios of a lane"),
+    (_set("lanes", 0, cores=(0,), ratios=(65537,)), "ratios of a lane"),
     (lambda p: p.lanes.extend([Lane(LaneKind.HOST)] * 15), "number of lanes is 17"),
     (_set("regions", 0, bytes=-1), "bytes of a region"),
     (_set("regions", 0, index=-1), "is input -1"),
@@ -124,7 +129,7 @@ def test_an_unsound_program_is_refused(change: Callable[[Parts], None], reason: 
 
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
-    [(0, 1, "not a program"), (1, 2, "interface 2"), (3, 1 << 62, "number of regions"), (9, 3, "kind of a lane")],
+    [(0, 1, "not a program"), (1, 99, "interface 99"), (3, 1 << 62, "number of regions"), (9, 3, "kind of a lane")],
 )
 def test_a_header_or_word_out_of_range_is_refused(
     at: int, value: int, reason: str, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,9 @@ LAYERS = {
     "nearest": _layer("Resize", (X,), TensorType((2, 11, 12, 10)), {**RESIZE, "mode": "nearest"}, {}),
     "linear": _layer("Resize", (X,), TensorType((2, 11, 12, 10)), {**RESIZE, "mode": "linear"}, {}),
     "reshape": _layer("Reshape", (X,), TensorType((2, 330)), {}, {}),
+    "transpose": _layer("Transpose", (X,), TensorType((2, 5, 11, 6)), {"perm": (0, 3, 1, 2)}, {}),
+    "last": _layer("Transpose", (X,), TensorType((2, 6, 5, 11)), {"perm": (0, 2, 3, 1)}, {}),
+    "slice": _layer("Slice", (X,), TensorType((2, 3, 3, 5)), {"starts": (0, 8, 1, 0), "steps": (1, 1, 2, 1)}, {}),
     "reorder": reorder_layer(X, Layout(8), Layout(4)),
     "copy": reorder_layer(X, Layout(0), Layout(0)),
 }
@@ -96,7 +99,7 @@ def _bounded(lowering: Lowering) -> list[int]:
     """Indices of the parameters that must be within bounds: all but an activation's floats, and a period of no use."""
     call = lowering.calls[0]
     indices = [*range(len(call.parameters))]
-    if not call.kernel.startswith(("concat/", "reorder/")):
+    if not call.kernel.startswith(("concat/", "reorder/", "strided/")):
         indices = indices[:-2]
     if call.kernel == "eltwise/binary" and not call.parameters[3]:
         indices.remove(4)

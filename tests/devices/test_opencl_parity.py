@@ -34,6 +34,7 @@ ACTIVATIONS = (
     Activation(ActivationKind.HARD_SWISH),
     Activation(ActivationKind.LEAKY_RELU, 0.1),
     Activation(ActivationKind.TANH),
+    Activation(ActivationKind.EXP),
 )
 
 some = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -448,6 +449,43 @@ def test_reshape(processor: OpenCLProcessor, shape: tuple[int, ...], output: tup
     check(processor, make_layer("Reshape", [shape], output, {}, RELU), {"copy"})
 
 
+@pytest.mark.parametrize(
+    ("shape", "order", "algorithms"),
+    [
+        ((2, 37, 5, 7), (0, 2, 3, 1), {"channels_last", "strided"}),
+        ((2, 5, 7, 37), (0, 3, 1, 2), {"strided"}),
+        ((3, 4, 5, 6, 7), (4, 2, 0, 3, 1), {"strided"}),
+        ((7, 3), (1, 0), {"strided"}),
+    ],
+)
+def test_transpose(
+    processor: OpenCLProcessor, shape: tuple[int, ...], order: tuple[int, ...], algorithms: set[str]
+) -> None:
+    output = tuple(shape[axis] for axis in order)
+    check(processor, make_layer("Transpose", [shape], output, {"perm": order}, RELU), algorithms)
+
+
+@pytest.mark.parametrize(
+    ("shape", "starts", "steps", "output", "algorithms"),
+    [
+        ((2, 37, 6, 5), (0, 0, 1, 0), (1, 1, 2, 1), (2, 20, 3, 5), {"slice_blocked", "strided"}),
+        ((2, 37, 6, 5), (0, 16, 0, 2), (1, 1, 1, 2), (2, 21, 6, 2), {"slice_blocked", "strided"}),
+        ((2, 37, 6, 5), (1, 3, 0, 0), (1, 2, 1, 1), (1, 17, 6, 5), {"strided"}),
+        ((3, 40), (0, 4), (1, 1), (3, 36), {"strided"}),
+    ],
+)
+def test_slice(
+    processor: OpenCLProcessor,
+    shape: tuple[int, ...],
+    starts: tuple[int, ...],
+    steps: tuple[int, ...],
+    output: tuple[int, ...],
+    algorithms: set[str],
+) -> None:
+    layer = make_layer("Slice", [shape], output, {"starts": starts, "steps": steps}, RELU)
+    check(processor, layer, algorithms)
+
+
 @given(
     n=st.integers(1, 2),
     channels=st.integers(1, 40),
@@ -500,6 +538,14 @@ GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
         (make_layer("Affine", [(1, 5, 3, 3), numbers((5,)), numbers((5,))], (1, 5, 3, 3)), {"affine"}),
         (make_layer("GlobalPool", [(2, 5, 3, 3)], (2, 5, 1, 1), {"mode": "average"}), {"global_pool"}),
         (make_layer("Softmax", [(2, 5)], (2, 5), {"axis": 1}), {"softmax"}),
+        (
+            make_layer("Transpose", [(2, 21, 3, 4)], (2, 3, 4, 21), {"perm": (0, 2, 3, 1)}),
+            {"channels_last", "strided"},
+        ),
+        (
+            make_layer("Slice", [(2, 21, 3, 4)], (2, 5, 3, 4), {"starts": (0, 16, 0, 0), "steps": (1, 1, 1, 1)}),
+            {"slice_blocked", "strided"},
+        ),
     ],
     ids=lambda value: value.op if isinstance(value, Layer) else "",
 )

@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import nn
 from nnstretch.bench.client import EngineError, EngineProcess
 from nnstretch.bench.comparison import Comparison, Settings, compare, parse_engines
 from nnstretch.bench.counting import count_parameters
-from nnstretch.bench.engines import ENGINES, EngineEntry, Job
+from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.frames import read_frame, write_frame
 from nnstretch.bench.layers import layer_table
 from nnstretch.bench.proof import Settings as ProofSettings
@@ -26,6 +27,7 @@ from nnstretch.bench.proof import perfect_split, prove
 from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import Latency, latency
 from nnstretch.bench.subject import Subject, random_feeds, subject
+from nnstretch.bench.workshop import Workshop
 from nnstretch.branching import accounting
 from nnstretch.branching.build import BranchChoice, blueprint, build, make_design
 from nnstretch.branching.control import single_branch_control
@@ -123,7 +125,7 @@ def test_a_disturbed_round_counts_once() -> None:
     found = latency([*calm, disturbed])
     assert found.p50_ms == pytest.approx(1.0)
     assert found.min_ms == pytest.approx(0.9)
-    assert found.to_json() == {"p50_ms": 1.0, "p90_ms": 1.08, "min_ms": 0.9}
+    assert found.to_json() == {"p50_ms": 1.0, "p90_ms": 1.08, "min_ms": 0.9, "spread": 0.0}
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=5))
@@ -142,8 +144,10 @@ def comparison(ours: float, **peers: float) -> Comparison:
         2,
         {name: Latency(ms, ms * 1.1, ms * 0.9) for name, ms in times.items()},
         {"torch": "no module"},
-        {"nnstretch": {"macs": 10**9, "peak_gflops_per_core": 100.0, "fallback_layers": ["a"]}},
-        1e-6,
+        {"nnstretch": {"macs": 10**9, "fallback_layers": ["a"]}},
+        {"nnstretch": 1e-6},
+        {"nnstretch": Start(1.0, 2.0, 3.0, 4.0)},
+        peak_gflops=100.0,
     )
 
 
@@ -157,6 +161,10 @@ def test_comparison_in_json() -> None:
     assert answer["fallback_layers"] == ["a"]
     assert answer["dtype"] == "float32"
     assert (answer["model"], answer["threads"], answer["macs"]) == ("m", 2, 10**9)
+    assert answer["engines"]["nnstretch"]["ready_ms"] == 2.0
+    assert answer["engines"]["nnstretch"]["peak_mb"] == 3.0
+    assert "ready_ms" not in answer["engines"]["openvino"]
+    assert answer["max_rel_error"] == 1e-6
 
 
 def test_engines_by_name() -> None:
@@ -167,16 +175,26 @@ def test_engines_by_name() -> None:
         parse_engines("ort,abacus")
 
 
-def test_layer_table_is_in_the_order_of_time() -> None:
+def test_layer_table_is_in_the_order_of_time(one: Subject) -> None:
+    import nnstretch
+
+    with nnstretch.compile(one.onnx, tune=False, threads=1) as session:
+        plan = session.plan
+    step = next(step for step in plan.steps if step.parameters)
     events = (
-        Event("b", "step", 0, 500, 1500, "cpu:float32/direct", "Conv", 1000),
+        Event(step.layer, "step", 0, 500, 1500, step.routine, step.op, 1000),
         Event("wait", "wait", 0, 100, 500),
-        Event("a", "step", 1, 0, 400, "opencl:float32/direct", "Conv", 100),
+        Event("a", "step", 1, 0, 1000, "opencl:float32/direct", "Conv", 100),
     )
-    table = layer_table(Timeline(("cpu:0", "opencl:0"), events, 1500))
-    assert [row["name"] for row in table] == ["a", "b"]
+    slow = tuple(replace(event, end=event.end + 9000) for event in events)
+    runs = [Timeline(("cpu:0", "opencl:0"), found, 1500) for found in (events, slow, events)]
+    table = layer_table(plan, runs)
+    assert [row["name"] for row in table] == ["a", step.layer]
     assert table[1]["gflops"] == 2.0
     assert table[1]["ms"] == 1e-3
+    assert table[1]["share"] == 0.5
+    assert table[1]["parameters"] == step.parameters
+    assert table[0]["parameters"] == {}
     assert table[0]["processor"] == "opencl:0"
 
 
@@ -215,14 +233,14 @@ def test_reference_refuses_what_it_cannot_run(graph: ir.Model) -> None:
 def engine_module(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
     """An engine of a test's own, importable in the worker."""
     (folder / "custom_engine.py").write_text(textwrap.dedent(text))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     return EngineEntry("custom", "custom", "custom_engine")
 
 
 @pytest.mark.parametrize("entry", ENGINES, ids=lambda entry: entry.name)
 def test_every_engine_computes_what_torch_computes(entry: EngineEntry, one: Subject, tmp_path: Path) -> None:
-    if entry.name == "openvino":
-        pytest.importorskip("openvino")
+    for package in entry.packages:
+        pytest.importorskip(package)
     (tmp_path / "factory.py").write_text(
         "import torch, sys\nsys.path.insert(0, '')\nfrom torch import nn\n"
         "def make():\n    torch.manual_seed(0)\n"
@@ -233,16 +251,20 @@ def test_every_engine_computes_what_torch_computes(entry: EngineEntry, one: Subj
     path = tmp_path / "m.onnx"
     save(export(module, torch.zeros(IMAGE)), path)
     job = Job(f"{tmp_path}/factory.py:make", str(path), CORES[:1], {"tune": False, "layers": True})
-    with EngineProcess(entry, job, one.feeds, silent) as process:
-        (found,) = process.outputs().values()
-        seconds = process.time(0.0, 4)
-        facts = process.facts
+    with Workshop() as workshop:
+        job = replace(job, file=workshop.file_for(entry, job, silent))
+        with EngineProcess(entry, job, one.feeds, silent) as process:
+            (found,) = process.outputs().values()
+            seconds = process.time(0.0, 4)
+            facts, start = process.facts, process.start
     with torch.inference_mode():
         expected = module(torch.from_numpy(next(iter(one.feeds.values())))).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert seconds.shape == (4,)
     assert (seconds > 0).all()
     assert facts["version"]
+    assert 0 < start.created_ms < start.ready_ms
+    assert 0 <= start.peak_mb < start.peak_rss_mb
     if entry.name == "nnstretch":
         assert facts["macs"] == 14 * 14 * 8 * 27
         assert facts["fallback_layers"] == []
@@ -300,22 +322,28 @@ def test_why_an_engine_failed(
 @pytest.fixture
 def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
     body = """
-        import os
+        import onnxruntime
         class Dies:
             runs = 0
+            def __init__(self, job, feeds):
+                session = onnxruntime.InferenceSession(job.onnx)
+                self.answer = session.run(None, dict(feeds))[0]
             def run(self):
                 self.runs += 1
                 if self.runs > 3:
                     raise MemoryError("no room for the fourth run")
+            def outputs(self): return {"y": self.answer}
             def facts(self): return {}
-        def load(job, feeds, report): return Dies()
+        def load(job, feeds, report): return Dies(job, feeds)
         """
     return engine_module(tmp_path, body, monkeypatch)
 
 
 def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, dies_later: EngineEntry) -> None:
     ours = ENGINES[0]
-    found = compare(one, (ours, dies_later), Settings(CORES[:1], rounds=2, turn=0.0, tune=False), silent)
+    settings = Settings(CORES[:1], rounds=2, turn=0.0, tune=False)
+    with Workshop() as workshop:
+        found = compare(one, (ours, dies_later), settings, workshop, silent)
     assert "no room for the fourth run" in found.errors["custom"]
     assert set(found.latencies) == {"nnstretch"}
     assert found.max_rel_error is not None
@@ -330,8 +358,8 @@ def test_a_package_has_no_peers(one: Subject, tmp_path: Path) -> None:
     path = tmp_path / "m.nns"
     with nnstretch.compile(one.model, tune=False, threads=1) as session:
         session.save(path)
-    with subject(str(path), {}, 0) as packed:
-        found = compare(packed, parse_engines("ort"), Settings(CORES[:1], rounds=1, turn=0.0), silent)
+    with subject(str(path), {}, 0) as packed, Workshop() as workshop:
+        found = compare(packed, parse_engines("ort"), Settings(CORES[:1], rounds=1, turn=0.0), workshop, silent)
     assert "package" in found.errors["onnxruntime"]
     assert found.latencies["nnstretch"].p50_ms > 0
     assert found.max_rel_error is None

@@ -61,7 +61,7 @@ def small(stages: int = 2) -> Chain:
     return network.eval()
 
 
-def resnet() -> Chain:
+def resnet() -> nn.Module:
     return zoo.build("resnet18", num_classes=10, small_images=True)
 
 

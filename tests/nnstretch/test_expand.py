@@ -68,6 +68,7 @@ ACTIVATIONS: list[tuple[Activation, Callable[[torch.Tensor], torch.Tensor]]] = [
     (Activation(ActivationKind.HARD_SWISH), F.hardswish),
     (Activation(ActivationKind.LEAKY_RELU, 0.1), lambda x: F.leaky_relu(x, 0.1)),
     (Activation(ActivationKind.TANH), torch.tanh),
+    (Activation(ActivationKind.EXP), torch.exp),
 ]
 
 
@@ -161,6 +162,15 @@ def test_concat_softmax_reshape() -> None:
     compare(layer_of("Reshape", pieces[:1], reference), pieces[:1], reference)
     empty: list[np.ndarray | None] = [normal(0, 3)]
     compare(layer_of("Reshape", empty, torch.zeros(3, 0)), empty, torch.zeros(3, 0))
+
+
+def test_transpose_and_slice() -> None:
+    x: list[np.ndarray | None] = [normal(2, 3, 4, 5)]
+    reference = tensors(x)[0].permute(2, 0, 3, 1)
+    compare(layer_of("Transpose", x, reference, {"perm": (2, 0, 3, 1)}), x, reference)
+    reference = tensors(x)[0][:, 1:, 3::4, 0:4:2]
+    attributes: dict[str, Attribute] = {"starts": (0, 1, 3, 0), "steps": (1, 1, 4, 2)}
+    compare(layer_of("Slice", x, reference, attributes), x, reference)
 
 
 RESIZES: list[tuple[tuple[int, int], dict[str, Any], tuple[str, str]]] = [

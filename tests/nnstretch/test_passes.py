@@ -48,6 +48,7 @@ CONV = {"w": normal(4, 3, 3, 3), "b": normal(4)}
         ("u = Min(six, t) y = Relu(u)", Activation(ActivationKind.CLIP, 0.0, 6.0)),
         ("y = Sigmoid(t)", Activation(ActivationKind.SIGMOID)),
         ("y = Tanh(t)", Activation(ActivationKind.TANH)),
+        ("y = Exp(t)", Activation(ActivationKind.EXP)),
         ("u = Sigmoid(t) y = Mul(t, u)", Activation(ActivationKind.SILU)),
         ("u = Sigmoid(t) y = Mul(u, t)", Activation(ActivationKind.SILU)),
         ("y = HardSwish(t)", Activation(ActivationKind.HARD_SWISH)),
@@ -84,6 +85,60 @@ def test_activation_is_fused_into_convolution(check: Check, nodes: str, activati
     assert node.layer.activation.kind is activation.kind
     assert math.isclose(node.layer.activation.a, activation.a, rel_tol=1e-6)
     assert math.isclose(node.layer.activation.b, activation.b, rel_tol=1e-6)
+
+
+SQUEEZE = {
+    "w": normal(8, 8, 1, 1),
+    "w1": normal(2, 8, 1, 1),
+    "b1": normal(2),
+    "w2": normal(8, 2, 1, 1),
+    "b2": normal(8),
+    "m1": normal(2, 8),
+    "m2": normal(8, 2),
+    "three": np.array(3, np.float32),
+    "zero": np.array(0, np.float32),
+    "six": np.array(6, np.float32),
+    "axes": np.array([2, 3]),
+    "back": np.array([1, 8, 1, 1]),
+}
+_CONVOLUTIONS = "q = Conv(p, w1, b1) r = Relu(q) s = Conv(r, w2, b2)"
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "p = GlobalAveragePool(t)",
+        "p = ReduceMean<keepdims=1>(t, axes)",
+        "p = AveragePool<kernel_shape=[6,5]>(t)",
+    ],
+)
+@pytest.mark.parametrize(
+    ("gate", "activation"),
+    [
+        ("g = Sigmoid(s)", "sigmoid"),
+        ("g = HardSigmoid<alpha=0.16666667, beta=0.5>(s)", "hard_sigmoid(0.166667,0.5)"),
+        ("u = Add(s, three) v = Clip(u, zero, six) g = Div(v, six)", "hard_sigmoid(0.166667,0.5)"),
+    ],
+)
+@pytest.mark.parametrize("product", ["y = Mul(t, g)", "y = Mul(g, t)"])
+def test_squeeze_and_excitation_is_four_layers(
+    check: Check, pool: str, gate: str, activation: str, product: str
+) -> None:
+    text = f"""g (float[1,8,6,5] x) => (float[1,8,6,5] y) {{
+        c = Conv(x, w) k = Sigmoid(c) t = Mul(c, k) {pool} {_CONVOLUTIONS} {gate} {product}
+    }}"""
+    wanted = ["Conv+silu", "GlobalPool+none", "Conv+relu", f"Conv+{activation}", "Mul+none"]
+    assert operators(check(model_of(text, SQUEEZE))) == wanted
+
+
+def test_squeeze_and_excitation_with_dense_layers(check: Check) -> None:
+    text = """g (float[1,8,6,5] x) => (float[1,8,6,5] y) {
+        p = ReduceMean<keepdims=0>(x, axes)
+        q = Gemm<transB=1>(p, m1, b1) r = Relu(q) s = Gemm<transB=1>(r, m2, b2) g = Sigmoid(s)
+        e = Reshape(g, back) z = Mul(x, e) y = Relu(z)
+    }"""
+    wanted = ["GlobalPool+none", "Reshape+none", "Dense+relu", "Dense+sigmoid", "Reshape+none", "Mul+relu"]
+    assert operators(check(model_of(text, SQUEEZE))) == wanted
 
 
 def test_gate_of_another_tensor_stays_a_product(check: Check) -> None:
@@ -355,7 +410,57 @@ def test_transposition_of_single_elements_is_a_reshape(check: Check) -> None:
     model = model_of("g (float[2,1,4,1] x) => (float[1,2,1,4] y) { y = Transpose<perm=[3,0,1,2]>(x) }")
     assert operators(check(model)) == ["Reshape+none"]
     model = model_of("g (float[2,1,4,1] x) => (float[4,1,2,1] y) { y = Transpose<perm=[2,1,0,3]>(x) }")
-    assert operators(check(model)) == ["onnx:Transpose+none"]
+    assert operators(check(model)) == ["Transpose+none"]
+
+
+def test_transpositions_move_axes(check: Check) -> None:
+    model = model_of("g (float[2,3,4,5] x) => (float[2,4,5,3] y) { y = Transpose<perm=[0,2,3,1]>(x) }")
+    (node,) = check(model)
+    assert (node.layer.op, node.layer.ints("perm")) == ("Transpose", (0, 2, 3, 1))
+    (node,) = check(model_of("g (float[2,3,4] x) => (float[4,3,2] y) { y = Transpose(x) }"))
+    assert node.layer.ints("perm") == (2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "result", "starts", "steps"),
+    [
+        (((1,), (3,), (1,)), (2, 2, 8), (0, 1, 0), (1, 1, 1)),
+        (((-2, 1), (2**62, -1), (1, -1)), (2, 2, 6), (0, 3, 1), (1, 1, 1)),
+        (((1, 0), (8, 5), (2, 1), (3, 2)), (2, 3, 3), (0, 0, 1), (1, 2, 3)),
+    ],
+)
+def test_slice(
+    check: Check,
+    bounds: tuple[tuple[int, ...], ...],
+    result: tuple[int, ...],
+    starts: tuple[int, ...],
+    steps: tuple[int, ...],
+) -> None:
+    weights = {f"b{index}": np.array(values) for index, values in enumerate(bounds)}
+    shape = ",".join(map(str, result))
+    (node,) = check(
+        model_of(f"g (float[2,5,8] x) => (float[{shape}] y) {{ y = Slice(x, {', '.join(weights)}) }}", weights)
+    )
+    assert (node.layer.op, node.layer.ints("starts"), node.layer.ints("steps")) == ("Slice", starts, steps)
+
+
+def test_slice_of_opset_9_and_slices_that_go_backwards(check: Check) -> None:
+    old = model_of("g (float[2,5] x) => (float[2,3] y) { y = Slice<starts=[2], ends=[9], axes=[1]>(x) }", opset=9)
+    (node,) = check(old)
+    assert (node.layer.op, node.layer.ints("starts")) == ("Slice", (0, 2))
+    backwards = {"s": np.array([-1]), "e": np.array([-9]), "a": np.array([1]), "t": np.array([-1])}
+    model = model_of("g (float[2,5] x) => (float[2,5] y) { y = Slice(x, s, e, a, t) }", backwards)
+    assert operators(check(model)) == ["onnx:Slice+none"]
+
+
+def test_split_is_a_slice_for_every_part_that_is_used(check: Check) -> None:
+    text = """g (float[2,6,4] x) => (float[2,1,4] a, float[2,2,4] y) {
+        a, b, c = Split<axis=-2>(x, sizes)
+        y = Relu(c)
+    }"""
+    nodes = check(model_of(text, {"sizes": np.array([1, 3, 2])}))
+    assert operators(nodes) == ["Slice+none", "Slice+none", "Activation+relu"]
+    assert [node.layer.ints("starts") for node in nodes[:2]] == [(0, 0, 0), (0, 4, 0)]
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -166,6 +167,25 @@ def test_broken_plans_are_refused(broken: Break) -> None:
             with pytest.raises(PackageError, match="inconsistent"):
                 validate(changed)
     assert tried >= 5
+
+
+@pytest.mark.parametrize("ratios", [(1, 2), (0,), (-1,), (1 << 40,)])
+def test_ratios_that_do_not_fit_a_lane_are_refused(ratios: tuple[int, ...]) -> None:
+    plan = plan_of(0)
+    lanes = _replace_at(plan.lanes, 0, replace(plan.lanes[0], ratios=ratios))
+    with pytest.raises(PackageError, match="ratios"):
+        validate(replace(plan, lanes=lanes))
+
+
+def test_ratios_survive_json_and_are_optional_in_it() -> None:
+    plan = plan_of(0)
+    with_ratios = replace(plan, lanes=_replace_at(plan.lanes, 0, replace(plan.lanes[0], ratios=(3,))))
+    validate(with_ratios)
+    assert Plan.from_json(with_ratios.to_json()) == with_ratios
+    raw = json.loads(plan.to_json())
+    for lane in raw["lanes"]:
+        del lane["ratios"]
+    assert Plan.from_json(json.dumps(raw)) == plan
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -9,6 +9,7 @@ from nnstretch.devices.cpu.routines.light_pool import PoolRoutine
 from nnstretch.devices.cpu.routines.light_reorder import ReorderRoutine, ReshapeRoutine
 from nnstretch.devices.cpu.routines.light_resize import ResizeRoutine
 from nnstretch.devices.cpu.routines.light_softmax import SoftmaxRoutine
+from nnstretch.devices.cpu.routines.light_strided import StridedRoutine
 from nnstretch.devices.routine import Routine
 
 
@@ -20,6 +21,7 @@ def light_routines(block: int | None = None) -> tuple[LightRoutine, ...]:
         ConcatRoutine(block),
         SoftmaxRoutine(block),
         ResizeRoutine(block),
+        StridedRoutine(block),
         ReshapeRoutine(block),
     )
 

@@ -24,12 +24,13 @@ extern "C" {
 
 #define NNS_EXPORT __attribute__((visibility("default")))
 
-#define NNS_ABI 1
+#define NNS_ABI 2
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1" */
 #define NNS_MAX_READS 16   /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4   /* outputs of one step, workspaces included */
 #define NNS_MAX_LANES 16
 #define NNS_MAX_CORES 1024
+#define NNS_MAX_RATIO 65536
 
 typedef enum {
     NNS_OK = 0,
@@ -72,13 +73,14 @@ typedef struct {
 /* A program image is an array of int64 words:
  *
  *   header    NNS_MAGIC, NNS_ABI, n_lanes, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs
- *   lanes     n_lanes × { kind, n_cores, core… }
+ *   lanes     n_lanes × { kind, n_cores, core…, n_ratios, ratio… }
  *   regions   n_regions × { kind, index, bytes }
  *   buffers   n_buffers × { region, offset, bytes }
  *   steps     n_steps × { kind, id, n_reads, buffer or -1 …, n_writes, buffer…, n_parameters, parameter… }
  *   subgraphs n_subgraphs × { lane, first_step, n_steps, n_waits, subgraph…, n_acquires, region…, n_releases, region… }
  *
- * Steps of a sub-graph are consecutive, and the sub-graphs cover all steps in order.
+ * A lane has one thread per core. Its ratios say how much of every step each thread begins with, relative to the others;
+ * there is one per core, or none if all get the same. Steps of a sub-graph are consecutive, and the sub-graphs cover all steps in order.
  */
 enum { NNS_LANE_HOST = 0, NNS_LANE_OPENCL = 1, NNS_LANE_CALL = 2 };
 
@@ -160,6 +162,15 @@ NNS_EXPORT int32_t nns_program_time(nns_program *program, const void *const *inp
                                     char *error, int64_t error_size);
 
 NNS_EXPORT void nns_program_destroy(nns_program *program);
+
+/* Splits `units` >= 0 into `n` parts by `ratios` (1 to NNS_MAX_RATIO each; NULL: equally), as the units of a step are split
+ * among the threads of a lane: every part is its exact share rounded down or up, by largest remainders, and the first
+ * ones are rounded up on a tie. */
+NNS_EXPORT int32_t nns_split(int64_t units, const int64_t *ratios, int64_t n, int64_t *parts);
+
+/* Nanoseconds that a pool of one thread per core takes from one step to the next when there is nothing to compute: the
+ * smallest mean of several lists of `steps` steps. -1 on failure; the calling thread is moved to the first core meanwhile. */
+NNS_EXPORT double nns_join_ns(const int32_t *cores, int32_t n_cores, int32_t steps);
 
 /* Best float32 GFLOP/s of one thread on the current core, by independent fused multiply-adds on registers, over about
  * `milliseconds`. */

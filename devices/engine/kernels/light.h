@@ -1,4 +1,4 @@
-/* What the light kernels (pool, eltwise, concat, softmax, resize, reorder) share.
+/* What the light kernels (pool, eltwise, concat, softmax, resize, reorder, strided) share.
  *
  * They see a tensor as rows of floats with 1 lane per pixel (plain layout) or 4, 8 or 16 (blocked layout), so that one
  * source serves both. Where a vector need not be a pixel it holds 16 floats, whatever the machine's vectors do: every
@@ -105,6 +105,7 @@ NNS_INLINE void finish(float *x, int64_t n, const light_activation *activation) 
     case NNS_ACT_HARD_SWISH: nns_activate_all(x, n, (nns_activation){NNS_ACT_HARD_SWISH, a, b}); break;
     case NNS_ACT_LEAKY_RELU: nns_activate_all(x, n, (nns_activation){NNS_ACT_LEAKY_RELU, a, b}); break;
     case NNS_ACT_TANH: nns_activate_all(x, n, (nns_activation){NNS_ACT_TANH, a, b}); break;
+    case NNS_ACT_EXP: nns_activate_all(x, n, (nns_activation){NNS_ACT_EXP, a, b}); break;
     default: break;
     }
 }

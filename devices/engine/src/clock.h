@@ -3,6 +3,7 @@
 #define NNS_CLOCK_H
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -26,6 +27,18 @@ static inline void nns_pause(void) {
 #endif
 }
 
+/* Where threads meet, builds that look for races lose time at random: orders of events that are rare become common. */
+static inline void nns_jitter(void) {
+#ifdef NNS_JITTER
+    static _Thread_local uint32_t state;
+    if (!state) state = (uint32_t)(uintptr_t)&state | 1;
+    state = state * 1664525 + 1013904223;
+    const uint32_t lot = state >> 16 & 255;
+    if (lot < 1) usleep(100);
+    else if (lot < 12) sched_yield();
+#endif
+}
+
 /* Sleeps while `*word == seen`, at most `timeout_ns` if that is positive. May return early. */
 static inline void nns_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
     const struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
@@ -45,6 +58,7 @@ typedef struct {
 /* One exchange both publishes the value and learns whether the receiver sleeps, so no wake-up is lost and none is paid
  * for in vain. */
 static inline void nns_signal_send(nns_signal *signal, uint32_t value) {
+    nns_jitter();
     if (atomic_exchange_explicit(&signal->word, value, memory_order_acq_rel) & 1) nns_futex_wake(&signal->word, 1);
 }
 
@@ -61,6 +75,7 @@ static inline uint32_t nns_signal_await(nns_signal *signal, uint32_t seen, int64
             if (now != seen) return now;
         }
     } while (nns_now() < end);
+    nns_jitter();
     uint32_t expected = seen;
     if (!atomic_compare_exchange_strong_explicit(&signal->word, &expected, seen | 1, memory_order_acq_rel,
                                                  memory_order_acquire))

@@ -38,6 +38,9 @@ typedef struct {
 typedef struct nns_executor {
     nns_program *program;
     nns_mark *marks;                /* one per sub-graph */
+    nns_task *tasks;                /* one per step; those of kernel steps are in use */
+    uint16_t *bounds;               /* of the tasks, `stride` for each */
+    int64_t stride;
     nns_lane_thread *threads;       /* one per lane; lane 0 and OpenCL lanes leave theirs unused */
     void **step_events;             /* of traced runs: one per step, NULL without OpenCL lanes */
     nns_pool *turns[NNS_MAX_LANES]; /* pools, in the order in which their turns are taken */
@@ -67,6 +70,7 @@ typedef struct nns_executor {
  * sleeper's increment of `sleepers` and the comparison that the futex makes: either this sees the sleeper or the
  * sleeper sees this. */
 static void announce(nns_executor *executor) {
+    nns_jitter();
     atomic_fetch_add(&executor->progress, 1);
     if (atomic_load(&executor->sleepers)) nns_futex_wake(&executor->progress, INT_MAX);
 }
@@ -121,6 +125,7 @@ static int64_t blocker_of(nns_executor *executor, const nns_subgraph *subgraph) 
 
 static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t timeout_ns) {
     atomic_fetch_add(&executor->sleepers, 1);
+    nns_jitter();
     if (atomic_load(&executor->progress) == seen) nns_futex_wait(&executor->progress, seen, timeout_ns);
     atomic_fetch_sub(&executor->sleepers, 1);
 }
@@ -146,29 +151,37 @@ static void idle(nns_executor *executor, int64_t *idle_since, uint32_t seen, con
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
 
-static void run_step(nns_executor *executor, const nns_lane *lane, int64_t s) {
-    nns_program *program = executor->program;
-    nns_step *step = &program->steps[s];
-    if (step->kind == NNS_STEP_KERNEL) {
-        nns_pool_run(lane->pool, step->kernel, &step->args, step->work.units);
-        return;
-    }
-    const int32_t answer = program->call(step->id, step->args.in, step->args.out);
+static void run_call(nns_executor *executor, int64_t s) {
+    const nns_step *step = &executor->program->steps[s];
+    const int32_t answer = executor->program->call(step->id, step->args.in, step->args.out);
     if (!answer) return;
     nns_report report = {0};
     nns_fail(&report, NNS_ECALL, "the call of step %lld failed (%d)", (long long)s, (int)answer);
     fail(executor, &report);
 }
 
-/* Runs the steps of a sub-graph on the calling thread, until one fails. */
+/* The end of the stretch of kernel steps that begins with `first`: `first` itself if that is a call. */
+static int64_t end_of_kernels(const nns_program *program, int64_t first, int64_t end) {
+    while (first < end && program->steps[first].kind == NNS_STEP_KERNEL) first++;
+    return first;
+}
+
+/* Runs the steps of a sub-graph on the calling thread and its pool, until one fails. Kernels cannot. */
 static void run_subgraph(nns_executor *executor, int64_t index) {
-    const nns_subgraph *subgraph = &executor->program->subgraphs[index];
-    const nns_lane *lane = &executor->program->lanes[subgraph->lane];
+    const nns_program *program = executor->program;
+    const nns_subgraph *subgraph = &program->subgraphs[index];
     int64_t *times = executor->trace ? executor->trace->steps : NULL;
-    for (int64_t s = subgraph->first; s < subgraph->end && !has_failed(executor); s++) {
+    for (int64_t s = subgraph->first; s < subgraph->end && !has_failed(executor);) {
+        const int64_t end = end_of_kernels(program, s, subgraph->end);
+        if (end > s) {
+            nns_pool_run(program->lanes[subgraph->lane].pool, executor->tasks + s, end - s, times ? times + 2 * s : NULL);
+            s = end;
+            continue;
+        }
         if (times) times[2 * s] = nns_now();
-        run_step(executor, lane, s);
+        run_call(executor, s);
         if (times) times[2 * s + 1] = nns_now();
+        s++;
     }
     complete(executor, index);
 }
@@ -431,6 +444,31 @@ static bool same_cores(const nns_lane *a, const nns_lane *b) {
     return a->n_cores == b->n_cores && memcmp(a->cores, b->cores, sizeof *a->cores * (size_t)a->n_cores) == 0;
 }
 
+static int64_t most_threads(const nns_program *program) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < program->n_lanes; i++)
+        if (program->lanes[i].kind == NNS_LANE_HOST) most = nns_max_int(most, program->lanes[i].n_cores);
+    return most;
+}
+
+/* Cuts the kernel steps of a lane up for its threads. */
+static void make_tasks(nns_executor *executor, const nns_lane *lane) {
+    const nns_program *program = executor->program;
+    const int32_t n_threads = (int32_t)nns_max_int(lane->n_cores, 1);
+    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &program->subgraphs[lane->subgraphs[i]];
+        const nns_task *previous = NULL;
+        for (int64_t s = subgraph->first; s < subgraph->end; s++) {
+            const nns_step *step = &program->steps[s];
+            nns_task *task = step->kind == NNS_STEP_KERNEL ? &executor->tasks[s] : NULL;
+            if (task)
+                nns_task_make(task, step->kernel, &step->args, step->work.units, lane->ratios, n_threads,
+                              executor->bounds + s * executor->stride, previous);
+            previous = task;
+        }
+    }
+}
+
 static int32_t start_pool(nns_program *program, int64_t index, nns_report *report) {
     nns_lane *lane = &program->lanes[index];
     int32_t ordinal = 0;
@@ -480,6 +518,7 @@ static int32_t start_lane(nns_executor *executor, int32_t index, nns_report *rep
     if (lane->kind == NNS_LANE_HOST) {
         const int32_t status = start_pool(executor->program, index, report);
         if (status) return status;
+        make_tasks(executor, lane);
         add_turn(executor, lane->pool);
     }
     return index && lane->n_subgraphs ? start_thread(executor, index, report) : NNS_OK;
@@ -508,12 +547,15 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     executor->program = program;
     pthread_mutex_init(&executor->failing, NULL);
     executor->spin_ns = is_crowded(program) ? CROWDED_SPIN_NS : SPIN_NS;
+    executor->stride = most_threads(program) + 1;
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
+    executor->tasks = zeroed((size_t)program->n_steps, sizeof *executor->tasks);
+    executor->bounds = zeroed((size_t)(program->n_steps * executor->stride), sizeof *executor->bounds);
     executor->threads = zeroed((size_t)program->n_lanes, sizeof *executor->threads);
     executor->step_events = zeroed((size_t)program->n_steps, sizeof *executor->step_events);
-    if (!executor->marks || !executor->threads || !executor->step_events)
-        return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld sub-graphs",
-                        (long long)program->n_subgraphs);
+    if (!executor->marks || !executor->tasks || !executor->bounds || !executor->threads || !executor->step_events)
+        return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld steps and %lld sub-graphs",
+                        (long long)program->n_steps, (long long)program->n_subgraphs);
     for (int32_t i = 0; i < program->n_lanes; i++) {
         const int32_t status = start_lane(executor, i, report);
         if (status) return status;
@@ -546,6 +588,8 @@ void nns_executor_stop(nns_program *program) {
         if (program->lanes[i].pool) nns_pool_release(program->lanes[i].pool);
     pthread_mutex_destroy(&executor->failing);
     free(executor->marks);
+    free(executor->tasks);
+    free(executor->bounds);
     free(executor->threads);
     free(executor->step_events);
     free(executor);

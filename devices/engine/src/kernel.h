@@ -144,6 +144,7 @@ enum {
     NNS_ACT_HARD_SWISH = 6,
     NNS_ACT_LEAKY_RELU = 7,
     NNS_ACT_TANH = 8,
+    NNS_ACT_EXP = 9,
 };
 
 NNS_INLINE float nns_float_of_bits(int64_t bits) {
@@ -163,7 +164,7 @@ NNS_INLINE nns_activation nns_activation_read(const int64_t *p) {
     return (nns_activation){(int32_t)p[0], nns_float_of_bits(p[1]), nns_float_of_bits(p[2])};
 }
 
-NNS_INLINE bool nns_activation_known(int64_t kind) { return kind >= NNS_ACT_NONE && kind <= NNS_ACT_TANH; }
+NNS_INLINE bool nns_activation_known(int64_t kind) { return kind >= NNS_ACT_NONE && kind <= NNS_ACT_EXP; }
 
 /* Applies an activation. `kind` should be constant or the same throughout a loop. */
 NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b) {
@@ -177,6 +178,7 @@ NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b) {
     case NNS_ACT_HARD_SWISH: return x * nns_min(one, nns_max(zero, x * (1.0f / 6.0f) + 0.5f));
     case NNS_ACT_LEAKY_RELU: return nns_select(x < 0.0f, x * a, x);
     case NNS_ACT_TANH: return nns_tanh(x);
+    case NNS_ACT_EXP: return nns_exp(x);
     default: return x;
     }
 }

@@ -68,7 +68,7 @@ static int32_t parse_header(reader *r) {
     TRY(take(r, &program->n_lanes, "the number of lanes", 1, NNS_MAX_LANES));
     TRY(take(r, &program->n_regions, "the number of regions", 0, words));
     TRY(take(r, &program->n_buffers, "the number of buffers", 0, words));
-    TRY(take(r, &program->n_steps, "the number of steps", 0, words));
+    TRY(take(r, &program->n_steps, "the number of steps", 0, nns_min_int(words, INT32_MAX)));
     TRY(take(r, &program->n_subgraphs, "the number of sub-graphs", 0, words));
     TRY(take(r, &program->n_inputs, "the number of inputs", 0, words));
     TRY(take(r, &program->n_outputs, "the number of outputs", 0, words));
@@ -80,12 +80,17 @@ static int32_t parse_lanes(reader *r) {
     TRY(make(r, &program->lanes, program->n_lanes, sizeof(nns_lane)));
     for (int64_t i = 0; i < program->n_lanes; i++) {
         nns_lane *lane = &program->lanes[i];
-        int64_t kind = 0, n_cores = 0;
+        int64_t kind = 0, n_cores = 0, n_ratios = 0;
         const int64_t *cores = NULL;
         TRY(take(r, &kind, "the kind of a lane", NNS_LANE_HOST, NNS_LANE_CALL));
         if (i == 0 && kind != NNS_LANE_HOST)
             return INVALID(r, "lane 0 is of kind %lld; it must be a host lane", (long long)kind);
         TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a lane", 0, NNS_MAX_CORES - 1));
+        TRY(take_list(r, &lane->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a lane", 1, NNS_MAX_RATIO));
+        if (n_ratios && n_ratios != n_cores)
+            return INVALID(r, "lane %lld has %lld ratios for %lld cores", (long long)i, (long long)n_ratios,
+                           (long long)n_cores);
+        if (!n_ratios) lane->ratios = NULL;
         lane->kind = (int32_t)kind;
         TRY(make(r, &lane->cores, n_cores, sizeof(int32_t)));
         TRY(make(r, &lane->subgraphs, program->n_subgraphs, sizeof(int64_t)));

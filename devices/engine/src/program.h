@@ -14,6 +14,7 @@ typedef struct {
     int32_t kind;
     int32_t n_cores;
     int32_t *cores;
+    const int64_t *ratios; /* one per core, or NULL */
     nns_pool *pool;     /* host lanes */
     void *queue;        /* OpenCL lanes */
     int64_t *subgraphs; /* those of this lane, in order */

@@ -17,6 +17,7 @@
     X(concat) \
     X(softmax) \
     X(resize) \
+    X(strided) \
     X(reorder)
 
 #define DECLARE(name) extern const nns_kernel_family nns_family_##name;

@@ -35,7 +35,8 @@ enum {
     ACT_HARD_SIGMOID = 5,
     ACT_HARD_SWISH = 6,
     ACT_LEAKY_RELU = 7,
-    ACT_TANH = 8
+    ACT_TANH = 8,
+    ACT_EXP = 9
 };
 
 static inline floatb sigmoid(floatb x)
@@ -59,8 +60,10 @@ static inline floatb activate_other(floatb x, int kind, float a, float b)
         return x * min(max(x * (1.0f / 6.0f) + 0.5f, 0.0f), 1.0f);
     case ACT_LEAKY_RELU:
         return max(x, 0.0f) + a * min(x, 0.0f);
-    default:
+    case ACT_TANH:
         return tanh(x);
+    default:
+        return exp(min(x, 88.72283f)); /* finite, as lanes that pad channels must be */
     }
 }
 

@@ -15,6 +15,7 @@ from nnstretch.devices.opencl.routines.elementwise import (
     Reshape,
 )
 from nnstretch.devices.opencl.routines.pool import GlobalPool, Pool, Resize
+from nnstretch.devices.opencl.routines.strided import ChannelsLast, SliceBlocked, Strided
 
 __all__ = ["OpenCLRoutine", "Reorder", "Traits", "routines"]
 
@@ -34,6 +35,9 @@ _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
     ConcatPlain,
     Softmax,
     Resize,
+    ChannelsLast,
+    SliceBlocked,
+    Strided,
     Reshape,
 )
 

@@ -1,12 +1,18 @@
 """The engines that a benchmark compares: a file each, and a line each in ENGINES."""
 
-from nnstretch.bench.engines.interface import Engine, EngineEntry, Job, Report
+from nnstretch.bench.engines.interface import Engine, EngineEntry, Job, Report, Start
+
+_HERE = "nnstretch.bench.engines"
 
 ENGINES = (
-    EngineEntry("nnstretch", "nnstretch", "nnstretch.bench.engines.nnstretch_engine"),
-    EngineEntry("ort", "onnxruntime", "nnstretch.bench.engines.onnxruntime_engine"),
-    EngineEntry("openvino", "openvino", "nnstretch.bench.engines.openvino_engine"),
-    EngineEntry("torch", "torch", "nnstretch.bench.engines.torch_engine"),
+    EngineEntry("nnstretch", "nnstretch", f"{_HERE}.nnstretch_engine", prepares="threads"),
+    EngineEntry("ort", "onnxruntime", f"{_HERE}.onnxruntime_engine"),
+    EngineEntry("openvino", "openvino", f"{_HERE}.openvino_engine", packages=("openvino",), extra="bench"),
+    EngineEntry(
+        "litert", "litert", f"{_HERE}.litert_engine", packages=("ai_edge_litert",), extra="bench", prepares="once"
+    ),
+    EngineEntry("torch", "torch", f"{_HERE}.torch_engine", packages=("torch",), extra="train", from_file=False),
+    EngineEntry("ncnn", "ncnn", f"{_HERE}.ncnn_engine", packages=("ncnn", "pnnx"), extra="bench", prepares="once"),
 )
 
-__all__ = ["ENGINES", "Engine", "EngineEntry", "Job", "Report"]
+__all__ = ["ENGINES", "Engine", "EngineEntry", "Job", "Report", "Start"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,21 @@ import numpy as np
 import nnstretch
 from nnstretch.bench.engines.interface import Engine, Job, Report
 from nnstretch.bench.layers import layer_table
-from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.spec import format_cores
 from nnstretch.scheduler.session import Session
 
+_TRACED_RUNS = 15
+
 
 class NNStretchEngine(Engine):
-    """A tuned plan on a CPU processor of the process's cores; a package runs as it was compiled.
+    """A package with a tuned plan on a CPU processor of the process's cores.
 
     Options: "tune" (True), "layers" (False: the time of every layer among the facts).
     """
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
         self._job = job
-        self._session: Session = nnstretch.compile(
-            job.onnx or job.model,
-            processors=f"cpu:{format_cores(job.cores)}",
-            tune=bool(job.options.get("tune", True)),
-            progress=report,
-        )
+        self._session = Session.load(job.file or job.model)
         names = [i.name for i in self._session.get_inputs()]
         self._feeds = dict(zip(names, feeds.values(), strict=True))
         self._found: list[np.ndarray] = []
@@ -46,13 +43,28 @@ class NNStretchEngine(Engine):
             "version": nnstretch.__version__,
             "macs": plan.macs,
             "fallback_layers": list(plan.fallback_layers),
-            "peak_gflops_per_core": engine().peak_gflops(self._job.cores[0]),
         }
         if self._job.options.get("layers"):
-            facts["layers"] = layer_table(self._session.profile(self._feeds))
+            runs = [self._session.profile(self._feeds, runs=1) for _ in range(_TRACED_RUNS)]
+            facts["layers"] = layer_table(plan, runs)
         return facts
 
 
+def prepare(job: Job, folder: Path, report: Report) -> Path:
+    """A package of the model, tuned for the job's cores; a model that is a package already is left as it is."""
+    if not job.onnx:
+        return Path(job.model)
+    path = folder / f"{len(job.cores)}.nns"
+    with nnstretch.compile(
+        job.onnx,
+        processors=f"cpu:{format_cores(job.cores)}",
+        tune=bool(job.options.get("tune", True)),
+        progress=report,
+    ) as session:
+        session.save(path)
+    return path
+
+
 def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
-    """The compiled model."""
-    return NNStretchEngine(job, feeds, report)
+    """The package, ready to run."""
+    return NNStretchEngine(job, feeds)

@@ -15,6 +15,7 @@ from nnstretch.graph.passes.elementwise import lower_elementwise
 from nnstretch.graph.passes.fusion import fuse_layer
 from nnstretch.graph.passes.joining import lower_concat, lower_softmax
 from nnstretch.graph.passes.merging import MergeEqualNodes
+from nnstretch.graph.passes.moving import lower_slice, lower_split, lower_transpose
 from nnstretch.graph.passes.no_ops import remove_no_op
 from nnstretch.graph.passes.outputs import KeepOutputs
 from nnstretch.graph.passes.padding import fold_pad
@@ -45,6 +46,9 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(lower_softmax),
         EachNode(lower_resize),
         EachNode(lower_reshape),
+        EachNode(lower_transpose),
+        EachNode(lower_slice),
+        EachNode(lower_split),
         # Canonical operators are merged.
         EachNode(fold_pad),
         EachNode(fold_affine),

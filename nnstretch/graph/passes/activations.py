@@ -26,6 +26,7 @@ _PLAIN = {
     "Sigmoid": ActivationKind.SIGMOID,
     "HardSwish": ActivationKind.HARD_SWISH,
     "Tanh": ActivationKind.TANH,
+    "Exp": ActivationKind.EXP,
 }
 
 

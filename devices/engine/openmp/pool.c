@@ -1,0 +1,75 @@
+/* src/pool.h on OpenMP, for comparison (NeoCPU, figure 4): every task is a parallel region whose threads compute the parts
+ * that the bounds give them, no more. Where the threads run is up to OMP_PLACES and OMP_PROC_BIND. Not part of the engine:
+ * `build_engine` puts it in the place of src/pool.c when asked for OpenMP. */
+#include "pool.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "clock.h"
+
+struct nns_pool {
+    int32_t n_threads;
+    void **scratch; /* one per thread */
+    pthread_mutex_t turn;
+};
+
+nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, int32_t ordinal, nns_report *report) {
+    (void)cores, (void)ordinal;
+    nns_pool *pool = calloc(1, sizeof *pool);
+    void **scratch = calloc((size_t)nns_max_int(n_cores, 1), sizeof *scratch);
+    if (!pool || !scratch) {
+        nns_fail(report, NNS_EMEMORY, "no memory for a pool of %d threads", (int)n_cores);
+        free(scratch);
+        free(pool);
+        return NULL;
+    }
+    pool->n_threads = (int32_t)nns_max_int(n_cores, 1);
+    pool->scratch = scratch;
+    pthread_mutex_init(&pool->turn, NULL);
+    omp_set_dynamic(0);
+    return pool;
+}
+
+void nns_pool_release(nns_pool *pool) {
+    for (int32_t i = 0; i < pool->n_threads; i++) free(pool->scratch[i]);
+    pthread_mutex_destroy(&pool->turn);
+    free(pool->scratch);
+    free(pool);
+}
+
+int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
+    for (int32_t i = 0; i < pool->n_threads; i++) {
+        free(pool->scratch[i]);
+        pool->scratch[i] = aligned_alloc(NNS_CACHE_LINE, (size_t)(bytes / NNS_CACHE_LINE + 1) * NNS_CACHE_LINE);
+        if (!pool->scratch[i]) return nns_fail(report, NNS_EMEMORY, "no memory for %lld bytes of scratch", (long long)bytes);
+    }
+    return NNS_OK;
+}
+
+void nns_pool_lock(nns_pool *pool, int64_t spin_ns) {
+    (void)spin_ns;
+    pthread_mutex_lock(&pool->turn);
+}
+
+void nns_pool_unlock(nns_pool *pool) { pthread_mutex_unlock(&pool->turn); }
+
+static void run_part(const nns_pool *pool, const nns_task *task, int32_t thread) {
+    const int64_t begin = task->bounds[thread] * task->grain, end = task->bounds[thread + 1] * task->grain;
+    if (begin < end) task->kernel->run(task->args, begin, nns_min_int(end, task->units), pool->scratch[thread]);
+}
+
+void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times) {
+    for (int64_t i = 0; i < n_tasks; i++) {
+        const nns_task *task = &tasks[i];
+        if (times) times[2 * i] = nns_now();
+        if (pool->n_threads == 1) {
+            if (task->units) task->kernel->run(task->args, 0, task->units, pool->scratch[0]);
+        } else {
+#pragma omp parallel num_threads(pool->n_threads)
+            run_part(pool, task, omp_get_thread_num());
+        }
+        if (times) times[2 * i + 1] = nns_now();
+    }
+}

@@ -1,0 +1,85 @@
+/* What the machine can do: its float32 peak, and how fast threads meet. */
+#include <stdlib.h>
+
+#include "clock.h"
+#include "pool.h"
+#include "threads.h"
+
+enum { CHAINS = 12, ROUNDS = 20000 };
+
+/* As many independent fused multiply-adds as hide their latency. Sums that depend on every chain, so that none can be left out. */
+static float multiply_add(nns_vec *chains, nns_vec factor, nns_vec term) {
+    nns_vec c[CHAINS];
+    memcpy(c, chains, sizeof c);
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < CHAINS; i++) c[i] = c[i] * factor + term;
+    memcpy(chains, c, sizeof c);
+    nns_vec sum = nns_zero();
+    for (int i = 0; i < CHAINS; i++) sum += c[i];
+    return nns_sum_lanes(sum);
+}
+
+/* Read at run time: a compiler that knew them would leave out a chain that starts at their fixed point. */
+static const volatile float peak_factor = 0.5f, peak_term = 1.0f;
+
+double nns_peak_gflops(int32_t milliseconds) {
+    nns_vec chains[CHAINS];
+    for (int i = 0; i < CHAINS; i++) chains[i] = nns_broadcast((float)i);
+    const nns_vec factor = nns_broadcast(peak_factor), term = nns_broadcast(peak_term);
+    const double flops = 2.0 * NNS_BLOCK * CHAINS * ROUNDS;
+    const int64_t end = nns_now() + (int64_t)milliseconds * 1000000;
+    double best = 0;
+    volatile float sink = 0;
+    do {
+        const int64_t begin = nns_now();
+        sink = sink * 0.0f + multiply_add(chains, factor, term);
+        const double gflops = flops / (double)(nns_now() - begin);
+        best = gflops > best ? gflops : best;
+    } while (nns_now() < end);
+    return best;
+}
+
+static const char *check_nothing(const nns_args *args, nns_work *work) {
+    *work = (nns_work){.units = args->n_p};
+    return NULL;
+}
+
+static void run_nothing(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)args, (void)begin, (void)end, (void)scratch;
+}
+
+static double time_lists(nns_pool *pool, int32_t n_cores, int32_t steps, nns_task *tasks, uint16_t *bounds) {
+    enum { LISTS = 50 };
+    static const nns_kernel nothing = {"nothing", check_nothing, run_nothing};
+    static const nns_args args;
+    for (int32_t i = 0; i < steps; i++)
+        nns_task_make(&tasks[i], &nothing, &args, n_cores, NULL, n_cores, bounds, i ? &tasks[i - 1] : NULL);
+    int64_t best = INT64_MAX;
+    nns_pool_lock(pool, 1000000);
+    for (int list = 0; list < LISTS; list++) {
+        const int64_t begin = nns_now();
+        nns_pool_run(pool, tasks, steps, NULL);
+        best = nns_min_int(best, nns_now() - begin);
+    }
+    nns_pool_unlock(pool);
+    return (double)best / steps;
+}
+
+double nns_join_ns(const int32_t *cores, int32_t n_cores, int32_t steps) {
+    if (n_cores < 1 || n_cores > NNS_MAX_CORES || steps < 1) return -1;
+    for (int32_t i = 0; i < n_cores; i++)
+        if (cores[i] < 0 || cores[i] >= NNS_MAX_CORES) return -1;
+    nns_report report = {0};
+    cpu_set_t before;
+    bool moved = false;
+    if (nns_thread_pin(cores[0], &before, &moved, &report)) return -1;
+    nns_pool *pool = nns_pool_acquire(cores, n_cores, 0, &report);
+    nns_task *tasks = calloc((size_t)steps, sizeof *tasks);
+    uint16_t *bounds = calloc((size_t)n_cores + 1, sizeof *bounds);
+    const double ns = pool && tasks && bounds ? time_lists(pool, n_cores, steps, tasks, bounds) : -1;
+    free(bounds);
+    free(tasks);
+    if (pool) nns_pool_release(pool);
+    if (moved) nns_thread_restore(&before);
+    return ns;
+}

@@ -1,0 +1,1 @@
+"""TFLite: float32 networks as .tflite files, for engines that read nothing else."""

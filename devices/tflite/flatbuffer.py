@@ -1,0 +1,147 @@
+"""A TFLite model under construction: tensors, operators and weights, and at the end the bytes of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnstretch.errors import MissingExtraError, ModelError
+
+_IDENTIFIER = b"TFL3"
+_SCHEMA_VERSION = 3
+_ALIGNMENT = 16  # bytes, what the format promises to readers of weights
+_ROOM = 1 << 20  # bytes for all but the weights, so that large models are not copied again and again
+_LIMIT = (1 << 31) - 1  # bytes: offsets of a flatbuffer are 31 bits
+
+
+def load_schema() -> Any:
+    """The classes of the TFLite schema.
+
+    Raises:
+        MissingExtraError: the package that has them is not installed.
+    """
+    try:
+        from ai_edge_litert import schema_py_generated
+    except ImportError as error:
+        raise MissingExtraError(
+            "TFLite files need the package ai-edge-litert; install it with pip install nnstretch[bench]"
+        ) from error
+    return schema_py_generated
+
+
+class FlatModel:
+    """Collects tensors and operators of one sub-graph. Tensors are known by their number.
+
+    Args:
+        name: what the file says of itself.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.schema = load_schema()
+        self._name = name
+        self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all that is computed
+        self._tensors: list[Any] = []
+        self._operators: list[Any] = []
+        self._codes: dict[tuple[int, int], int] = {}
+        self._bytes = 0
+
+    def tensor(self, shape: Sequence[int], name: str) -> int:
+        """A float32 tensor that the run computes, or an input."""
+        return self._add(shape, self.schema.TensorType.FLOAT32, name, 0)
+
+    def constant(self, value: np.ndarray, name: str) -> int:
+        """A tensor of float32 or int32 values that are known now."""
+        kinds = {"float32": self.schema.TensorType.FLOAT32, "int32": self.schema.TensorType.INT32}
+        buffer = self.schema.BufferT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+        self._bytes += buffer.data.nbytes + _ALIGNMENT
+        self._buffers.append(buffer)
+        return self._add(value.shape, kinds[value.dtype.name], name, len(self._buffers) - 1)
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return tuple(self._tensors[tensor].shape)
+
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: Mapping[str, Any] | None = None,
+        *,
+        table: str = "",
+        version: int = 1,
+    ) -> None:
+        """Appends an operator.
+
+        Args:
+            name: as in the schema's BuiltinOperator, such as CONV_2D.
+            inputs: tensors; -1 for an optional one that is absent.
+            outputs: tensors.
+            options: fields of the operator's options.
+            table: the options' name in the schema, such as Conv2DOptions.
+            version: of the operator, which says what a reader must know of it.
+        """
+        made = self.schema.OperatorT()
+        made.opcodeIndex = self._code(getattr(self.schema.BuiltinOperator, name), version)
+        made.inputs, made.outputs = list(inputs), list(outputs)
+        if table:
+            made.builtinOptionsType = getattr(self.schema.BuiltinOptions, table)
+            made.builtinOptions = getattr(self.schema, f"{table}T")()
+            for key, value in (options or {}).items():
+                setattr(made.builtinOptions, key, value)
+        self._operators.append(made)
+
+    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+        """The file.
+
+        Raises:
+            ModelError: the weights are larger than such a file can hold.
+        """
+        import flatbuffers
+
+        if self._bytes + _ROOM > _LIMIT:
+            raise ModelError(f"{self._bytes >> 20} MB of weights do not fit a TFLite file, which holds 2 GB")
+        graph = self.schema.SubGraphT()
+        graph.name = self._name
+        graph.tensors, graph.operators = self._tensors, self._operators
+        graph.inputs, graph.outputs = list(inputs), list(outputs)
+        model = self.schema.ModelT()
+        model.version = _SCHEMA_VERSION
+        model.description = "nnstretch"
+        model.operatorCodes = [self._operator_code(*key) for key in self._codes]
+        model.subgraphs = [graph]
+        builder = flatbuffers.Builder(self._bytes + _ROOM)
+        model.buffers = [_Aligned(buffer) for buffer in self._buffers]
+        builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+        return bytes(builder.Output())
+
+    def _add(self, shape: Sequence[int], kind: int, name: str, buffer: int) -> int:
+        made = self.schema.TensorT()
+        made.shape, made.type, made.name, made.buffer = [int(d) for d in shape], kind, name, buffer
+        self._tensors.append(made)
+        return len(self._tensors) - 1
+
+    def _code(self, builtin: int, version: int) -> int:
+        return self._codes.setdefault((builtin, version), len(self._codes))
+
+    def _operator_code(self, builtin: int, version: int) -> Any:
+        made = self.schema.OperatorCodeT()
+        made.builtinCode, made.version = builtin, version
+        made.deprecatedBuiltinCode = min(builtin, self.schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
+        return made
+
+
+class _Aligned:
+    """A buffer whose bytes are written at a multiple of 16, as readers of the format may rely on."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    def Pack(self, builder: Any) -> Any:  # noqa: N802 - the schema's classes call it so
+        """Writes the buffer."""
+        if self._buffer.data is not None:
+            builder.Prep(_ALIGNMENT, self._buffer.data.nbytes)
+        return self._buffer.Pack(builder)

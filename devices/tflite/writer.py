@@ -1,0 +1,404 @@
+"""Fused graphs as float32 TFLite files.
+
+TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms, as the graph has it and channels last;
+an operator asks for the form that it works in, and a transposition is written where that form is not there yet.
+Inputs and outputs of four axes are channels last in the file, all others as in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.devices.tflite.activation import Activations
+from nnstretch.devices.tflite.flatbuffer import FlatModel
+from nnstretch.devices.tflite.padding import Window, counted, make_window
+from nnstretch.errors import ModelError
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
+from nnstretch.graph.passes import optimize
+
+Form = Literal["plain", "last"]
+_TO_LAST = (0, 2, 3, 1)
+_TO_PLAIN = (0, 3, 1, 2)
+_LOWEST = float(np.finfo(np.float32).min)
+_NEVER_NEGATIVE = (ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGMOID)
+
+
+def write_tflite(model: ir.Model, name: str = "model") -> bytes:
+    """A TFLite file that computes what an ONNX graph computes.
+
+    Args:
+        model: not fused, with static shapes and float32 inputs and outputs.
+        name: of the sub-graph, for people.
+
+    Returns:
+        The file's bytes. Inputs and outputs of four axes are N,H,W,C; their order is the graph's.
+
+    Raises:
+        ModelError: a layer has no counterpart in TFLite, which the message names; or the weights are larger than 2 GB.
+        MissingExtraError: the package with the file's schema is not installed.
+    """
+    return _Writer(optimize(model), name).write()
+
+
+class _Writer:
+    def __init__(self, graph: ir.Model, name: str) -> None:
+        self._graph = graph
+        self._file = FlatModel(name)
+        self._activations = Activations(self._file)
+        self._forms: dict[str, dict[Form, int]] = {}
+        self._never_negative: set[str] = set()
+        self._lowerings: Mapping[str, Callable[[GraphNode], None]] = {
+            "Conv": self._conv,
+            "Dense": self._dense,
+            "MaxPool": self._max_pool,
+            "AveragePool": self._average_pool,
+            "GlobalPool": self._global_pool,
+            "Activation": self._activation,
+            "Add": self._arithmetic,
+            "Sub": self._arithmetic,
+            "Mul": self._arithmetic,
+            "Affine": self._affine,
+            "Concat": self._concat,
+            "Softmax": self._softmax,
+            "Resize": self._resize,
+            "Reshape": self._reshape,
+            "Transpose": self._transpose,
+            "Slice": self._slice,
+        }
+
+    def write(self) -> bytes:
+        for name, kind in graph_inputs(self._graph):
+            if kind.dtype != "float32":
+                raise ModelError(f"input {name!r} is {kind.dtype}; TFLite files are written for float32 alone")
+        nodes = layers(self._graph)
+        foreign = sorted({node.layer.op for node in nodes if node.layer.op not in self._lowerings})
+        if foreign:
+            raise ModelError(f"TFLite files are written of layers that nnstretch computes, not of {', '.join(foreign)}")
+        inputs = [self._new(name, kind.shape, _natural(kind.shape)) for name, kind in graph_inputs(self._graph)]
+        for node in nodes:
+            self._lowerings[node.layer.op](node)
+            if self._is_never_negative(node):
+                self._never_negative.update(node.outputs)
+        outputs = [self._tensor(name, _natural(kind.shape)) for name, kind in graph_outputs(self._graph)]
+        return self._file.finish(inputs, outputs)
+
+    # -- tensors -------------------------------------------------------------------------------------------------
+
+    def _new(self, name: str, shape: Sequence[int], form: Form) -> int:
+        """Makes the tensor that holds `name` in a form; the shape is the graph's."""
+        made = self._file.tensor(_formed(shape, form), name)
+        self._forms.setdefault(name, {})[form] = made
+        return made
+
+    def _result(self, node: GraphNode, form: Form | None = None) -> int:
+        shape = node.layer.outputs[0].shape
+        return self._new(node.outputs[0], shape, form or _natural(shape))
+
+    def _tensor(self, name: str, form: Form) -> int:
+        """The tensor that holds `name` in a form, transposed from the other form if there is no such tensor yet."""
+        forms = self._forms[name]
+        if form not in forms:
+            other: Form = "last" if form == "plain" else "plain"
+            forms[form] = self._transposed(forms[other], _TO_LAST if form == "last" else _TO_PLAIN, f"{name}:{form}")
+        return forms[form]
+
+    def _transposed(self, source: int, order: Sequence[int], name: str) -> int:
+        """A transposition; where it moves no value it is written as a change of shape."""
+        shape = self._file.shape(source)
+        result = self._file.tensor([shape[axis] for axis in order], name)
+        if [axis for axis in order if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
+            self._reshaped(source, result)
+        else:
+            axes = self._file.constant(np.array(order, np.int32), f"{name}:order")
+            self._file.operator("TRANSPOSE", [source, axes], [result], table="TransposeOptions")
+        return result
+
+    def _reshaped(self, source: int, result: int) -> None:
+        shape = self._file.shape(result)
+        wanted = self._file.constant(np.array(shape, np.int32), f"shape:{result}")
+        self._file.operator("RESHAPE", [source, wanted], [result], {"newShape": list(shape)}, table="ReshapeOptions")
+
+    def _read(self, node: GraphNode, index: int, form: Form) -> int:
+        """Input `index` of a layer in a form; a constant becomes a tensor, with axes of size 1 before its own if they lack."""
+        value = node.layer.constants.get(index)
+        name = node.inputs[index]
+        assert name is not None
+        if value is None:
+            return self._tensor(name, form)
+        if form == "last":
+            value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_LAST)
+        return self._file.constant(value, name)
+
+    def _is_never_negative(self, node: GraphNode) -> bool:
+        """Whether no value of the layer's output can be below 0, so that 0 is neutral for a maximum."""
+        activation = node.layer.activation
+        if activation.kind in _NEVER_NEGATIVE or (activation.kind == ActivationKind.CLIP and activation.a >= 0):
+            return True
+        passes_on = activation == NO_ACTIVATION and node.layer.op in ("Concat", "MaxPool", "AveragePool", "Reshape")
+        return passes_on and all(name in self._never_negative for name in node.inputs)
+
+    # -- layers with weights -------------------------------------------------------------------------------------
+
+    def _conv(self, node: GraphNode) -> None:
+        layer = node.layer
+        weight = layer.constants[1]
+        channels, groups = layer.type_of(0).shape[1], int(layer.attributes["groups"])  # type: ignore[arg-type]
+        window = make_window(
+            layer.type_of(0).shape,
+            layer.outputs[0].shape,
+            weight.shape[2:],
+            layer.ints("strides"),
+            layer.ints("pads"),
+            layer.ints("dilations"),
+        )
+        source, padding = self._padded(self._read(node, 0, "last"), window, 0.0, node.layer.name)
+        bias = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.float32)
+        options = {
+            "padding": padding,
+            "strideH": window.strides[0],
+            "strideW": window.strides[1],
+            "dilationHFactor": window.dilations[0],
+            "dilationWFactor": window.dilations[1],
+        }
+        if groups == channels and groups > 1:
+            kernel = self._file.constant(weight.transpose(1, 2, 3, 0), f"{layer.name}:weight")
+            name, table = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions"
+            options["depthMultiplier"] = weight.shape[0] // channels
+        else:
+            kernel = self._file.constant(weight.transpose(0, 2, 3, 1), f"{layer.name}:weight")
+            name, table = "CONV_2D", "Conv2DOptions"
+        operands = [source, kernel, self._file.constant(bias, f"{layer.name}:bias")]
+        self._with_residual(node, name, operands, options, table, version=6 if 1 < groups < channels else 1)
+
+    def _dense(self, node: GraphNode) -> None:
+        layer = node.layer
+        weight = layer.constants[1]
+        bias = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.float32)
+        operands = [
+            self._read(node, 0, "plain"),
+            self._file.constant(weight, f"{layer.name}:weight"),
+            self._file.constant(bias.reshape(-1), f"{layer.name}:bias"),
+        ]
+        self._with_residual(node, "FULLY_CONNECTED", operands, {}, "FullyConnectedOptions", version=1)
+
+    def _with_residual(
+        self,
+        node: GraphNode,
+        name: str,
+        operands: Sequence[int],
+        options: Mapping[str, object],
+        table: str,
+        *,
+        version: int,
+    ) -> None:
+        """A layer with weights, its residual added, its activation applied."""
+        form = _natural(node.layer.outputs[0].shape)
+        result = self._result(node)
+        shape = self._file.shape(result)
+        if not node.layer.has(3):
+            self._activations.emit(name, operands, result, node.layer.activation, options, table, version)
+            return
+        computed = self._file.tensor(shape, f"{node.layer.name}:before")
+        self._activations.emit(name, operands, computed, NO_ACTIVATION, options, table, version)
+        added = [computed, self._read(node, 3, form)]
+        self._activations.emit("ADD", added, result, node.layer.activation, {}, "AddOptions")
+
+    # -- windows -------------------------------------------------------------------------------------------------
+
+    def _padded(self, source: int, window: Window, value: float, name: str) -> tuple[int, int]:
+        """What the window reads, padded first if TFLite's words for padding do not say it, and which of them does."""
+        words = self._file.schema.Padding
+        if window.is_valid:
+            return source, words.VALID
+        if window.is_same:
+            return source, words.SAME
+        return self._pad(source, window, value, name), words.VALID
+
+    def _pad(self, source: int, window: Window, value: float, name: str) -> int:
+        """The image with what the window reads beyond it."""
+        (top, left), (bottom, right) = window.begins, window.ends
+        batch, height, width, channels = self._file.shape(source)
+        result = self._file.tensor((batch, height + top + bottom, width + left + right, channels), f"{name}:padded")
+        pads = np.array([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
+        operands = [source, self._file.constant(pads, f"{name}:pads")]
+        if value == 0.0:
+            self._file.operator("PAD", operands, [result], table="PadOptions")
+        else:
+            operands.append(self._file.constant(np.array([value], np.float32), f"{name}:pad"))
+            self._file.operator("PADV2", operands, [result], table="PadV2Options")
+        return result
+
+    def _pool_window(self, node: GraphNode) -> Window:
+        layer = node.layer
+        shapes = layer.type_of(0).shape, layer.outputs[0].shape
+        return make_window(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
+
+    def _pool(self, name: str, source: int, result: int, window: Window, padding: int, activation: Activation) -> None:
+        options = {
+            "padding": padding,
+            "filterHeight": window.kernel[0],
+            "filterWidth": window.kernel[1],
+            "strideH": window.strides[0],
+            "strideW": window.strides[1],
+        }
+        self._activations.emit(name, [source], result, activation, options, "Pool2DOptions")
+
+    def _max_pool(self, node: GraphNode) -> None:
+        layer = node.layer
+        if layer.ints("dilations") != (1, 1):
+            raise ModelError(f"{layer.name} is a dilated pool, which TFLite does not have")
+        window = self._pool_window(node)
+        neutral = 0.0 if node.inputs[0] in self._never_negative else _LOWEST
+        source, padding = self._padded(self._read(node, 0, "last"), window, neutral, layer.name)
+        self._pool("MAX_POOL_2D", source, self._result(node), window, padding, layer.activation)
+
+    def _average_pool(self, node: GraphNode) -> None:
+        """TFLite's mean counts what SAME adds never and what was padded before always; a factor per pixel makes up for it."""
+        layer = node.layer
+        window = self._pool_window(node)
+        source, result = self._read(node, 0, "last"), self._result(node)
+        counts_pads = bool(layer.attributes["count_include_pad"])
+        words = self._file.schema.Padding
+        if window.is_valid or (window.is_same and not counts_pads):
+            padding = words.VALID if window.is_valid else words.SAME
+            self._pool("AVERAGE_POOL_2D", source, result, window, padding, layer.activation)
+            return
+        # Padded by hand even where SAME would do, which does not count the pads.
+        source, padding = self._pad(source, window, 0.0, layer.name), words.VALID
+        if counts_pads:
+            self._pool("AVERAGE_POOL_2D", source, result, window, padding, layer.activation)
+            return
+        mean = self._file.tensor(self._file.shape(result), f"{layer.name}:mean")
+        self._pool("AVERAGE_POOL_2D", source, mean, window, padding, NO_ACTIVATION)
+        area = float(window.kernel[0] * window.kernel[1])
+        factors = area / np.outer(counted(window, 0), counted(window, 1))
+        factor = self._file.constant(factors.astype(np.float32)[None, :, :, None], f"{layer.name}:factors")
+        self._activations.emit("MUL", [mean, factor], result, layer.activation, {}, "MulOptions")
+
+    def _global_pool(self, node: GraphNode) -> None:
+        layer = node.layer
+        source, result = self._read(node, 0, "last"), self._result(node)
+        height, width = layer.type_of(0).shape[2:]
+        if layer.attributes["mode"] == "max":
+            window = make_window(layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0))
+            padding = self._file.schema.Padding.VALID
+            self._pool("MAX_POOL_2D", source, result, window, padding, layer.activation)
+            return
+        axes = self._file.constant(np.array([1, 2], np.int32), f"{layer.name}:axes")
+        options = {"keepDims": True}
+        self._activations.emit("MEAN", [source, axes], result, layer.activation, options, "ReducerOptions")
+
+    # -- the others ----------------------------------------------------------------------------------------------
+
+    def _form_of(self, node: GraphNode) -> Form:
+        """The form that a layer which works in any is computed in: one that its first input is there in."""
+        forms = self._forms[str(node.inputs[0])]
+        return "last" if "last" in forms else "plain"
+
+    def _activation(self, node: GraphNode) -> None:
+        form = self._form_of(node)
+        self._activations.apply(self._read(node, 0, form), self._result(node, form), node.layer.activation)
+
+    def _arithmetic(self, node: GraphNode) -> None:
+        layer = node.layer
+        ranks = [len(layer.type_of(i).shape) for i in (0, 1)]
+        images = all(rank == 4 or i in layer.constants for i, rank in enumerate(ranks)) and 4 in ranks
+        form: Form = "last" if images else "plain"
+        operands = [self._read(node, i, form) for i in (0, 1)]
+        result = self._result(node, form)
+        self._activations.emit(layer.op.upper(), operands, result, layer.activation, {}, f"{layer.op}Options")
+
+    def _affine(self, node: GraphNode) -> None:
+        layer = node.layer
+        result = self._result(node)
+        scaled = self._file.tensor(self._file.shape(result), f"{layer.name}:scaled")
+        scale, shift = (self._file.constant(layer.constants[i].reshape(-1), f"{layer.name}:{i}") for i in (1, 2))
+        self._activations.emit("MUL", [self._read(node, 0, "last"), scale], scaled, NO_ACTIVATION, {}, "MulOptions")
+        self._activations.emit("ADD", [scaled, shift], result, layer.activation, {}, "AddOptions")
+
+    def _concat(self, node: GraphNode) -> None:
+        layer = node.layer
+        form = _natural(layer.outputs[0].shape)
+        axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
+        axis = _TO_LAST.index(axis) if form == "last" else axis
+        operands = [self._read(node, i, form) for i in range(len(layer.inputs))]
+        result = self._result(node)
+        self._activations.emit(
+            "CONCATENATION", operands, result, layer.activation, {"axis": axis}, "ConcatenationOptions"
+        )
+
+    def _softmax(self, node: GraphNode) -> None:
+        """TFLite's softmax goes over the last axis; another one is moved there and back."""
+        layer = node.layer
+        shape = layer.outputs[0].shape
+        axis, rank = int(layer.attributes["axis"]), len(shape)  # type: ignore[arg-type]
+        form: Form = "last" if rank == 4 and axis == 1 else "plain"
+        source = self._read(node, 0, form)
+        if form == "last" or axis == rank - 1:
+            self._over_last_axis(source, self._result(node, form), layer.activation)
+            return
+        order = [*(a for a in range(rank) if a != axis), axis]
+        moved = self._transposed(source, order, f"{layer.name}:moved")
+        computed = self._file.tensor(self._file.shape(moved), f"{layer.name}:softmax")
+        self._over_last_axis(moved, computed, layer.activation)
+        back = [order.index(a) for a in range(rank)]
+        self._forms[node.outputs[0]] = {"plain": self._transposed(computed, back, node.outputs[0])}
+
+    def _over_last_axis(self, source: int, result: int, activation: Activation) -> None:
+        self._activations.emit("SOFTMAX", [source], result, activation, {"beta": 1.0}, "SoftmaxOptions")
+
+    def _resize(self, node: GraphNode) -> None:
+        layer = node.layer
+        coordinates, mode = str(layer.attributes["coordinates"]), str(layer.attributes["mode"])
+        half = coordinates in ("half_pixel", "pytorch_half_pixel")
+        known = half or coordinates in ("asymmetric", "align_corners")
+        if not known or (mode == "nearest" and (coordinates, layer.attributes["nearest"]) != ("asymmetric", "floor")):
+            raise ModelError(f"{layer.name} resizes by {mode}, {coordinates}, which TFLite does not do in the same way")
+        name, table = ("RESIZE_BILINEAR", "ResizeBilinearOptions")
+        if mode == "nearest":
+            name, table = ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
+        size = self._file.constant(np.array(layer.outputs[0].shape[2:], np.int32), f"{layer.name}:size")
+        options = {"alignCorners": coordinates == "align_corners", "halfPixelCenters": half}
+        operands = [self._read(node, 0, "last"), size]
+        self._activations.emit(name, operands, self._result(node), layer.activation, options, table, version=3)
+
+    def _reshape(self, node: GraphNode) -> None:
+        self._reshaped(self._read(node, 0, "plain"), self._result(node, "plain"))
+
+    def _transpose(self, node: GraphNode) -> None:
+        """Costs nothing where the other form of an image is what it makes, as before the heads of detectors."""
+        name, result = str(node.inputs[0]), node.outputs[0]
+        order = node.layer.ints("perm")
+        forms = self._forms[name]
+        if order == _TO_LAST and "last" in forms:
+            self._forms[result] = {"plain": forms["last"]}
+        elif order == _TO_PLAIN and "plain" in forms:
+            self._forms[result] = {"last": forms["plain"]}
+        else:
+            self._forms[result] = {"plain": self._transposed(self._tensor(name, "plain"), order, result)}
+
+    def _slice(self, node: GraphNode) -> None:
+        layer = node.layer
+        form = self._form_of(node)
+        begins, steps = layer.ints("starts"), layer.ints("steps")
+        ends = [b + (n - 1) * s + 1 for b, n, s in zip(begins, layer.outputs[0].shape, steps, strict=True)]
+        where = [
+            self._file.constant(np.array(_formed(values, form), np.int32), f"{layer.name}:{what}")
+            for what, values in (("begins", begins), ("ends", ends), ("steps", steps))
+        ]
+        operands = [self._read(node, 0, form), *where]
+        self._file.operator("STRIDED_SLICE", operands, [self._result(node, form)], table="StridedSliceOptions")
+
+
+def _natural(shape: Sequence[int]) -> Form:
+    """The form of inputs, outputs and what layers of images make."""
+    return "last" if len(shape) == 4 else "plain"
+
+
+def _formed(shape: Sequence[int], form: Form) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in _TO_LAST) if form == "last" else tuple(shape)

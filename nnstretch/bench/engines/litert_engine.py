@@ -1,0 +1,52 @@
+"""LiteRT, the runtime of TFLite files, with its XNNPACK delegate, which it takes by itself for float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+from nnstretch.bench.engines.interface import Engine, Job, Report
+
+
+class LiteRtEngine(Engine):
+    """One thread per core. Images are channels last in such files; they are turned before the run, not in it."""
+
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
+        self._interpreter: Any = Interpreter(model_path=job.file, num_threads=len(job.cores))
+        self._interpreter.allocate_tensors()
+        for about, value in zip(self._interpreter.get_input_details(), feeds.values(), strict=True):
+            turned = value.transpose(0, 2, 3, 1) if value.ndim == 4 else value
+            self._interpreter.set_tensor(about["index"], np.ascontiguousarray(turned))
+
+    def run(self) -> None:
+        self._interpreter.invoke()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for about in self._interpreter.get_output_details():
+            value = self._interpreter.get_tensor(about["index"])
+            found[about["name"]] = np.ascontiguousarray(value.transpose(0, 3, 1, 2) if value.ndim == 4 else value)
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {"version": version("ai-edge-litert")}
+
+
+def prepare(job: Job, folder: Path, report: Report) -> Path:
+    """The model as a TFLite file."""
+    from nnstretch.devices.tflite.writer import write_tflite
+    from nnstretch.frontends.onnx_file import load as load_onnx
+
+    path = folder / "model.tflite"
+    path.write_bytes(write_tflite(load_onnx(str(job.onnx_path))))
+    return path
+
+
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+    """The interpreter, its inputs set."""
+    return LiteRtEngine(job, feeds)

@@ -1,0 +1,55 @@
+"""Binding a plan to the cores of this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nnstretch.compiler import build_processors, plan_model
+from nnstretch.devices.spec import usable_cores
+from nnstretch.errors import DeviceError
+from nnstretch.scheduler.loading import place_lanes
+from nnstretch.scheduler.plan import PlanLane
+from nnstretch.scheduler.session import Session
+from tests.scheduler.graphs import RandomNetwork
+
+
+def _lanes(*cores: tuple[int, ...]) -> list[PlanLane]:
+    return [PlanLane("host", f"cpu:{number}", group, (1,) * len(group)) for number, group in enumerate(cores)]
+
+
+@pytest.mark.parametrize(
+    ("cores", "usable", "placed"),
+    [
+        ([(0, 1)], (0, 1, 2), [(0, 1)]),
+        ([(0, 1)], (4, 5, 6), [(4, 5)]),
+        ([(0, 1)], (1, 2), [(1, 2)]),
+        ([(0, 1, 2)], (1,), [(1,)]),
+        ([(0,), (1, 2)], (3, 4, 5), [(3,), (4, 5)]),
+        ([(0,), (0, 1)], (2, 3), [(2,), (2, 3)]),
+        ([(), (7,)], (0,), [(), (0,)]),
+    ],
+)
+def test_lanes_are_placed_on_cores_that_the_process_may_use(
+    cores: list[tuple[int, ...]], usable: tuple[int, ...], placed: list[tuple[int, ...]]
+) -> None:
+    lanes = place_lanes(_lanes(*cores), usable)
+    assert [lane.cores for lane in lanes] == placed
+    assert all(len(lane.ratios) in (0, len(lane.cores)) for lane in lanes)
+
+
+def test_more_processors_than_cores_are_refused() -> None:
+    with pytest.raises(DeviceError, match=r"3 cores \(0-2\), this process may use 2 \(0\+4\)"):
+        place_lanes(_lanes((0,), (1, 2)), (0, 4))
+
+
+def test_a_plan_for_more_cores_than_allowed_runs_on_fewer() -> None:
+    network = RandomNetwork(3, processors=1, nodes=8)
+    compiled = plan_model(network.graph(), build_processors(f"cpu:{usable_cores()[0]}"), tune=False)
+    many = replace(compiled.plan.lanes[0], cores=(500, 501, 502), ratios=(1, 1, 3))
+    feeds = {"x": network.input}
+    with Session(compiled) as one, Session(replace(compiled, plan=replace(compiled.plan, lanes=(many,)))) as other:
+        for expected, found in zip(one.run(None, feeds), other.run(None, feeds), strict=True):
+            assert np.array_equal(expected, found)

@@ -15,49 +15,29 @@ from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwis
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
+from nnstretch.devices.cpu.tiles import tiles_of
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.build import Isa, local_isa
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec
 
-# Register tiles (pixels, vectors) that the engine holds, best first: one broadcast input feeds `vectors` multiply-adds, so
-# that tiles of more vectors need fewer loads. Instruction sets have 32 vector registers or 16. Vectors of 16 outputs can be
-# computed in halves.
-_MANY_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
-_FEW_DIRECT = ((6, 2), (4, 3), (12, 1))
-_HALF_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
-_MANY_PLANAR = ((14, 1), (14, 2))
-_FEW_PLANAR = ((6, 2), (12, 1))
-_MANY_PAIR = ((6, 4), (9, 3), (14, 2), (28, 1))
-_FEW_PAIR = ((6, 2), (4, 3), (12, 1))
-_MANY_STRASSEN = ((14, 2), (9, 3))
-_FEW_STRASSEN = ((6, 2), (4, 3))
-_MANY_WINOGRAD = ((28, 1), (14, 2))
-_FEW_WINOGRAD = ((6, 2), (12, 1))
-
 
 def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
     """The routines for convolutions, pairs of them, and dense layers on engines built for `isa`, best guess first."""
-    many = isa.block == 16 or isa.name.startswith("aarch64")
-    pair = _MANY_PAIR if many else _FEW_PAIR
+    tiles = tiles_of(isa)
+    direct = [Tile(pixels, vectors, isa.block) for pixels, vectors in tiles.direct]
+    direct += [Tile(pixels, vectors, isa.block // 2) for pixels, vectors in tiles.halves]
     return (
         DepthwiseConvolution(isa.block),
-        PlanarConvolution(isa.block, _MANY_PLANAR if many else _FEW_PLANAR),
-        DirectConvolution(isa.block, _direct_tiles(isa)),
-        ExpandDepthwise(isa.block, pair),
-        DepthwiseProject(isa.block, pair),
-        StrassenConvolution(isa.block, _MANY_STRASSEN if many else _FEW_STRASSEN),
-        WinogradConvolution(isa.block, _MANY_WINOGRAD if many else _FEW_WINOGRAD),
-        Dense(isa.block, 4 if many else 2),
+        PlanarConvolution(isa.block, tiles.planar),
+        DirectConvolution(isa.block, direct),
+        ExpandDepthwise(isa.block, tiles.direct),
+        DepthwiseProject(isa.block, tiles.direct),
+        StrassenConvolution(isa.block, tiles.strassen),
+        WinogradConvolution(isa.block, tiles.winograd),
+        Dense(isa.block, tiles.dense),
     )
-
-
-def _direct_tiles(isa: Isa) -> list[Tile]:
-    many = isa.block == 16 or isa.name.startswith("aarch64")
-    tiles = [Tile(pixels, vectors, isa.block) for pixels, vectors in (_MANY_DIRECT if many else _FEW_DIRECT)]
-    halves = _HALF_DIRECT if isa.block == 16 else ()
-    return tiles + [Tile(pixels, vectors, isa.block // 2) for pixels, vectors in halves]
 
 
 @cache

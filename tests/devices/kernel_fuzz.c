@@ -94,6 +94,7 @@ static int32_t draw_winograd(int64_t *p) {
 
 static int32_t draw_pair(int64_t *p) {
     draw_window(p, 1);
+    p[1] = p[4] = between(1, 140);
     p[WINDOW] = between(1, 70), p[WINDOW + 1] = between(1, 5);
     draw_activation(p + WINDOW + 2);
     draw_activation(p + WINDOW + 5);

@@ -98,7 +98,7 @@ class DirectConvolution(Routine):
         settings = [self._setting(window, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
         if 4 * window.channels * window.height * window.width > 4 * CACHE_BYTES and window.outputs > fitting[0].outputs:
             settings.append({**settings[0], "order": 1})
-        if 4 * window.channels // window.groups * window.taps * fitting[0].outputs > CACHE_BYTES:
+        if 4 * window.channels // window.groups * window.taps * fitting[0].outputs > 4 * CACHE_BYTES:
             settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
 
@@ -116,7 +116,15 @@ class DirectConvolution(Routine):
         }
 
     def _fits(self, window: Window, tile: Tile) -> bool:
-        """Whether there are panels of so many vectors, which lie within one group where they can be narrower."""
+        """Whether there are panels of so many vectors, which lie within one group where they can be narrower.
+
+        Half vectors are for channels that end with half a block.
+        """
+        if (
+            tile.length < self.layout.block
+            and not 0 < window.outputs // window.groups % self.layout.block <= tile.length
+        ):
+            return False
         vectors = set_vectors(window.outputs, window.groups, tile.length)
         per_group = window.outputs // window.groups
         if window.groups > 1 and per_group % tile.length:

@@ -103,12 +103,10 @@ class Pair(Routine):
         return lanes
 
     def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> np.ndarray:
-        """Panels of the tile's output vectors: [panel][input channel][output channel]."""
-        outputs, channels = layer.type_of(1).shape[:2]
-        width = parameters["vectors"] * self.layout.block
-        lanes = np.zeros((-(-outputs // width) * width, channels), np.float32)
-        lanes[:outputs] = layer.constants[1].reshape(outputs, channels)
-        return lanes.reshape(-1, width, channels).transpose(0, 2, 1)
+        window, width = Window.of(layer), parameters["vectors"] * self.layout.block
+        lanes = np.zeros((self._blocks(window.outputs) * self.layout.block, window.channels), np.float32)
+        lanes[: window.outputs] = layer.constants[1].reshape(window.outputs, window.channels)
+        return lanes.reshape(-1, width, window.channels).transpose(0, 2, 1)
 
     def _depthwise_weights(self, layer: Layer) -> np.ndarray:
         window, block = Window.of(layer), self.layout.block

@@ -26,7 +26,7 @@ CACHED_WEIGHTS = 1 << 20
 ENCODED_BYTES = 1 << 19
 """Encoded input of a block of tiles that a second-level cache holds while weights pass through it."""
 
-FEW_TILES, MANY_TILES = 14, 28
+FEW_TILES, MANY_TILES = 16, 28
 """Tiles per block with which weights are used often enough to come in time from a second-level cache, and from memory."""
 
 MEMORY_COST = 11
@@ -51,7 +51,7 @@ class WinogradConvolution(Routine):
     descriptor = Descriptor("cpu", "float32", "winograd")
 
     def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
+        """`block` is the engine's; `tiles` are the register tiles that it has, best first, the last of one vector."""
         self.layout = Layout(block)
         self.tiles = tuple(tiles)
 
@@ -69,11 +69,9 @@ class WinogradConvolution(Routine):
         window = Window.of(layer)
         costs = {m: self._cost(window, m) for m in POINTS}
         best, second, _ = sorted(costs, key=costs.__getitem__)
-        fitting = [tile for tile in self.tiles if self._fits(window, tile[1])]
-        settings = [self._setting(window, best, fitting[0])]
-        if costs[second] < WORTH_MEASURING * costs[best]:
-            settings.append(self._setting(window, second, fitting[0]))
-        return (*settings, *(self._setting(window, best, tile) for tile in fitting[1:]))
+        tile = next(tile for tile in self.tiles if self._fits(window, tile[1]))
+        worth = (best, second) if costs[second] < WORTH_MEASURING * costs[best] else (best,)
+        return tuple(self._setting(window, m, tile) for m in worth)
 
     def _setting(self, window: Window, m: int, tile: tuple[int, int]) -> dict[str, int]:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""

@@ -37,7 +37,18 @@ static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
 #define M 6
 #include "winograd_transform.inc"
 
-#if COMPUTE_MANY_REGISTERS
+/* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so that one output vector is enough to keep the
+ * multipliers busy; elsewhere a broadcast must feed two. */
+#if NNS_BLOCK == 16
+#define TILES 28
+#define VECTORS 1
+#define HALF 0
+#include "winograd_product.inc"
+#define TILES 28
+#define VECTORS 1
+#define HALF 1
+#include "winograd_product.inc"
+#elif COMPUTE_MANY_REGISTERS
 #define TILES 28
 #define VECTORS 1
 #define HALF 0
@@ -54,13 +65,6 @@ static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
 #define TILES 6
 #define VECTORS 2
 #define HALF 0
-#include "winograd_product.inc"
-#endif
-
-#if WINOGRAD_HALVES
-#define TILES 28
-#define VECTORS 1
-#define HALF 1
 #include "winograd_product.inc"
 #endif
 
@@ -81,7 +85,10 @@ typedef struct {
     int64_t lane_begin, lane_end;
 } winograd_piece;
 
-enum { WINOGRAD_MOST_PIECES = 2 };
+typedef struct {
+    int64_t count;
+    winograd_piece pieces[2];
+} winograd_panel;
 
 static winograd_piece piece_of(const window *s, int64_t groups, int64_t panel_begin, int64_t begin, int64_t width) {
     const int64_t per_group = s->o / groups, first = panel_begin + begin;
@@ -89,32 +96,26 @@ static winograd_piece piece_of(const window *s, int64_t groups, int64_t panel_be
     return (winograd_piece){begin, width, first / per_group * (s->c / groups), (last / per_group + 1) * (s->c / groups)};
 }
 
-/* The pieces of a panel; how many there are. */
-static int64_t pieces_of(const window *s, int64_t groups, int64_t vectors, int64_t panel, winograd_piece *pieces) {
-    const int64_t width = vectors * NNS_BLOCK, begin = panel * width, half = width / 2, per_group = s->o / groups;
+static winograd_panel panel_of(const window *s, int64_t groups, int64_t vectors, int64_t index) {
+    const int64_t width = vectors * NNS_BLOCK, begin = index * width, half = width / 2, per_group = s->o / groups;
     if (WINOGRAD_HALVES && vectors == 1 && per_group % half == 0 && begin + half < s->o &&
-        begin / per_group != (begin + half) / per_group) {
-        pieces[0] = piece_of(s, groups, begin, 0, half);
-        pieces[1] = piece_of(s, groups, begin, half, half);
-        return 2;
-    }
-    pieces[0] = piece_of(s, groups, begin, 0, width);
-    return 1;
+        begin / per_group != (begin + half) / per_group)
+        return (winograd_panel){2, {piece_of(s, groups, begin, 0, half), piece_of(s, groups, begin, half, half)}};
+    return (winograd_panel){1, {piece_of(s, groups, begin, 0, width)}};
 }
 
-/* Weights of a panel at one position. */
-static int64_t panel_size(const winograd_piece *pieces, int64_t count) {
-    int64_t size = 0;
-    for (int64_t i = 0; i < count; i++) size += (pieces[i].lane_end - pieces[i].lane_begin) * pieces[i].width;
-    return size;
-}
+/* Weights of a piece at one position. */
+static int64_t piece_size(const winograd_piece *piece) { return (piece->lane_end - piece->lane_begin) * piece->width; }
 
+/* Weights of the largest panel at one position. */
 static int64_t largest_panel(const window *s, int64_t groups, int64_t vectors) {
     if (groups == 1) return s->c * vectors * NNS_BLOCK;
     int64_t largest = 0;
     for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
-        winograd_piece pieces[WINOGRAD_MOST_PIECES];
-        largest = nns_max_int(largest, panel_size(pieces, pieces_of(s, groups, vectors, i, pieces)));
+        const winograd_panel panel = panel_of(s, groups, vectors, i);
+        int64_t size = 0;
+        for (int64_t k = 0; k < panel.count; k++) size += piece_size(&panel.pieces[k]);
+        largest = nns_max_int(largest, size);
     }
     return largest;
 }
@@ -191,6 +192,8 @@ typedef struct {
     int64_t panel_size;         /* floats of the largest panel at one position */
     winograd_tile *tiles;
     int64_t count;              /* tiles of this block */
+    int64_t rows_begin, rows_end; /* of these, those with all their rows; */
+    int64_t columns_end;          /* those before it have all their columns */
     float *v, *m;
     int64_t block_begin;        /* of the input, the first that is encoded */
     int64_t panel_begin, panel_end;
@@ -202,25 +205,45 @@ static void clip(int64_t first, int64_t alpha, int64_t extent, int32_t *begin, i
     *end = (int32_t)nns_max_int(*begin, nns_min_int(alpha, extent - first));
 }
 
-static void locate(winograd_job *job, int64_t block) {
+/* The tile of that number among those of all images. */
+static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     const window *s = &job->s;
-    const int64_t m = job->variant->m, whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
-    const int64_t first = block * whole + nns_min_int(block, larger);
-    const int64_t per_image = job->grid.rows * job->grid.columns;
+    const int64_t m = job->variant->m, per_image = job->grid.rows * job->grid.columns;
     const int64_t x_image = blocks_of(s->c) * s->h * s->w, y_image = blocks_of(s->o) * s->oh * s->ow;
-    job->count = whole + (block < larger);
-    for (int64_t i = 0; i < job->count; i++) {
-        const int64_t image = (first + i) / per_image, within = (first + i) % per_image;
-        const int64_t oh = within / job->grid.columns * m, ow = within % job->grid.columns * m;
-        const int64_t h = oh - s->pt, w = ow - s->pl;
-        winograd_tile *tile = &job->tiles[i];
-        tile->x = (image * x_image + h * s->w + w) * NNS_BLOCK;
-        tile->y = (image * y_image + oh * s->ow + ow) * NNS_BLOCK;
-        clip(h, m + 2, s->h, &tile->row_begin, &tile->row_end);
-        clip(w, m + 2, s->w, &tile->column_begin, &tile->column_end);
-        tile->rows = (int32_t)nns_min_int(m, s->oh - oh);
-        tile->columns = (int32_t)nns_min_int(m, s->ow - ow);
+    const int64_t image = index / per_image, within = index % per_image;
+    const int64_t oh = within / job->grid.columns * m, ow = within % job->grid.columns * m;
+    const int64_t h = oh - s->pt, w = ow - s->pl;
+    winograd_tile tile = {
+        .x = (image * x_image + h * s->w + w) * NNS_BLOCK,
+        .y = (image * y_image + oh * s->ow + ow) * NNS_BLOCK,
+        .rows = (int32_t)nns_min_int(m, s->oh - oh),
+        .columns = (int32_t)nns_min_int(m, s->ow - ow),
+    };
+    clip(h, m + 2, s->h, &tile.row_begin, &tile.row_end);
+    clip(w, m + 2, s->w, &tile.column_begin, &tile.column_end);
+    return tile;
+}
+
+/* Describes the tiles of a block, in an order in which those with all their rows follow one another, and those with all their
+ * columns: others do without the sums at infinity, which count only for the last row or column. */
+static void locate(winograd_job *job, int64_t block) {
+    const int64_t m = job->variant->m;
+    const int64_t whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
+    const int64_t first = block * whole + nns_min_int(block, larger), count = whole + (block < larger);
+    static const bool all_rows[] = {false, true, true, false}, all_columns[] = {true, true, false, false};
+    int64_t ends[4];
+    job->count = 0;
+    for (int kind = 0; kind < 4; kind++) {
+        for (int64_t i = first; i < first + count; i++) {
+            const winograd_tile tile = tile_at(job, i);
+            if ((tile.rows == m) == all_rows[kind] && (tile.columns == m) == all_columns[kind])
+                job->tiles[job->count++] = tile;
+        }
+        ends[kind] = job->count;
     }
+    job->rows_begin = ends[0];
+    job->columns_end = ends[1];
+    job->rows_end = ends[2];
 }
 
 /* Encodes the input blocks that the job's panels read. */
@@ -228,11 +251,10 @@ static void encode_block(winograd_job *job) {
     const window *s = &job->s;
     const int64_t groups = job->args->p[WINOGRAD_GROUPS], vectors = job->variant->vectors;
     const float *x = job->args->in[WINOGRAD_X];
-    winograd_piece pieces[WINOGRAD_MOST_PIECES];
-    const int64_t last = pieces_of(s, groups, vectors, job->panel_end - 1, pieces) - 1;
-    const int64_t block_end = blocks_of(pieces[last].lane_end);
-    pieces_of(s, groups, vectors, job->panel_begin, pieces);
-    job->block_begin = pieces[0].lane_begin / NNS_BLOCK;
+    const winograd_panel first = panel_of(s, groups, vectors, job->panel_begin);
+    const winograd_panel last = panel_of(s, groups, vectors, job->panel_end - 1);
+    const int64_t block_end = blocks_of(last.pieces[last.count - 1].lane_end);
+    job->block_begin = first.pieces[0].lane_begin / NNS_BLOCK;
     winograd_patch patch = {.x_row = s->w * NNS_BLOCK, .v = job->v, .v_position = job->grid.v_position};
     for (int64_t block = job->block_begin; block < block_end; block++) {
         const int64_t plane = block * s->h * s->w * NNS_BLOCK;
@@ -263,37 +285,39 @@ static void multiply_piece(const winograd_job *job, const winograd_piece *piece,
     const winograd_variant *variant = job->variant;
     const int64_t panel_width = variant->vectors * NNS_BLOCK;
     const winograd_multiply multiply = piece->width == panel_width ? variant->multiply : variant->multiply_half;
-    const int64_t parts = nns_ceil_div(job->count, variant->tiles);
-    const int64_t whole = job->count / parts, larger = job->count % parts;
+    const int64_t infinity = variant->m + 1;
+    const bool needs_rows = position / (variant->m + 2) == infinity, needs_columns = position % (variant->m + 2) == infinity;
+    const int64_t begin = needs_rows ? job->rows_begin : 0;
+    const int64_t end = needs_columns ? job->columns_end : needs_rows ? job->rows_end : job->count;
     const int64_t skipped = piece->lane_begin / NNS_BLOCK - job->block_begin, first = piece->lane_begin % NNS_BLOCK;
     winograd_product product = {
-        .v = job->v + position * job->grid.v_position + skipped * job->count * NNS_BLOCK,
+        .v = job->v + position * job->grid.v_position + (skipped * job->count + begin) * NNS_BLOCK,
         .v_block = job->count * NNS_BLOCK,
         .u = u,
         .lane_begin = first,
         .lane_end = first + piece->lane_end - piece->lane_begin,
-        .m = job->m + position * job->grid.m_position + piece->begin,
+        .m = job->m + position * job->grid.m_position + begin * panel_width + piece->begin,
     };
-    for (int64_t part = 0; part < parts; part++) {
-        const int64_t count = whole + (part < larger);
+    for (int64_t left = end - begin, parts = nns_ceil_div(left, variant->tiles); parts > 0; parts--) {
+        const int64_t count = nns_ceil_div(left, parts);
         multiply(count, &product);
         product.v += count * NNS_BLOCK;
         product.m += count * panel_width;
+        left -= count;
     }
 }
 
 /* The sums of one panel at all positions. */
-static void multiply_panel(const winograd_job *job, int64_t panel) {
-    winograd_piece pieces[WINOGRAD_MOST_PIECES];
-    const int64_t count = pieces_of(&job->s, job->args->p[WINOGRAD_GROUPS], job->variant->vectors, panel, pieces);
+static void multiply_panel(const winograd_job *job, int64_t index) {
+    const int64_t positions = job->grid.positions;
+    const winograd_panel panel = panel_of(&job->s, job->args->p[WINOGRAD_GROUPS], job->variant->vectors, index);
     const float *u = job->args->in[WINOGRAD_W];
-    u += panel * job->grid.positions * job->panel_size;
-    for (int64_t position = 0; position < job->grid.positions; position++) {
-        fetch_output(job, panel, job->count * position / job->grid.positions,
-                     job->count * (position + 1) / job->grid.positions);
-        for (int64_t i = 0; i < count; i++) {
-            multiply_piece(job, &pieces[i], position, u);
-            u += panel_size(&pieces[i], 1);
+    u += index * positions * job->panel_size;
+    for (int64_t position = 0; position < positions; position++) {
+        fetch_output(job, index, job->count * position / positions, job->count * (position + 1) / positions);
+        for (int64_t i = 0; i < panel.count; i++) {
+            multiply_piece(job, &panel.pieces[i], position, u);
+            u += piece_size(&panel.pieces[i]);
         }
     }
 }
@@ -361,7 +385,10 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 #define ROW(A, B, C) {"winograd_m" #A "t" #B "v" #C, check_m##A##t##B##v##C, run_m##A##t##B##v##C}
 #define ALL(X, B, C) X(2, B, C) X(4, B, C) X(6, B, C)
 
-#if COMPUTE_MANY_REGISTERS
+#if NNS_BLOCK == 16
+ALL(VARIANT, 28, 1)
+static const nns_kernel rows[] = {ROW(2, 28, 1), ROW(4, 28, 1), ROW(6, 28, 1)};
+#elif COMPUTE_MANY_REGISTERS
 ALL(VARIANT, 28, 1)
 ALL(VARIANT, 14, 2)
 static const nns_kernel rows[] = {

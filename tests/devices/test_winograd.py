@@ -136,7 +136,7 @@ def activated(y: np.ndarray, activation: Activation) -> np.ndarray:
 
 
 def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
-    """Every width of tiles with the register tile that is offered and that of one vector, in blocks of a few and of all."""
+    """Every width of tiles with the register tile on offer and that of one vector, in blocks of few tiles and of all."""
     offered = routine.parameter_space(layer)[0]
     register_tiles = {(offered["tiles"], offered["vectors"]), routine.tiles[-1]}
     return [

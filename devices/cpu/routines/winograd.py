@@ -19,7 +19,6 @@ The engine's transforms of inputs and outputs (kernels/winograd_transform.h) are
 LEAST_GROUP = 4
 """Input channels per group below which encoding costs more than the products save."""
 
-
 CACHED_WEIGHTS = 1 << 20
 """Encoded weights that a second-level cache holds for the most part."""
 

@@ -4,10 +4,10 @@
  * writes  y, which may be the residual's memory
  * p       the window, then groups, tiles per block, and the activation's kind, a, b
  *
- * F(m×m, 3×3) computes tiles of m² pixels from patches of (m + 2)²: a patch is encoded to (m + 2)² positions, at each of which
- * the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums are
- * decoded to pixels. A thread does so for a block of tiles: it encodes their input once, and for panel after panel of output
- * vectors multiplies and decodes. What lies between the three is in its scratch, which is meant to stay in its cache.
+ * F(m×m, 3×3) computes tiles of m² pixels from patches of (m + 2)². A patch is encoded to (m + 2)² positions, at each of
+ * which the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums
+ * are decoded to pixels. A thread does so for a block of tiles: it encodes their input once, and for panel after panel of
+ * output vectors multiplies and decodes. What lies between the three is in its scratch, which is meant to stay in its cache.
  *
  * Weights lie in panels of VECTORS output vectors, one after another: float[position][piece][lane][output channel] with the
  * input channels that the piece reads. A panel is one piece, unless it is a vector of which the halves belong to different
@@ -26,6 +26,7 @@ enum { WINOGRAD_X, WINOGRAD_W, WINOGRAD_BIAS, WINOGRAD_RESIDUAL, WINOGRAD_READS 
 
 enum { WINOGRAD_MAX_TILES = 1 << 20 };
 
+/* What the rows of a patch that lie outside the input are read from: as many pixels as the largest patch is wide. */
 static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
 
 /* ---- transforms and products -------------------------------------------------------------------------------------- */
@@ -189,14 +190,14 @@ typedef struct {
     window s;
     winograd_grid grid;
     epilogue finish;
-    int64_t panel_size;         /* floats of the largest panel at one position */
-    winograd_tile *tiles;
-    int64_t count;              /* tiles of this block */
-    int64_t rows_begin, rows_end; /* of these, those with all their rows; */
-    int64_t columns_end;          /* those before it have all their columns */
-    float *v, *m;
-    int64_t block_begin;        /* of the input, the first that is encoded */
-    int64_t panel_begin, panel_end;
+    int64_t panel_size;             /* floats of the largest panel at one position */
+    winograd_tile *tiles;           /* of this block */
+    int64_t count;
+    int64_t rows_begin, rows_end;   /* tiles with all their rows */
+    int64_t columns_end;            /* tiles before this one have all their columns */
+    float *v, *m;                   /* [position][input block][tile][lane], [position][tile][vector][lane] */
+    int64_t block_begin;            /* the first input block that is encoded */
+    int64_t panel_begin, panel_end; /* panels of this block that this thread computes */
 } winograd_job;
 
 /* The part of a patch of `alpha` pixels from `first` on that lies in [0, extent). */
@@ -224,8 +225,8 @@ static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     return tile;
 }
 
-/* Describes the tiles of a block, in an order in which those with all their rows follow one another, and those with all their
- * columns: others do without the sums at infinity, which count only for the last row or column. */
+/* Describes the tiles of a block, ordered such that those with all their rows follow one another, and those with all their
+ * columns come first: others do without the sums at infinity, which count only for the last row or column. */
 static void locate(winograd_job *job, int64_t block) {
     const int64_t m = job->variant->m;
     const int64_t whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
@@ -280,13 +281,14 @@ static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, 
     }
 }
 
-/* The sums of one piece of a panel at one position; `u` are its weights there. */
+/* The sums of one piece of a panel at one position; `u` are its weights there. Sums at infinity that a tile does without are
+ * not made: what its decoding finds in their place goes into rows and columns that are not stored. */
 static void multiply_piece(const winograd_job *job, const winograd_piece *piece, int64_t position, const float *u) {
     const winograd_variant *variant = job->variant;
     const int64_t panel_width = variant->vectors * NNS_BLOCK;
     const winograd_multiply multiply = piece->width == panel_width ? variant->multiply : variant->multiply_half;
     const int64_t infinity = variant->m + 1;
-    const bool needs_rows = position / (variant->m + 2) == infinity, needs_columns = position % (variant->m + 2) == infinity;
+    const bool needs_rows = position / (infinity + 1) == infinity, needs_columns = position % (infinity + 1) == infinity;
     const int64_t begin = needs_rows ? job->rows_begin : 0;
     const int64_t end = needs_columns ? job->columns_end : needs_rows ? job->rows_end : job->count;
     const int64_t skipped = piece->lane_begin / NNS_BLOCK - job->block_begin, first = piece->lane_begin % NNS_BLOCK;

@@ -1,4 +1,4 @@
-/* What the parts of the Winograd convolution are told: transforms (winograd_transform.inc) and products (winograd_product.inc). */
+/* What the parts of the Winograd convolution are told: transforms (winograd_transform.inc), products (winograd_product.inc). */
 #ifndef NNS_WINOGRAD_H
 #define NNS_WINOGRAD_H
 

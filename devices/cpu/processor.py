@@ -22,7 +22,7 @@ from nnstretch.devices.spec import ProcessorSpec
 # that tiles of more vectors need fewer loads. Instruction sets have 32 vector registers or 16. Vectors of 16 outputs can be
 # computed in halves.
 _MANY_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
-_FEW_DIRECT = ((6, 2), (4, 3), (12, 1))
+_FEW_DIRECT = ((6, 2), (12, 1))
 _HALF_DIRECT = ((6, 4), (9, 3), (14, 2), (28, 1))
 _MANY_PLANAR = ((14, 1), (14, 2))
 _FEW_PLANAR = ((6, 2), (12, 1))

@@ -6,7 +6,7 @@ How large tiles may be depends on the vector registers that an instruction set h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nnstretch.devices.engine.build import Isa
 
@@ -18,8 +18,9 @@ class TileSet:
     """The tiles that one engine holds for each family of kernels, best first.
 
     Attributes:
-        direct: of direct convolutions and of the pointwise half of fused pairs.
+        direct: of direct convolutions.
         halves: of direct convolutions by half vectors.
+        pair: of the pointwise half of fused pairs.
         planar: of first layers.
         strassen: of Strassen's products.
         winograd: of the products between Winograd's transforms (tiles of the plane instead of pixels).
@@ -28,6 +29,7 @@ class TileSet:
 
     direct: Tiles
     halves: Tiles
+    pair: Tiles
     planar: Tiles
     strassen: Tiles
     winograd: Tiles
@@ -35,11 +37,26 @@ class TileSet:
 
 
 _MANY = ((6, 4), (9, 3), (14, 2), (28, 1))
-_FEW = ((6, 2), (4, 3), (12, 1))
 
-_AVX512 = TileSet(_MANY, _MANY, ((14, 1), (14, 2)), ((14, 2), (9, 3)), ((28, 1),), 4)
-_NEON = TileSet(_MANY, (), ((14, 1), (14, 2)), ((14, 2), (9, 3)), ((14, 2), (28, 1)), 4)
-_SIXTEEN_REGISTERS = TileSet(_FEW, (), ((6, 2), (12, 1)), ((6, 2), (4, 3)), ((6, 2), (12, 1)), 2)
+_AVX512 = TileSet(
+    direct=_MANY,
+    halves=_MANY,
+    pair=_MANY,
+    planar=((14, 1), (14, 2)),
+    strassen=((14, 2), (9, 3)),
+    winograd=((28, 1),),
+    dense=4,
+)
+_NEON = replace(_AVX512, halves=(), winograd=((14, 2), (28, 1)))
+_SIXTEEN_REGISTERS = TileSet(
+    direct=((6, 2), (12, 1)),
+    halves=(),
+    pair=((6, 2), (4, 3), (12, 1)),
+    planar=((6, 2), (12, 1)),
+    strassen=((6, 2), (4, 3)),
+    winograd=((6, 2), (12, 1)),
+    dense=2,
+)
 
 
 def tiles_of(isa: Isa) -> TileSet:

@@ -95,10 +95,14 @@ class DirectConvolution(Routine):
         cycles = {tile: self._cycles(window, tile) for tile in fitting}
         fitting.sort(key=lambda tile: cycles[tile])
         limit = FAR_SLOWER * cycles[fitting[0]]
+        best = fitting[0]
         settings = [self._setting(window, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
-        if 4 * window.channels * window.height * window.width > 4 * CACHE_BYTES and window.outputs > fitting[0].outputs:
-            settings.append({**settings[0], "order": 1})
-        if 4 * window.channels // window.groups * window.taps * fitting[0].outputs > 4 * CACHE_BYTES:
+        by_pixels = self._setting_by_pixels(window, best)
+        if self._traffic(window, by_pixels) < 0.5 * self._traffic(window, settings[0]):
+            settings.insert(0, by_pixels)
+        elif self._traffic(window, by_pixels) < self._traffic(window, settings[0]):
+            settings.append(by_pixels)
+        if 4 * window.channels // window.groups * window.taps * best.outputs > 4 * CACHE_BYTES:
             settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
 
@@ -114,6 +118,22 @@ class DirectConvolution(Routine):
             "tiles": -(-tiles // chunks),
             "order": 0,
         }
+
+    def _setting_by_pixels(self, window: Window, tile: Tile) -> dict[str, int]:
+        """Pixels stay while weights pass, in units whose inputs take a quarter of a cache."""
+        setting = self._setting(window, tile)
+        tiles = -(-window.pixels // tile.pixels)
+        chunks = -(-4 * _input_bytes(window) // CACHE_BYTES)
+        return {**setting, "order": 1, "tiles": min(setting["tiles"], max(UNIT_TILES, -(-tiles // chunks)))}
+
+    def _traffic(self, window: Window, setting: Parameters) -> float:
+        """Bytes that come from beyond a second-level cache."""
+        inputs, weights = _input_bytes(window), 4 * window.channels // window.groups * window.taps * window.outputs
+        passes = -(-window.outputs // window.groups // setting["oc_bn"])
+        chunks = -(-window.pixels // (setting["tiles"] * setting["reg_n"]))
+        if setting["order"]:
+            return inputs + weights * (chunks if 2 * weights > CACHE_BYTES else 1)
+        return inputs * (passes if 2 * inputs > CACHE_BYTES else 1) + weights
 
     def _fits(self, window: Window, tile: Tile) -> bool:
         """Whether there are panels of so many vectors, which lie within one group where they can be narrower.
@@ -159,6 +179,10 @@ class DirectConvolution(Routine):
         words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], blocks)
         lanes = -(-window.outputs // tile.length) * tile.length
         return lowering(tile.kernel(self.layout.block), layer, weights, lanes, words)
+
+
+def _input_bytes(window: Window) -> int:
+    return 4 * window.channels * window.height * window.width
 
 
 def computed_pixels(count: int, most: int) -> int:

@@ -98,8 +98,9 @@ typedef compute_half conv_vec_h;
 #define conv_min_h half_min
 #endif
 
-#define SHAPE(pixels, kind, vectors) \
-    {pixels, tile_p##pixels##kind##vectors##_rounded, tile_p##pixels##kind##vectors, tile_p##pixels##kind##vectors##_flat}
+#define SHAPE(pixels, kind, vectors)                                                                                  \
+    {pixels, tile_p##pixels##kind##vectors##_rounded, tile_p##pixels##kind##vectors,                                  \
+     tile_p##pixels##kind##vectors##_flat}
 
 /* The shapes of tiles by their vectors; they fill the registers. */
 #if COMPUTE_MANY_REGISTERS
@@ -132,11 +133,7 @@ static const conv_shape whole_shapes[] = {SHAPE(28, v, 1), SHAPE(14, v, 2), SHAP
 #define VECTORS 2
 #define KIND v
 #include "conv_direct.inc"
-#define PIXELS 4
-#define VECTORS 3
-#define KIND v
-#include "conv_direct.inc"
-static const conv_shape whole_shapes[] = {SHAPE(12, v, 1), SHAPE(6, v, 2), SHAPE(4, v, 3)};
+static const conv_shape whole_shapes[] = {SHAPE(12, v, 1), SHAPE(6, v, 2)};
 
 #endif
 
@@ -312,14 +309,13 @@ static conv_pass pass_of(const nns_args *args, const window *s, int64_t image, c
     return pass;
 }
 
-/* Has the panel behind `panel` fetched while the `pixels` of a chunk pass: its part `part` of `parts`, evenly. */
-static void plan_fetch(const conv_panel *panel, int64_t floats, int64_t part, int64_t parts, int64_t pixels, conv_kind kind,
-                       conv_pass *pass) {
-    const int64_t taps = pass->kh * pass->kw, blocks = blocks_of(pass->lane_end) - pass->lane_begin / NNS_BLOCK;
-    const int64_t steps = nns_ceil_div(pixels, shape_of(kind, panel->vectors)->pixels) * taps * blocks;
-    pass->fetch += floats * part / parts;
-    pass->fetch_end = pass->fetch + floats / parts;
-    pass->fetch_step = nns_ceil_div(floats, parts * steps * CONV_LINE) * CONV_LINE;
+/* Has the panel that comes next, of `floats`, fetched while the pixels of a chunk pass: its part `part` of `parts`. */
+static void plan_fetch(int64_t floats, int64_t part, int64_t parts, int64_t tiles, conv_pass *pass) {
+    const int64_t blocks = blocks_of(pass->lane_end) - pass->lane_begin / NNS_BLOCK;
+    const int64_t share = nns_ceil_div(floats, parts), per_tile = nns_ceil_div(share, tiles);
+    pass->fetch_end = pass->fetch + floats;
+    pass->fetch += nns_min_int(floats, share * part);
+    pass->fetch_step = nns_ceil_div(nns_ceil_div(per_tile, blocks * pass->kh * pass->kw), CONV_LINE) * CONV_LINE;
 }
 
 static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, conv_kind kind) {
@@ -339,10 +335,12 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
         conv_pass pass = pass_of(args, &s, image, &panel, kind);
         pass.w = (const float *)args->in[CONV_W] + panel.first * per_output;
         pass.fetch = pass.fetch_end = pass.w + panel.vectors * kind.length * per_output;
-        const int64_t to_next = by_pixels ? 1 : grid.chunks - chunk; /* units until one of this thread's reads the next panel */
+        const int64_t to_next = by_pixels ? 1 : grid.chunks - chunk; /* units until this thread reads the next panel */
         if (index + 1 < grid.panels && unit + to_next < unit_end && (!by_pixels || chunk == 0)) {
-            const int64_t next = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index + 1).vectors * kind.length;
-            plan_fetch(&panel, next * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks, end - begin, kind, &pass);
+            const conv_panel next = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index + 1);
+            const int64_t tiles = nns_ceil_div(end - begin, shape_of(kind, panel.vectors)->pixels);
+            plan_fetch(next.vectors * kind.length * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks, tiles,
+                       &pass);
         }
         run_chunk(&s, p, &panel, &pass, &pixels, begin, end, kind);
     }
@@ -362,8 +360,8 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
 
 KERNEL(v, 1, NNS_BLOCK)
 KERNEL(v, 2, NNS_BLOCK)
-KERNEL(v, 3, NNS_BLOCK)
 #if COMPUTE_MANY_REGISTERS
+KERNEL(v, 3, NNS_BLOCK)
 KERNEL(v, 4, NNS_BLOCK)
 #endif
 #if COMPUTE_HALVES
@@ -377,7 +375,7 @@ static const nns_kernel rows[] = {
 #if COMPUTE_MANY_REGISTERS
     ROW(28, v, 1), ROW(14, v, 2), ROW(9, v, 3), ROW(6, v, 4),
 #else
-    ROW(12, v, 1), ROW(6, v, 2), ROW(4, v, 3),
+    ROW(12, v, 1), ROW(6, v, 2),
 #endif
 #if COMPUTE_HALVES
     ROW(28, h, 1), ROW(14, h, 2), ROW(9, h, 3), ROW(6, h, 4),

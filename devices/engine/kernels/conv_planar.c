@@ -34,8 +34,8 @@ typedef struct {
     epilogue finish;
 } planar_row;
 
-/* Computes `count` pixels of a row from `pixel` on; `x` is the packed row of the first channel and tap. May read the inputs of as
- * many pixels as a whole tile has. */
+/* Computes `count` pixels of a row from `pixel` on; `x` is the packed row of the first channel and tap. May read the inputs
+ * of as many pixels as a whole tile has. */
 typedef void (*planar_tile)(int64_t count, const planar_row *row, const float *x, int64_t pixel);
 
 /* The scratch: offsets of the taps, then packed rows float[channel][row][phase][column], then what a tile may read beyond. */
@@ -85,7 +85,8 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
     const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, grid.phases, grid.columns);
     if (packed < 0 || packed > PLANAR_PACKED_BYTES) return "the planar convolution's packed rows are too large";
     work->units = s.n * grid.chunks;
-    work->scratch = grid.taps * (int64_t)sizeof(int64_t) + packed + PLANAR_MOST_PIXELS * grid.step * (int64_t)sizeof(float);
+    work->scratch = grid.taps * (int64_t)sizeof(int64_t) + packed;
+    work->scratch += PLANAR_MOST_PIXELS * grid.step * (int64_t)sizeof(float);
     return NULL;
 }
 
@@ -99,7 +100,8 @@ static void pack_row(const window *s, const planar_grid *grid, const float *row,
         for (int64_t i = begin + n; i < width; i++) to[i] = 0;
     } else {
         memset(to, 0, (size_t)width * sizeof(float));
-        for (int64_t i = begin; i < begin + n; i++) to[i % grid->phases * grid->columns + i / grid->phases] = row[i - begin];
+        for (int64_t i = begin; i < begin + n; i++)
+            to[i % grid->phases * grid->columns + i / grid->phases] = row[i - begin];
     }
 }
 

@@ -289,7 +289,7 @@ LAYERS = {
     "less_than_half_left": (conv_layer((1, 20, 9, 9), 51, (1, 1), pads=(0,) * 4), {"direct"}),
     "panels_of_two_widths": (conv_layer((1, 40, 7, 7), 272, (1, 1), pads=(0,) * 4), {"direct"}),
     "groups_of_two_and_a_half": (conv_layer((1, 120, 9, 9), 120, groups=3, strides=(2, 2)), {"direct"}),
-    "groups_of_half": (conv_layer((1, 48, 9, 9), 24, groups=3, residual=True), {"direct"}),
+    "groups_of_half": (conv_layer((1, 48, 9, 9), 24, groups=3, residual=True), {"direct", "winograd"}),
     "squeeze": (conv_layer((1, 240, 1, 1), 10, (1, 1), pads=(0,) * 4), {"direct"}),
 }
 

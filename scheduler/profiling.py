@@ -31,7 +31,10 @@ TOLERANCE = 1e-4
 _RUNS = 25
 _BUDGET = 0.03
 _HOPELESS = 1.25
-"""A routine whose first run takes so many times as long as the best one's is not timed any further."""
+"""A routine whose first runs all take so many times as long as the best one's is not timed any further."""
+_STEADY = 1.1
+"""Samples are enough if their median is within this factor of the least, or after so many rounds."""
+_ROUNDS = 3
 _REPEATS = 8
 _SHORT_MACS = 30_000_000
 """A layer of fewer is repeated on a device, so that launching and awaiting the run weigh little."""
@@ -105,7 +108,7 @@ class Profiler(CostModel):
         single = replace(single, repeats=_repeats(single))
         best = self._best.get((processor.fingerprint, layer.workload), math.inf)
         samples = _samples(single_layer_plan(single, inputs), best * single.repeats) / single.repeats
-        return Measurement(float(np.median(samples)), tuple(float(s) for s in samples))
+        return Measurement(_typical(samples), tuple(float(s) for s in samples))
 
     def _wrong(self, single: SingleLayer, inputs: list[np.ndarray]) -> str | None:
         """What is wrong with a routine's answer, or None."""
@@ -141,7 +144,7 @@ class Profiler(CostModel):
         if found is None:
             samples = _samples(_round_trip(self._host, device, tensor))
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            found = Measurement(max(0.0, (float(np.median(samples)) - copies) / 2), tuple(map(float, samples)))
+            found = Measurement(max(0.0, (_typical(samples) - copies) / 2), tuple(map(float, samples)))
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
@@ -159,12 +162,22 @@ def _repeats(single: SingleLayer) -> int:
 
 
 def _samples(compiled: Compiled, best: float = math.inf) -> np.ndarray:
-    """Seconds of each of several runs; of fewer where the first ones say that `best` cannot be reached."""
+    """Seconds of each of several runs: of more where they differ, of few where `best` is out of reach."""
     with Session(compiled) as session:
-        first = session.time({}, warmup=1, runs=1, budget=_BUDGET)
-        if first.min() > _HOPELESS * best:
-            return first
-        return session.time({}, warmup=0, runs=_RUNS, budget=_BUDGET)
+        samples = session.time({}, warmup=1, runs=2, budget=_BUDGET)
+        for _ in range(_ROUNDS):
+            if samples.min() > _HOPELESS * best and len(samples) > 2:
+                break
+            runs = 3 if samples.min() > _HOPELESS * best else _RUNS
+            samples = np.append(samples, session.time({}, warmup=0, runs=runs, budget=_BUDGET))
+            if runs == _RUNS and np.median(samples) < _STEADY * samples.min():
+                break
+        return samples
+
+
+def _typical(samples: np.ndarray) -> float:
+    """The lower quartile: whatever disturbs a measurement makes it longer, never shorter."""
+    return float(np.quantile(samples, 0.25))
 
 
 def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compiled:

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS measurement (
 
 @dataclass(frozen=True)
 class Measurement:
-    """Median seconds of a routine on a workload with all samples, or the reason why it failed."""
+    """Typical seconds of a routine on a workload with all samples, or the reason why it failed."""
 
     seconds: float | None
     samples: tuple[float, ...] = ()

@@ -87,9 +87,9 @@ static int32_t draw_winograd(int64_t *p) {
     for (int i = 7; i < 9; i++) p[i] = 3;
     for (int i = 9; i < 11; i++) p[i] = p[i + 4] = 1;
     p[WINDOW] = groups;
-    p[WINDOW + 1] = between(1, 60);
-    draw_activation(p + WINDOW + 2);
-    return WINDOW + 5;
+    p[WINDOW + 1] = between(1, 60), p[WINDOW + 2] = between(1, 5);
+    draw_activation(p + WINDOW + 3);
+    return WINDOW + 6;
 }
 
 static int32_t draw_pair(int64_t *p) {

@@ -140,10 +140,10 @@ def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
     offered = routine.parameter_space(layer)[0]
     register_tiles = {(offered["tiles"], offered["vectors"]), routine.tiles[-1]}
     return [
-        {"m": m, "tiles": tiles, "vectors": vectors, "block": block}
+        {"m": m, "tiles": tiles, "vectors": vectors, "block": block, "panels": panels}
         for m in POINTS
         for tiles, vectors in sorted(register_tiles)
-        for block in (3, 1000)
+        for block, panels in ((3, 1), (1000, 2))
     ]
 
 
@@ -294,7 +294,8 @@ def test_only_what_the_kernels_compute_is_supported(routine: WinogradConvolution
         (15, 0, "groups"),
         (16, 0, "out of range"),
         (16, 1 << 21, "out of range"),
-        (17, 77, "out of range"),
+        (17, 0, "out of range"),
+        (18, 77, "out of range"),
         (5, 1 << 20, "too small"),
         (4, 1 << 16, "too small"),
     ],

@@ -31,6 +31,9 @@ FEW_TILES, MANY_TILES = 16, 28
 MEMORY_COST = 11
 """Multiply-adds of vectors in the time in which a vector of weights comes from memory."""
 
+UNITS = 4
+"""Units of work that there are at least, so that threads can share; where a block's are shared, each thread encodes it."""
+
 TRANSFORM_COST = {2: 60, 4: 160, 6: 400}
 """Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles."""
 
@@ -45,6 +48,7 @@ class WinogradConvolution(Routine):
         m: width of the output tile; larger ones multiply less, read more weights and lose more digits.
         tiles, vectors: the register tile of the products.
         block: tiles that a thread encodes before it multiplies; their encoded input should fit its cache.
+        panels: panels of outputs per unit of work; a thread that gets several units of a block encodes it once.
     """
 
     descriptor = Descriptor("cpu", "float32", "winograd")
@@ -76,8 +80,14 @@ class WinogradConvolution(Routine):
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
         per_tile = (m + 2) ** 2 * -(-window.channels // self.layout.block) * self.layout.block * 4
         weights = (m + 2) ** 2 * window.channels // window.groups * window.outputs * 4
-        tiles = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
-        return {"m": m, "tiles": tile[0], "vectors": tile[1], "block": tiles}
+        at_once = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
+        tiles = window.batch * -(-window.out_height // m) * -(-window.out_width // m)
+        panels = -(-window.outputs // self.layout.block) // tile[1]
+        blocks = -(-tiles // at_once)
+        blocks += blocks % 2 if blocks > 1 else 0
+        chunks = min(panels, -(-UNITS // blocks))
+        block = {"block": -(-tiles // blocks), "panels": -(-panels // chunks)}
+        return {"m": m, "tiles": tile[0], "vectors": tile[1], **block}
 
     def _cost(self, window: Window, m: int) -> float:
         """A guess at the time of F(m×m, 3×3), in multiply-adds of vectors.
@@ -102,7 +112,9 @@ class WinogradConvolution(Routine):
         kernel = f"winograd_m{m}t{parameters['tiles']}v{vectors}"
         weights = weight_panels(layer.constants[1], window.groups, vectors * self.layout.block, self.layout.block, m)
         lanes = -(-window.outputs // self.layout.block) * self.layout.block
-        return lowering(kernel, layer, weights, lanes, (*window.words(), window.groups, parameters["block"]))
+        return lowering(
+            kernel, layer, weights, lanes, (*window.words(), window.groups, parameters["block"], parameters["panels"])
+        )
 
 
 def kernel_transform(m: int) -> np.ndarray:

@@ -2,7 +2,7 @@
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
- * p       the window, then groups, tiles per block, and the activation's kind, a, b
+ * p       the window, then groups, tiles per block, panels per unit, and the activation's kind, a, b
  *
  * F(m×m, 3×3) computes tiles of m² pixels from patches of (m + 2)². A patch is encoded to (m + 2)² positions, at each of
  * which the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums
@@ -18,6 +18,7 @@
 enum {
     WINOGRAD_GROUPS = WINDOW_COUNT,
     WINOGRAD_TILES,
+    WINOGRAD_PANELS,
     WINOGRAD_ACTIVATION,
     WINOGRAD_PARAMETERS = WINOGRAD_ACTIVATION + 3,
 };
@@ -121,13 +122,14 @@ static int64_t largest_panel(const window *s, int64_t groups, int64_t vectors) {
     return largest;
 }
 
-/* ---- units: (block of tiles, panel) ------------------------------------------------------------------------------- */
+/* ---- units: (block of tiles, chunk of panels) --------------------------------------------------------------------- */
 
 /* Tiles are counted through all images. Blocks of them differ by at most one tile. */
 typedef struct {
     int64_t rows, columns, tiles;  /* tiles down and across an output plane, and in all */
     int64_t blocks, per_block;     /* blocks of tiles, tiles in the largest */
-    int64_t panels, positions;
+    int64_t panels, chunks;        /* chunks of panels */
+    int64_t positions;
     int64_t v_position, m_position; /* floats between positions in scratch; odd numbers of vectors, so that the lines of one
                                        tile do not compete for one set of the cache */
 } winograd_grid;
@@ -138,6 +140,7 @@ static winograd_grid grid_of(const window *s, const int64_t *p, const winograd_v
     grid.blocks = nns_ceil_div(grid.tiles, p[WINOGRAD_TILES]);
     grid.per_block = nns_ceil_div(grid.tiles, grid.blocks);
     grid.panels = blocks_of(s->o) / variant->vectors;
+    grid.chunks = nns_ceil_div(grid.panels, p[WINOGRAD_PANELS]);
     grid.positions = (variant->m + 2) * (variant->m + 2);
     grid.v_position = (blocks_of(s->c) * grid.per_block | 1) * NNS_BLOCK;
     grid.m_position = (grid.per_block * variant->vectors | 1) * NNS_BLOCK;
@@ -151,7 +154,7 @@ static int64_t tile_table_bytes(const winograd_grid *grid) {
 static const char *winograd_check(const nns_args *args, nns_work *work, const winograd_variant *variant) {
     const int64_t *p = args->p;
     if (args->n_in != WINOGRAD_READS || args->n_out != 1 || args->n_p != WINOGRAD_PARAMETERS)
-        return "a Winograd convolution wants 4 reads, 1 write and 20 parameters";
+        return "a Winograd convolution wants 4 reads, 1 write and 21 parameters";
     const char *wrong = window_check(p);
     if (wrong) return wrong;
     const window s = window_read(p);
@@ -160,7 +163,7 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
     const int64_t groups = p[WINOGRAD_GROUPS];
     if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
     if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
-    if (p[WINOGRAD_TILES] < 1 || p[WINOGRAD_TILES] > WINOGRAD_MAX_TILES || !nns_activation_known(p[WINOGRAD_ACTIVATION]))
+    if (!nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) || !nns_activation_known(p[WINOGRAD_ACTIVATION]))
         return "a parameter of the Winograd convolution is out of range";
     const winograd_grid grid = grid_of(&s, p, variant);
     const int64_t width = variant->vectors * NNS_BLOCK;
@@ -175,7 +178,7 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
     if (args->in_bytes[WINOGRAD_RESIDUAL] && !nns_holds(args->in_bytes[WINOGRAD_RESIDUAL], y))
         return "the convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
-    work->units = grid.blocks * grid.panels;
+    work->units = grid.blocks * grid.chunks;
     work->scratch =
         tile_table_bytes(&grid) + grid.positions * (grid.v_position + grid.m_position) * (int64_t)sizeof(float);
     return NULL;
@@ -354,13 +357,14 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     job.v = (float *)((char *)scratch + tile_table_bytes(&job.grid));
     job.m = job.v + job.grid.positions * job.grid.v_position;
     job.panel_size = largest_panel(&job.s, args->p[WINOGRAD_GROUPS], variant->vectors);
-    const int64_t panels = job.grid.panels;
-    for (int64_t unit = unit_begin; unit < unit_end;) {
-        job.panel_begin = unit % panels;
-        job.panel_end = nns_min_int(panels, job.panel_begin + unit_end - unit);
-        locate(&job, unit / panels);
+    const int64_t chunks = job.grid.chunks, per_chunk = args->p[WINOGRAD_PANELS];
+    for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
+        next = nns_min_int(unit_end, (unit / chunks + 1) * chunks); /* what is left of this block */
+        job.panel_begin = unit % chunks * per_chunk;
+        job.panel_end = nns_min_int(job.grid.panels, job.panel_begin + (next - unit) * per_chunk);
+        locate(&job, unit / chunks);
         encode_block(&job);
-        for (int64_t panel = job.panel_begin; panel < job.panel_end; panel++, unit++) {
+        for (int64_t panel = job.panel_begin; panel < job.panel_end; panel++) {
             multiply_panel(&job, panel);
             decode_panel(&job, panel);
         }

@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return 1
+    except MemoryError as error:
+        return _fail(f"not enough memory{f': {error}' if str(error) else ''}; use a smaller model or --shape")
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

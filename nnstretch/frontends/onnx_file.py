@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -304,12 +305,32 @@ def _infer_shapes(model: ir.Model, path: Path) -> None:
         logger.removeFilter(records)
     for reason in records.reasons:
         raise ModelError(f"{path}: the shapes do not fit together: {reason}; check --shape or export it again")
+    for value in model.graph.inputs:
+        _check_size(value, path)
     for node in model.graph:
         shape = node.outputs[0].shape
         if node.op_type in _WINDOWED and shape is not None and any(isinstance(n, int) and n < 1 for n in shape):
             raise ModelError(
                 f"{path}: the image is smaller than the window of {node.op_type} {node.name!r}; give a larger --shape"
             )
+        for value in node.outputs:
+            _check_size(value, path)
+
+
+def _check_size(value: ir.Value, path: Path) -> None:
+    """Tensors hold something, and no more than a machine does."""
+    if value.shape is None or not value.shape.is_static():
+        return
+    extents = [int(n) for n in value.shape.numpy()]
+    text = "x".join(map(str, extents))
+    if value.producer() is None and any(n < 1 for n in extents):
+        raise ModelError(f"{path}: input {value.name!r} of shape {text} holds nothing; give another --shape")
+    if math.prod(extents) > _MOST_ELEMENTS:
+        raise ModelError(f"{path}: tensor {value.name!r} of shape {text} fits no machine; give a smaller --shape")
+
+
+_MOST_ELEMENTS = 1 << 38
+"""Elements of the largest tensor that is taken: a terabyte of float32."""
 
 
 class _Records(logging.Filter):

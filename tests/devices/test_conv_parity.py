@@ -30,6 +30,7 @@ from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer, TensorType
+from tests.examples import examples
 
 TOLERANCE = 1e-4
 RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
@@ -68,7 +69,7 @@ def routines(isa: build.Isa, native: Engine) -> tuple[Routine, ...]:
     return heavy_routines(isa)
 
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 
 
 def random(shape: Sequence[int], seed: int, scale: float = 1.0) -> np.ndarray:

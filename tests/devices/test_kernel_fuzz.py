@@ -57,6 +57,7 @@ def test_kernels_agree_with_their_references_under_sanitizers(tests: str) -> Non
     environment = {
         **os.environ,
         "LD_PRELOAD": build.sanitizer_preload(SANITIZE),
+        "NNSTRETCH_TEST_EXAMPLES_DIVISOR": "6",
         "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaves memory behind on purpose
     }
     command = [sys.executable, str(HERE / "engine_scenarios.py"), "parity", SANITIZE, str(HERE / tests)]

@@ -16,6 +16,7 @@ from nnstretch.devices.engine.harness import run_lowering
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.examples import examples
 
 BLOCKS = (4, 8, 16)
 CORES = ((0,), (0, 1))
@@ -129,7 +130,7 @@ def pools(draw: st.DrawFn) -> Layer:
 
 
 @given(pools())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_pool(layer: Layer) -> None:
     check(layer)
 
@@ -167,7 +168,7 @@ def test_pool_refuses_windows_of_padding_alone() -> None:
 
 
 @given(batches, channels, st.integers(1, 13), st.integers(1, 13), st.sampled_from(["average", "max"]), activations)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_global_pool(n: int, c: int, h: int, w: int, mode: str, activation: Activation) -> None:
     check(make_layer("GlobalPool", [(n, c, h, w)], (n, c, 1, 1), {"mode": mode}, activation))
 
@@ -221,7 +222,7 @@ def binaries(draw: st.DrawFn) -> Layer:
 
 
 @given(binaries())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_binary(layer: Layer) -> None:
     check(layer)
 
@@ -254,7 +255,7 @@ def test_binary_refuses_what_broadcasts_otherwise() -> None:
 
 
 @given(batches, channels, st.integers(1, 70), activations)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_affine(n: int, c: int, w: int, activation: Activation) -> None:
     shape = (n, c, 3, w)
     constants = {1: values((c,), 1), 2: values((c,), 2)}
@@ -268,7 +269,7 @@ def test_affine(n: int, c: int, w: int, activation: Activation) -> None:
     st.integers(1, 5),
     activations,
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_concat_of_channels(n: int, sizes: list[int], h: int, w: int, activation: Activation) -> None:
     inputs = [(n, c, h, w) for c in sizes]
     check(
@@ -332,7 +333,7 @@ def resizes(draw: st.DrawFn) -> Layer:
 
 
 @given(resizes())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_resize(layer: Layer) -> None:
     check(layer)
 
@@ -375,7 +376,7 @@ def slices(draw: st.DrawFn) -> Layer:
 
 
 @given(slices())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_slice(layer: Layer) -> None:
     starts, steps = layer.attributes["starts"], layer.attributes["steps"]
     assert isinstance(starts, tuple)

@@ -38,13 +38,14 @@ from tests.devices.test_conv_parity import (
     reference,
     routines,
 )
+from tests.examples import examples
 
 __all__ = ["isa", "native", "routines"]  # the fixtures that tests below ask for
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
 SILU = Activation(ActivationKind.SILU)
 
-many = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 channels = st.sampled_from([1, 5, 12, 16, 17, 24, 31, 32, 33, 48, 50, 64, 72, 80])
 
 

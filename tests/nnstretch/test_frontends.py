@@ -91,6 +91,7 @@ def test_dynamic_input_with_a_shape(dynamic: Path, name: str) -> None:
         ({"x": (1, 3, 8)}, "which 1,3,8 contradicts"),
         ({"image": (1, 3, 8, 8)}, "a shape is given for 'image', but the inputs are 'x'"),
         ({"x": (1, 3, 2, 8)}, "the image is smaller than the window of Conv"),
+        ({"x": (1, 3, 1 << 31, 1 << 31)}, "fits no machine"),
     ],
 )
 def test_shapes_that_do_not_fit(dynamic: Path, shapes: dict[str, tuple[int, ...]], message: str) -> None:

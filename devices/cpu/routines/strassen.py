@@ -71,10 +71,10 @@ class StrassenConvolution(Routine):
         panels = blocks // (2 * vectors) + blocks % (2 * vectors)
         per_tile = 4 * window.channels * pixels * 4
         tiles = -(-window.pixels // (2 * pixels))
-        at_once = max(1, min(CACHE_BYTES // per_tile, tiles))
-        groups = window.batch * -(-tiles // at_once)
-        chunks = min(panels, max(1, -(-UNITS // groups)))
-        return {"pixels": pixels, "vectors": vectors, "tiles": at_once, "panels": -(-panels // chunks)}
+        groups = -(-tiles // max(1, CACHE_BYTES // per_tile))
+        groups += groups % 2 if 1 < groups < tiles else 0  # two threads get as many
+        chunks = min(panels, max(1, -(-UNITS // (window.batch * groups))))
+        return {"pixels": pixels, "vectors": vectors, "tiles": -(-tiles // groups), "panels": -(-panels // chunks)}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

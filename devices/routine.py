@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Literal
 
@@ -121,6 +122,10 @@ class Routine(ABC):
         """Parameter settings worth measuring for a supported layer, the default (used untuned) first; never empty."""
         return (NO_PARAMETERS,)
 
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        """All parameter settings that may be fastest somewhere, those of `parameter_space` first: for a thorough search."""
+        return self.parameter_space(layer)
+
     @abstractmethod
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Layouts wanted for the inputs in `layer.activations` (in that order) and given to the outputs."""
@@ -132,6 +137,20 @@ class Routine(ABC):
         Operand "input" i is `layer.inputs[i]` (a run-time input, in the layout promised by `layouts`); weights go into
         `constants`, already in the layout that the kernel reads.
         """
+
+
+def distinct(*spaces: Iterable[Parameters]) -> tuple[Parameters, ...]:
+    """The settings of all `spaces` in order, of equal ones the first."""
+    found: dict[tuple[tuple[str, int], ...], Parameters] = {}
+    for setting in chain.from_iterable(spaces):
+        found.setdefault(tuple(sorted(setting.items())), setting)
+    return tuple(found.values())
+
+
+def shares(total: int, most: int) -> list[int]:
+    """Sizes of the parts into which `total` pieces fall when they are halved again and again, into `most` parts at most."""
+    counts = (1 << power for power in range(most.bit_length()))
+    return list(dict.fromkeys(-(-total // count) for count in counts if count <= most))
 
 
 REORDER = "Reorder"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
 from nnstretch.graph.layer import Layer
 
 UNIT_FLOATS = 1 << 15
@@ -45,6 +45,10 @@ class DepthwiseConvolution(Routine):
         rows = min(-(-UNIT_FLOATS // (window.out_width * self.layout.block)), window.out_height)
         wide = window.out_width * self.layout.block * window.out_height > UNIT_FLOATS
         return tuple({"rows": r} for r in ((rows, FEW_ROWS) if wide and rows > FEW_ROWS else (rows,)))
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        rows = Window.of(layer).out_height
+        return distinct(self.parameter_space(layer), ({"rows": part} for part in shares(rows, rows)))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

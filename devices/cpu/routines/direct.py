@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
 from nnstretch.graph.layer import Layer
 
 UNITS = 48
@@ -24,6 +24,9 @@ TILES = 3
 """Register tiles worth measuring, of those that are not estimated to be far slower than the best."""
 
 FAR_SLOWER = 1.15
+
+MOST_CHUNKS, MOST_PASSES = 64, 4
+"""Parts into which a thorough search cuts pixels and input channels at most."""
 
 CACHE_BYTES = 1 << 20
 """What many second-level caches hold."""
@@ -105,6 +108,20 @@ class DirectConvolution(Routine):
         if 4 * window.channels // window.groups * window.taps * best.outputs > 4 * CACHE_BYTES:
             settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        blocks = -(-window.channels // window.groups // self.layout.block)
+        passes = (ALL_CHANNELS, *(self.layout.block * part for part in shares(blocks, MOST_PASSES)[1:]))
+        settings = (
+            {**self._setting(window, tile), "ic_bn": channels, "tiles": tiles, "order": order}
+            for tile in self.tiles
+            if self._fits(window, tile)
+            for channels in passes
+            for tiles in shares(-(-window.pixels // tile.pixels), MOST_CHUNKS)
+            for order in (0, 1)
+        )
+        return distinct(self.parameter_space(layer), settings)
 
     def _setting(self, window: Window, tile: Tile) -> dict[str, int]:
         """Weights stay while pixels pass, in units that several threads can share evenly."""

@@ -12,7 +12,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import Window, is_convolution
-from nnstretch.devices.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.routine import (
+    Descriptor,
+    KernelCall,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    Routine,
+    distinct,
+    shares,
+)
 from nnstretch.graph.layer import CHAIN, Layer
 
 SCRATCH_BYTES = 384 << 10
@@ -44,6 +54,17 @@ class Pair(Routine):
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (self.layout,) * len(layer.activations), (self.layout,)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        rows = layer.outputs[0].shape[2]
+        channels = next(Window.of(link).outputs for link in layer.chain if self._is_pointwise(link))
+        settings = (
+            {"pixels": pixels, "vectors": vectors, "band": band}
+            for pixels, vectors in self.tiles
+            if self._blocks(channels) % vectors == 0
+            for band in shares(rows, rows)
+        )
+        return distinct(self.parameter_space(layer), settings)
 
     def _tiles(self, channels: int) -> list[tuple[int, int]]:
         """The two narrowest tiles that divide the output vectors of the pointwise convolution.

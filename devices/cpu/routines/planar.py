@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
 from nnstretch.graph.layer import Layer
 
 ROWS = 8
@@ -15,6 +15,9 @@ ROWS = 8
 
 UNITS = 16
 """Units of work that up to four threads share evenly."""
+
+MOST_BANDS = 1 << 10
+"""Parts into which a thorough search cuts the output's rows at most."""
 
 PACKED_BYTES = 1 << 26
 """Most that the kernel admits for the packed input rows of a unit."""
@@ -61,6 +64,11 @@ class PlanarConvolution(Routine):
             for pixels, vectors in self.tiles
             if blocks % vectors == 0
         )
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        default = self.parameter_space(layer)
+        rows = [part for part in shares(Window.of(layer).out_height, MOST_BANDS) if part <= ROWS]
+        return distinct(default, ({**setting, "rows": part} for setting in default for part in rows))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

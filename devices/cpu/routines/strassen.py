@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
 from nnstretch.graph.layer import Layer
 
 LEAST_HALF = 3
@@ -18,6 +18,9 @@ CACHE_BYTES = 1 << 19
 
 UNITS = 4
 """Units of work that there are at least, so that threads can share."""
+
+MOST_PARTS = 32
+"""Parts into which a thorough search cuts pixels and outputs at most."""
 
 
 class StrassenConvolution(Routine):
@@ -54,6 +57,21 @@ class StrassenConvolution(Routine):
         window = Window.of(layer)
         return tuple(self._setting(window, tile) for tile in self._fitting(window))
 
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        settings = (
+            {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
+            for pixels, vectors in self._fitting(window)
+            for tiles in shares(-(-window.pixels // (2 * pixels)), MOST_PARTS)
+            for panels in shares(self._panels(window, vectors), MOST_PARTS)
+        )
+        return distinct(self.parameter_space(layer), settings)
+
+    def _panels(self, window: Window, vectors: int) -> int:
+        """Pairs of panels, and what is left without a partner."""
+        blocks = -(-window.outputs // self.layout.block)
+        return blocks // (2 * vectors) + blocks % (2 * vectors)
+
     def _fitting(self, window: Window) -> list[tuple[int, int]]:
         """Tiles that leave few output vectors without a partner and few pixels of a tile unused, best first."""
 
@@ -67,8 +85,7 @@ class StrassenConvolution(Routine):
 
     def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
         pixels, vectors = tile
-        blocks = -(-window.outputs // self.layout.block)
-        panels = blocks // (2 * vectors) + blocks % (2 * vectors)
+        panels = self._panels(window, vectors)
         per_tile = 4 * window.channels * pixels * 4
         tiles = -(-window.pixels // (2 * pixels))
         groups = -(-tiles // max(1, CACHE_BYTES // per_tile))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
 from nnstretch.graph.layer import Layer
 
 POINTS = {2: (1.0,), 4: (0.75, 1.5), 6: (0.5, 1.0, 2.0)}
@@ -33,6 +33,9 @@ MEMORY_COST = 11
 
 UNITS = 4
 """Units of work that there are at least, so that threads can share; where a block's are shared, each thread encodes it."""
+
+MOST_PARTS = 64
+"""Blocks into which a thorough search cuts the tiles at most."""
 
 TRANSFORM_COST = {2: 60, 4: 160, 6: 400}
 """Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles."""
@@ -75,6 +78,18 @@ class WinogradConvolution(Routine):
         tile = next(tile for tile in self.tiles if self._fits(window, tile[1]))
         worth = (best, second) if costs[second] < WORTH_MEASURING * costs[best] else (best,)
         return tuple(self._setting(window, m, tile) for m in worth)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        settings = (
+            {"m": m, "tiles": tiles, "vectors": vectors, "block": block, "panels": panels}
+            for m in POINTS
+            for tiles, vectors in self.tiles
+            if self._fits(window, vectors)
+            for block in shares(window.batch * -(-window.out_height // m) * -(-window.out_width // m), MOST_PARTS)
+            for panels in shares(-(-window.outputs // self.layout.block) // vectors, UNITS)
+        )
+        return distinct(self.parameter_space(layer), settings)
 
     def _setting(self, window: Window, m: int, tile: tuple[int, int]) -> dict[str, int]:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""

@@ -9,12 +9,14 @@ feature              meaning
 ===================  =====================================================================================================
 batch … groups       shapes, kernel, strides, pads and dilations of a convolution or pool; of a chain's first layer
 second_*             outputs, kernel and stride of a chain's second layer
+source, target       channels per vector of the layouts between which a reorder changes
 bias, residual       1 where the layer has them
 activation           number of the activation's kind
 log_macs             log2 of the multiply-accumulates of the layer
 log_read, …          log2 of 1 + bytes of activations read, of those written, and of weights
 intensity            log2 of multiply-accumulates per byte
-log_products         log2 of the multiplications that the algorithm makes, edges of tiles included
+log_products         log2 of the multiplications that the algorithm makes, edges of tiles included; of a pool, the elements
+                     that it looks at
 log_prepared         log2 of 1 + bytes of weights as the routine reads them (Winograd encodes them)
 pixel_waste          pixels computed over pixels wanted, less 1; Winograd: of whole tiles
 output_waste         output channels computed over those wanted, less 1
@@ -44,7 +46,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.devices.routine import Parameters
+from nnstretch.devices.routine import REORDER, Parameters
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.scheduler.costmodel.workload import Shape, Workload
 
@@ -55,7 +57,7 @@ NAMES = (
     *("batch", "channels", "height", "width", "outputs", "out_height", "out_width"),
     *("kernel_height", "kernel_width", "stride", "pads", "dilation", "groups", "per_group"),
     *("second_outputs", "second_kernel", "second_stride"),
-    *("bias", "residual", "activation"),
+    *("source", "target", "bias", "residual", "activation"),
     *("log_macs", "log_read", "log_written", "log_weights", "intensity", "log_products", "log_prepared"),
     *("pixel_waste", "output_waste", "input_waste", "tile_pixels", "tile_outputs", "tile"),
     *("unit_bytes", "log_units", "cores", "idle", "balance", "log_passes"),
@@ -120,9 +122,10 @@ def features(workload: Workload, routine: str, parameters: Parameters, machine: 
     head = workload.chain[0] if workload.chain else workload
     shape = _shapes(head)
     grid = _grid(workload, routine, parameters, machine.block)
-    values = [*shape.values(), *_second(workload), *_fused(workload), *_amounts(workload, shape, grid, machine)]
+    own = (*_second(workload), *_layouts(workload), *_fused(workload))
+    values = (*shape.values(), *own, *_amounts(workload, shape, grid, machine))
     found = dict(zip(NAMES, map(float, values), strict=True))
-    found.update((f"op {workload.op}", 1.0) for _ in (0,))
+    found[f"op {workload.op}"] = 1.0
     found.update((f"parameter {name}", float(value)) for name, value in sorted(parameters.items()))
     found[f"routine {routine}"] = 1.0
     return found
@@ -187,6 +190,11 @@ def _second(workload: Workload) -> tuple[float, float, float]:
     return shape["outputs"], shape["kernel_height"], shape["stride"]
 
 
+def _layouts(workload: Workload) -> tuple[float, float]:
+    blocks = workload.attributes
+    return (float(blocks["source"]), float(blocks["target"])) if workload.op == REORDER else (_NAN, _NAN)
+
+
 def _fused(workload: Workload) -> tuple[float, float, float]:
     last = workload.chain[-1] if workload.chain else workload
     weighted = last.op in ("Conv", "Dense")
@@ -203,7 +211,12 @@ def _amounts(workload: Workload, shape: Mapping[str, float], grid: _Grid, machin
     moved = workload.read_bytes + workload.written_bytes + workload.weight_bytes
     computed = grid.computed / pixels if pixels else _NAN
     outputs = _whole(shape["outputs"], grid.outputs) / shape["outputs"] if shape["outputs"] else _NAN
-    products = workload.macs * grid.products * (computed if computed > 0 else 1.0) * (outputs if outputs > 0 else 1.0)
+    products = (
+        (workload.macs or _looked_at(workload, shape))
+        * grid.products
+        * (computed if computed > 0 else 1.0)
+        * (outputs if outputs > 0 else 1.0)
+    )
     each = max(1.0, math.ceil(grid.units / machine.cores)) * machine.cores if grid.units > 0 else _NAN
     return (
         _log(workload.macs),
@@ -226,6 +239,14 @@ def _amounts(workload: Workload, shape: Mapping[str, float], grid: _Grid, machin
         machine.balance,
         _log(grid.passes),
     )
+
+
+def _looked_at(workload: Workload, shape: Mapping[str, float]) -> float:
+    """Elements that the windows of a pool look at, one after another; 0 for other operators."""
+    if workload.op == "GlobalPool":
+        return shape["batch"] * shape["channels"] * shape["height"] * shape["width"]
+    taps = shape["kernel_height"] * shape["kernel_width"]
+    return math.prod(workload.outputs[0].shape) * taps if workload.op in ("MaxPool", "AveragePool") else 0.0
 
 
 def _whole(size: float, step: float) -> float:

@@ -1,0 +1,294 @@
+"""The search of large parameter spaces with few measurements (ACLTuner, section 2.2 and appendix F).
+
+Fifty random candidates are measured; then, round by round, three that trees trained so far recommend and two random ones, which
+keep the trees from believing what they have only seen of their own choice. All tasks of a network share the trees, so that
+what was learned of one helps the others.
+
+A round is worth its time as long as what it is expected to save, over all the runs that the network is tuned for, is more than
+the round takes. What a candidate is expected to save is the mean of what it is better than the best so far, if its time is
+distributed around the prediction like the predictions before were around what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.scheduler.costmodel.features import Machine, columns, features, matrix
+from nnstretch.scheduler.costmodel.trees import Candidate, Values, boost, estimate
+from nnstretch.scheduler.costmodel.workload import parse_workload
+
+_LEAST_SPREAD = 0.02
+"""Measurements are no better than this, whatever the predictions."""
+_FIRST_SPREAD = 0.3
+"""Of predictions before any could be compared."""
+_REMEMBERED = 30
+"""Predictions by which their spread is judged."""
+_NORMAL = 1.4826
+"""Standard deviation of a normal distribution over its median distance from the mean."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is searched for one workload: candidates that stand for each other.
+
+    Attributes:
+        candidates: at least one; the first is measured if nothing recommends another.
+        weight: how many layers of the network have the workload.
+    """
+
+    candidates: tuple[Candidate, ...]
+    weight: int = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many candidates are measured when.
+
+    Attributes:
+        initial: random ones at the beginning.
+        recommended, random: per round.
+        runs: of the network, that tuning is to be worth its time for.
+        most: measurements at most.
+    """
+
+    initial: int = 50
+    recommended: int = 3
+    random: int = 2
+    runs: int = 20_000
+    most: int = 100_000
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round, for people.
+
+    Attributes:
+        measurements: made up to its end.
+        best: sum of the best seconds of all tasks after it.
+        expected_gain: seconds per run that it was expected to save.
+        cost: seconds that it took.
+    """
+
+    measurements: int
+    best: float
+    expected_gain: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a search found.
+
+    Attributes:
+        measured: by (task, candidate) the seconds, or None for a candidate that failed.
+        best: for each task its fastest candidate, or None if all that were measured failed.
+        rounds: after the random ones.
+        spread: standard deviation of the logarithm of measured over predicted, of the last predictions.
+        candidates: number of all.
+    """
+
+    measured: dict[tuple[int, int], float | None]
+    best: tuple[int | None, ...]
+    rounds: tuple[Round, ...]
+    spread: float
+    candidates: int
+
+    @property
+    def saved(self) -> float:
+        """Share of an exhaustive search's measurements that were not made."""
+        return 1 - len(self.measured) / self.candidates
+
+
+class Predictor(Protocol):
+    """Predictions from before the search, such as `CostTrees`."""
+
+    def predict(self, candidates: Sequence[Candidate]) -> Values:
+        """Seconds of every candidate; NaN where unknown."""
+
+
+Measure = Callable[[int, int], float | None]
+"""Seconds of a task's candidate, by their numbers; None if it fails."""
+Told = Callable[[int, int, str], None]
+"""Called with (measurements, candidates, what)."""
+
+
+@dataclass(eq=False)
+class Explorer:
+    """Searches some tasks together.
+
+    Attributes:
+        tasks: each workload once.
+        measure: measures a candidate.
+        machine: the processor's part of the features.
+        prior: predictions that trees of the search then correct.
+        schedule: how many are measured when.
+        seed: of everything random: the same seed and measurements, the same search, if no clock decides.
+        clock: seconds, by which rounds are charged.
+        progress: told after every round.
+    """
+
+    tasks: Sequence[Task]
+    measure: Measure
+    machine: Machine
+    prior: Predictor | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    seed: int = 0
+    clock: Callable[[], float] = time.perf_counter
+    progress: Told | None = None
+
+    def run(self) -> Exploration:
+        """Searches until another round is not worth its time, or nothing is left.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
+        return _Search(self).run()
+
+
+class _Search:
+    """The state of one search. Candidates of all tasks are numbered through; `_owner` is their task."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self._explorer = explorer
+        self._schedule = explorer.schedule
+        self._random = np.random.default_rng(explorer.seed)
+        candidates = [c for task in explorer.tasks for c in task.candidates]
+        self._owner = np.array([t for t, task in enumerate(explorer.tasks) for _ in task.candidates], np.int64)
+        self._first = np.searchsorted(self._owner, np.arange(len(explorer.tasks)))
+        self._weight = np.array([task.weight for task in explorer.tasks], np.float64)
+        self._rows, self._base = _described(candidates, explorer.machine, explorer.prior)
+        self._log = np.full(len(candidates), math.nan)  # of measured seconds; infinite for failures
+        self._best = np.full(len(explorer.tasks), math.inf)
+        self._predicted = self._base.copy()
+        self._missed: list[float] = []
+
+    def run(self) -> Exploration:
+        rounds: list[Round] = []
+        self._measure(self._initial())
+        while (np.isnan(self._log)).any() and self._count() < self._schedule.most:
+            begin = self._explorer.clock()
+            self._learn()
+            recommended, gain = self._recommended()
+            cost = rounds[-1].cost if rounds else 0.0
+            if gain * self._schedule.runs < cost:
+                break
+            chosen = [*recommended, *self._drawn(self._schedule.random, recommended)]
+            self._measure(chosen[: self._schedule.most - self._count()])
+            rounds.append(Round(self._count(), self._total(), gain, self._explorer.clock() - begin))
+            if self._explorer.progress:
+                self._explorer.progress(self._count(), len(self._log), f"{1e3 * self._total():.3f} ms")
+        self._complete()
+        return self._answer(rounds)
+
+    def _count(self) -> int:
+        return int((~np.isnan(self._log)).sum())
+
+    def _total(self) -> float:
+        return float((self._weight * np.where(np.isinf(self._best), 0.0, np.exp(self._best))).sum())
+
+    def _measure(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            task = int(self._owner[number])
+            seconds = self._explorer.measure(task, number - int(self._first[task]))
+            self._log[number] = math.inf if seconds is None or seconds <= 0 else math.log(seconds)
+            if math.isfinite(self._log[number]):
+                self._missed.append(abs(self._log[number] - self._predicted[number]))
+                self._best[task] = min(self._best[task], self._log[number])
+
+    def _initial(self) -> list[int]:
+        """Random candidates of all tasks in turn, of those that weigh most first."""
+        heaviest = np.argsort(-self._weight * np.exp(self._base[self._first]), kind="stable")
+        orders = [self._random.permutation(np.flatnonzero(self._owner == task)) for task in heaviest]
+        turns = max(map(len, orders), default=0)
+        numbers = [int(order[turn]) for turn in range(turns) for order in orders if turn < len(order)]
+        return numbers[: min(self._schedule.initial, self._schedule.most)]
+
+    def _learn(self) -> None:
+        """Predicts all candidates from what is measured."""
+        known = np.isfinite(self._log)
+        if known.sum() > 1:
+            trees = boost(self._rows[known], self._log[known] - self._base[known], self._explorer.seed)
+            self._predicted = self._base + trees.inplace_predict(self._rows)
+
+    def _spread(self) -> float:
+        if not self._missed:
+            return _FIRST_SPREAD
+        return max(_LEAST_SPREAD, _NORMAL * float(np.median(self._missed[-_REMEMBERED:])))
+
+    def _gains(self) -> Values:
+        """Seconds per run that each candidate is expected to save; none for those that are measured."""
+        hoped = np.where(np.isinf(self._best), _worst(self._predicted, self._owner, len(self._best)), self._best)
+        best, spread = hoped[self._owner], self._spread()
+        distance = (best - self._predicted) / spread
+        gain = np.exp(best) * _normal(distance)
+        gain -= np.exp(self._predicted + spread**2 / 2) * _normal(distance - spread)
+        return np.where(np.isnan(self._log), np.maximum(gain, 0.0) * self._weight[self._owner], -1.0)
+
+    def _recommended(self) -> tuple[list[int], float]:
+        """The candidates that are expected to save most, one of each task as far as that goes, and what they save."""
+        gains = self._gains()
+        order = np.argsort(-gains, kind="stable")
+        order = order[gains[order] >= 0]
+        _, leaders = np.unique(self._owner[order], return_index=True)
+        ranked = [*order[np.sort(leaders)], *np.delete(order, leaders)]
+        chosen = [int(i) for i in ranked[: self._schedule.recommended]]
+        return chosen, float(gains[chosen].sum())
+
+    def _drawn(self, count: int, besides: Sequence[int]) -> list[int]:
+        left = np.setdiff1d(np.flatnonzero(np.isnan(self._log)), besides)
+        return [int(i) for i in self._random.choice(left, min(count, len(left)), replace=False)]
+
+    def _complete(self) -> None:
+        """Measures the best that is predicted for tasks of which nothing works so far."""
+        for task in np.flatnonzero(np.isinf(self._best)):
+            mine = np.flatnonzero((self._owner == task) & np.isnan(self._log))
+            for number in mine[np.argsort(self._predicted[mine], kind="stable")]:
+                self._measure([int(number)])
+                if math.isfinite(self._best[task]):
+                    break
+
+    def _answer(self, rounds: Sequence[Round]) -> Exploration:
+        measured: dict[tuple[int, int], float | None] = {}
+        best: list[int | None] = [None] * len(self._best)
+        for number in np.flatnonzero(~np.isnan(self._log)):
+            task = int(self._owner[number])
+            position, value = int(number - self._first[task]), float(self._log[number])
+            measured[task, position] = math.exp(value) if math.isfinite(value) else None
+            if value == self._best[task] and best[task] is None and math.isfinite(value):
+                best[task] = position
+        return Exploration(measured, tuple(best), tuple(rounds), self._spread(), len(self._log))
+
+
+def _described(
+    candidates: Sequence[Candidate], machine: Machine, prior: Predictor | None
+) -> tuple[NDArray[np.float32], Values]:
+    """Features of all candidates, and logarithms of what is expected of them before anything is measured."""
+    found = []
+    for candidate in candidates:
+        workload = parse_workload(candidate.workload)
+        assert workload is not None, candidate.workload
+        found.append(features(workload, candidate.routine, candidate.parameters, machine))
+    base = np.log([estimate(row) for row in found])
+    if prior is not None:
+        predicted = prior.predict(candidates)
+        base = np.where(np.isnan(predicted), base, np.log(np.where(np.isnan(predicted), 1.0, predicted)))
+    return matrix(found, columns(found)), base
+
+
+def _worst(predicted: Values, owner: NDArray[np.int64], tasks: int) -> Values:
+    """The largest prediction of each task."""
+    worst = np.full(tasks, -math.inf)
+    np.maximum.at(worst, owner, predicted)
+    return worst
+
+
+def _normal(values: Values) -> Values:
+    """The normal distribution's share below each value."""
+    return np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in values])

@@ -1,0 +1,104 @@
+"""Costs that are measured where they were measured, and predicted where they were not."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
+from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
+from nnstretch.scheduler.costmodel.trees import Candidate, CostTrees, Errors
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.store import ProfileStore
+from nnstretch.settings import cache_dir
+
+_GROWN = 1.2
+"""Trees are trained again when the store has so many times the samples that they know."""
+
+
+def machine_of(processor: Processor) -> Machine:
+    """What a processor contributes to features."""
+    return Machine(max(1, len(processor.spec.cores)), processor.blocked.block)
+
+
+class LearnedCosts(CostModel):
+    """Answers from the profile store, and beyond it by trees that were trained on the store's rows of the same processor.
+
+    Nothing is measured. Trees are kept in the cache directory, one file per processor, and trained again when there is a fifth
+    more to learn from.
+    """
+
+    measured = True
+
+    def __init__(self, store: ProfileStore, handovers: CostModel, *, folder: Path | None = None, seed: int = 0) -> None:
+        """Costs by `store`.
+
+        Args:
+            store: measurements to answer from and to learn from.
+            handovers: asked for what handovers between processors cost, which are not predicted.
+            folder: where trees are kept; `costmodels` in the cache directory by default.
+            seed: of the training.
+        """
+        self._store = store
+        self._handovers = handovers
+        self._folder = folder
+        self._seed = seed
+        self._trees: dict[str, CostTrees | None] = {}
+        self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...]], float | None] = {}
+        self.predictions = 0
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        """Measured seconds, else predicted ones; None if the routine failed, or too little like it was measured."""
+        key = (processor.fingerprint, layer.workload, str(routine.descriptor), tuple(sorted(parameters.items())))
+        if key not in self._known:
+            found = self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
+            self._known[key] = found.seconds if found else self.predicted(processor, routine, layer, parameters)
+        return self._known[key]
+
+    def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        """Predicted seconds, whatever was measured; None if too little like it was measured."""
+        trees = self.trees(processor)
+        if trees is None:
+            return None
+        (seconds,) = trees.predict([Candidate(layer.workload, str(routine.descriptor), parameters)])
+        self.predictions += 1
+        return None if math.isnan(seconds) else float(seconds)
+
+    def handover(self, tensor: TensorType) -> float:
+        return self._handovers.handover(tensor)
+
+    def error(self, processor: Processor) -> Errors | None:
+        """Cross-validated errors of predictions on a processor; None if nothing can be predicted there."""
+        trees = self.trees(processor)
+        return trees.errors if trees else None
+
+    def trees(self, processor: Processor) -> CostTrees | None:
+        """The trees of a processor: those in the cache if they know enough of the store, else new ones.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
+        name = processor.fingerprint
+        if name not in self._trees:
+            self._trees[name] = self._current(processor)
+        return self._trees[name]
+
+    def _current(self, processor: Processor) -> CostTrees | None:
+        path, machine = self._path(processor), machine_of(processor)
+        kept = CostTrees.load(path, machine)
+        if kept is not None and stored_count(self._store, processor.fingerprint) < _GROWN * kept.samples:
+            return kept
+        trained = CostTrees.train(stored_samples(self._store, processor.fingerprint), machine, self._seed)
+        if trained is not None:
+            trained.save(path)
+        return trained
+
+    def _path(self, processor: Processor) -> Path:
+        folder = self._folder or cache_dir() / "costmodels"
+        folder.mkdir(parents=True, exist_ok=True)
+        identity = hashlib.sha256(f"{processor.fingerprint}|{self._seed}".encode()).hexdigest()[:20]
+        return folder / f"{identity}-v{FEATURES_VERSION}.json"

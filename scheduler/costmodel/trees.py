@@ -1,0 +1,338 @@
+"""Boosted trees that predict seconds from features, with the error that they make on workloads they have not seen.
+
+The trees learn by how much a routine misses a simple estimate from arithmetic and traffic: both are logarithms, so that errors
+are relative and short layers count as much as long ones. Objective and shape of the trees are those of ACLTuner's table 6.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.devices.routine import Parameters
+from nnstretch.errors import MissingExtraError
+from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine, columns, features, matrix
+from nnstretch.scheduler.costmodel.samples import Sample
+from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
+from nnstretch.settings import atomic_write
+
+_PRODUCTS_PER_SECOND = 50e9  # of one core
+_BYTES_PER_SECOND = 20e9
+_SECONDS_PER_CALL = 2e-7
+_ROUNDS = 60
+_HYPERPARAMETERS = {
+    "objective": "reg:squarederror",
+    "learning_rate": 0.2,
+    "max_depth": 9,
+    "min_child_weight": 2,
+    "gamma": 0,
+    "reg_alpha": 0,  # the paper's 1 is for seconds; on logarithms it would shrink small leaves to nothing
+    "subsample": 0.53,
+    "colsample_bytree": 0.8,
+    "nthread": 1,
+    "verbosity": 0,
+}
+_FOLDS = 5
+_LEAST_SAMPLES = 20
+"""Of fewer samples nothing is learned."""
+_LEAST_WORKLOADS = 8
+"""A routine is predicted once it was measured on so many different workloads of the operator."""
+_BEYOND = 1.0
+"""log2 of how far outside of what was measured amounts may lie."""
+_AMOUNTS = ("log_macs", "log_read", "log_written", "log_weights")
+
+Values = NDArray[np.float64]
+Extent = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Relative errors |predicted / measured - 1| of predictions.
+
+    Attributes:
+        median: half of the predictions are no worse.
+        p90: nine of ten are no worse.
+        count: number of predictions compared.
+    """
+
+    median: float
+    p90: float
+    count: int
+
+    @staticmethod
+    def of(errors: Sequence[float] | Values) -> Spread:
+        """The spread of some relative errors, at least one."""
+        median, p90 = np.quantile(np.asarray(errors, np.float64), [0.5, 0.9])
+        return Spread(float(median), float(p90), len(errors))
+
+    def __str__(self) -> str:
+        return f"±{self.median:.1%} (nine of ten within {self.p90:.0%})"
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Cross-validated errors: of all samples, by operator, and by routine."""
+
+    all: Spread
+    operators: Mapping[str, Spread]
+    routines: Mapping[str, Spread]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A routine with parameters for a workload (as its text)."""
+
+    workload: str
+    routine: str
+    parameters: Parameters
+
+
+@dataclass(eq=False)
+class CostTrees:
+    """A trained model of one processor.
+
+    Attributes:
+        machine: the processor's part of the features.
+        names: features, in the order of the trees.
+        extents: by operator and routine, the ranges of amounts in which there are measurements of enough workloads.
+        samples: number of samples that it was trained on.
+        errors: cross-validated; None if it was not asked for, or there were too few workloads for it.
+    """
+
+    machine: Machine
+    names: tuple[str, ...]
+    extents: Mapping[str, Mapping[str, Extent]]
+    samples: int
+    errors: Errors | None
+    _booster: Any = field(repr=False)
+
+    @staticmethod
+    def train(samples: Sequence[Sample], machine: Machine, seed: int = 0, *, validate: bool = True) -> CostTrees | None:
+        """Trees of `samples`; the same samples and seed give the same trees.
+
+        Args:
+            samples: measurements of one processor; those of workloads that are no layers (handovers) are passed over.
+            machine: the processor.
+            seed: of the random rows and columns that each tree sees.
+            validate: whether to work out `errors`, which takes as long as training five more times.
+
+        Returns:
+            None if there are too few samples.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
+        table = _Table.of(samples, machine)
+        if len(table.seconds) < _LEAST_SAMPLES:
+            return None
+        names = columns(table.features)
+        rows = matrix(table.features, names)
+        booster = boost(rows, table.labels, seed)
+        errors = _validated(table, rows, seed) if validate else None
+        return CostTrees(
+            machine, names, _extents(table, range(len(table.seconds))), len(table.seconds), errors, booster
+        )
+
+    def predict(self, candidates: Sequence[Candidate]) -> Values:
+        """Predicted seconds of every candidate; NaN where too little like it was measured."""
+        seconds = np.full(len(candidates), math.nan)
+        described = [self._describe(candidate) for candidate in candidates]
+        known = [i for i, found in enumerate(described) if found is not None]
+        found = [row for row in described if row is not None]
+        if found:
+            answers = self._booster.inplace_predict(matrix(found, self.names), validate_features=False)
+            seconds[known] = np.exp(answers + [math.log(estimate(row)) for row in found])
+        return seconds
+
+    def _describe(self, candidate: Candidate) -> dict[str, float] | None:
+        """Features of a candidate, or None if nothing like it was measured."""
+        workload = parse_workload(candidate.workload)
+        extents = self.extents.get(_kind(workload.op, candidate.routine)) if workload else None
+        if workload is None or extents is None:
+            return None
+        found = features(workload, candidate.routine, candidate.parameters, self.machine)
+        near = all(low - _BEYOND <= _amount(found, name) <= high + _BEYOND for name, (low, high) in extents.items())
+        return found if near else None
+
+    def save(self, path: Path) -> None:
+        """Writes the trees as xgboost's JSON; what is not trees is an attribute in it.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        about = {
+            "version": FEATURES_VERSION,
+            "machine": asdict(self.machine),
+            "names": self.names,
+            "extents": self.extents,
+            "samples": self.samples,
+            "errors": None if self.errors is None else asdict(self.errors),
+        }
+        self._booster.set_attr(nnstretch=json.dumps(about))
+        with atomic_write(path) as file:
+            file.write(bytes(self._booster.save_raw("json")))
+
+    @staticmethod
+    def load(path: Path, machine: Machine) -> CostTrees | None:
+        """What `save` wrote; None if there is no such file, or it is damaged, of another machine or other features.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
+        xgboost = import_xgboost()
+        booster = xgboost.Booster({"nthread": 1})
+        try:
+            content = path.read_bytes()
+            json.loads(content)  # xgboost itself says much about what is no JSON
+            booster.load_model(bytearray(content))
+            about = json.loads(booster.attr("nnstretch") or "")
+            if about["version"] != FEATURES_VERSION or about["machine"] != json.loads(json.dumps(asdict(machine))):
+                return None
+            names = tuple(map(str, about["names"]))
+            if booster.num_features() != len(names):
+                return None
+            extents = {
+                str(kind): {str(name): (float(low), float(high)) for name, (low, high) in ranges.items()}
+                for kind, ranges in about["extents"].items()
+            }
+            return CostTrees(machine, names, extents, int(about["samples"]), _errors(about["errors"]), booster)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, xgboost.core.XGBoostError):
+            return None
+
+
+def import_xgboost() -> Any:
+    """The library, which is large and wanted only here.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingExtraError(
+            "the learned cost model needs xgboost; install nnstretch[tune], or tune without --search learned"
+        ) from error
+    return xgboost
+
+
+def estimate(found: Mapping[str, float]) -> float:
+    """Seconds by arithmetic and traffic alone, of a candidate with these features: what the trees correct."""
+    products = _amount_of(found["log_products"]) / (_PRODUCTS_PER_SECOND * found["cores"])
+    moved = sum(_amount_of(found[name]) for name in ("log_read", "log_written", "log_prepared"))
+    return products + moved / _BYTES_PER_SECOND + _SECONDS_PER_CALL
+
+
+def _amount_of(logarithm: float) -> float:
+    return 0.0 if math.isnan(logarithm) else 2.0**logarithm
+
+
+def _amount(found: Mapping[str, float], name: str) -> float:
+    """A logarithmic amount; that of nothing counts as 0, so that what has none lies beside what has little."""
+    return 0.0 if math.isnan(found[name]) else found[name]
+
+
+def _kind(op: str, routine: str) -> str:
+    return f"{op} by {routine}"
+
+
+@dataclass(eq=False)
+class _Table:
+    """Samples with their features."""
+
+    texts: list[str]
+    workloads: list[Workload]
+    routines: list[str]
+    features: list[dict[str, float]]
+    seconds: Values
+
+    @staticmethod
+    def of(samples: Iterable[Sample], machine: Machine) -> _Table:
+        known = [(s, w) for s in samples if (w := parse_workload(s.workload)) is not None]
+        return _Table(
+            [s.workload for s, _ in known],
+            [w for _, w in known],
+            [s.routine for s, _ in known],
+            [features(w, s.routine, s.parameters, machine) for s, w in known],
+            np.array([s.seconds for s, _ in known], np.float64),
+        )
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Operator and routine of every sample."""
+        return [_kind(w.op, routine) for w, routine in zip(self.workloads, self.routines, strict=True)]
+
+    @cached_property
+    def labels(self) -> Values:
+        """Logarithm of measured over estimated seconds."""
+        return np.log(self.seconds / [estimate(found) for found in self.features])
+
+
+def boost(rows: NDArray[np.float32], labels: Values, seed: int) -> Any:
+    """A booster that predicts `labels` from `rows` of features.
+
+    Raises:
+        MissingExtraError: xgboost is not installed.
+    """
+    xgboost = import_xgboost()
+    return xgboost.train({**_HYPERPARAMETERS, "seed": seed}, xgboost.DMatrix(rows, label=labels), _ROUNDS)
+
+
+def _extents(table: _Table, rows: Sequence[int]) -> dict[str, dict[str, Extent]]:
+    """The ranges of what was measured in some rows, by operator and routine, where there are enough workloads."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for number in rows:
+        found[table.kinds[number]].append(number)
+    extents = {}
+    for kind, numbers in sorted(found.items()):
+        if len({table.texts[i] for i in numbers}) >= _LEAST_WORKLOADS:
+            amounts = {name: [_amount(table.features[i], name) for i in numbers] for name in _AMOUNTS}
+            extents[kind] = {name: (min(values), max(values)) for name, values in amounts.items()}
+    return extents
+
+
+def _validated(table: _Table, rows: NDArray[np.float32], seed: int) -> Errors | None:
+    """Errors on workloads that trees have not seen, which are trained without them for this purpose.
+
+    What would not be predicted does not count.
+    """
+    folds = np.array([int(hashlib.sha256(text.encode()).hexdigest(), 16) % _FOLDS for text in table.texts])
+    if len(set(folds.tolist())) < 2:
+        return None
+    missed = np.full(len(rows), math.nan)
+    for fold in sorted(set(folds.tolist())):
+        seen = np.flatnonzero(folds != fold)
+        predicted = _extents(table, seen.tolist())
+        asked = [i for i in np.flatnonzero(folds == fold) if table.kinds[i] in predicted]
+        if asked and len(seen):
+            answers = boost(rows[seen], table.labels[seen], seed).inplace_predict(rows[asked])
+            missed[asked] = np.abs(np.exp(answers - table.labels[asked]) - 1)
+    if np.isnan(missed).all():
+        return None
+    operators = [workload.op for workload in table.workloads]
+    return Errors(Spread.of(missed[~np.isnan(missed)]), _spreads(operators, missed), _spreads(table.routines, missed))
+
+
+def _spreads(names: Sequence[str], errors: Values) -> dict[str, Spread]:
+    labels = np.where(np.isnan(errors), "", names)
+    return {str(name): Spread.of(errors[labels == name]) for name in sorted({*labels.tolist()} - {""})}
+
+
+def _errors(raw: Mapping[str, Any] | None) -> Errors | None:
+    if raw is None:
+        return None
+
+    def spread(values: Mapping[str, Any]) -> Spread:
+        return Spread(float(values["median"]), float(values["p90"]), int(values["count"]))
+
+    by_name = {kind: {str(n): spread(v) for n, v in raw[kind].items()} for kind in ("operators", "routines")}
+    return Errors(spread(raw["all"]), by_name["operators"], by_name["routines"])

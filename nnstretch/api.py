@@ -66,6 +66,7 @@ def stretch(
     *,
     alpha: float = 0.3,
     beta: float = 0.8,
+    learned: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Sequence[StretchResult]:
@@ -77,6 +78,7 @@ def stretch(
         processors: one branch is made for each, in this order.
         alpha: a meeting point may cost this share of the segment before it.
         beta: a branch may take this share of the original segment on the fastest processor.
+        learned: latencies of layers that were never measured are predicted from those that were (needs xgboost).
         progress: told how far measuring has come.
         options: further arguments of `nnstretch.branching.stretch.stretch`; `multiple`, the channels that layers are
             rounded to, is the block of the processors' layout if left out.
@@ -96,7 +98,7 @@ def stretch(
     return search(
         module,
         example_input,
-        predictor(usable),
+        predictor(usable, learned=learned),
         processors=len(usable.named),
         alpha=alpha,
         beta=beta,

@@ -15,12 +15,17 @@ from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
-from nnstretch.scheduler.candidates import Progress
+from nnstretch.scheduler.candidates import Progress, is_native
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.costmodel.explorer import Exploration
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.costmodel.searching import Search, exhaustive, explore, remembering
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.planner import lane_pool, make_plan
 from nnstretch.scheduler.profiling import Profiler
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.store import ProfileStore
+from nnstretch.scheduler.units import unit_graph
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.prediction import ProfilePredictor
@@ -108,11 +113,50 @@ def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int,
 
 
 def plan_model(
-    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    *,
+    tune: bool = True,
+    search: Search = "default",
+    told: dict[str, Exploration] | None = None,
+    progress: Progress | None = None,
 ) -> Compiled:
-    """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them."""
-    costs = profiler(processors) if tune else None
-    return make_plan(optimize(model), processors.named, processors.host, costs, progress=progress)
+    """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
+
+    Args:
+        model: an unoptimised graph.
+        processors: what it may run on.
+        tune: whether costs are measured, not estimated.
+        search: how thoroughly routine parameters are searched while tuning.
+        told: filled with what a learned search found, by processor.
+        progress: told how far measuring has come.
+
+    Raises:
+        MissingExtraError: a learned search without xgboost.
+    """
+    graph = optimize(model)
+    costs = _tuning_costs(graph, processors, search, told, progress) if tune else None
+    return make_plan(graph, processors.named, processors.host, costs, progress=progress)
+
+
+def _tuning_costs(
+    graph: ir.Model,
+    processors: Processors,
+    search: Search,
+    told: dict[str, Exploration] | None,
+    progress: Progress | None,
+) -> CostModel:
+    measured = profiler(processors)
+    if search == "default":
+        return remembering(measured, ProfileStore())
+    if search == "exhaustive":
+        return exhaustive(measured)
+    pool = lane_pool(processors.named, processors.host)
+    prior = LearnedCosts(ProfileStore(), measured)
+    found = explore(unit_graph(graph, is_native(pool)), pool, measured, prior.trees, progress=progress)
+    if told is not None:
+        told.update(found.explorations)
+    return found.costs
 
 
 def profiler(processors: Processors) -> Profiler:
@@ -129,8 +173,15 @@ def compile_model(
     return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
 
 
-def predictor(processors: Processors) -> ProfilePredictor:
-    """Predicts latencies of designs on processors by measuring each distinct layer once."""
+def predictor(processors: Processors, *, learned: bool = False) -> ProfilePredictor:
+    """Predicts latencies of designs on processors.
+
+    Args:
+        processors: those of the branches.
+        learned: layers that nobody measured are predicted from others that somebody did, as far as these allow it; else every
+            distinct layer is measured once.
+    """
     from nnstretch.scheduler.prediction import ProfilePredictor
 
-    return ProfilePredictor(processors.named, profiler(processors))
+    measured = profiler(processors)
+    return ProfilePredictor(processors.named, measured, LearnedCosts(ProfileStore(), measured) if learned else None)

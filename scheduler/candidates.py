@@ -72,7 +72,7 @@ def unit_choices(
 
 def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
     """Adds the choices of heads and tails of all pairs of units for which there is a routine."""
-    for head, tail in _pairs(graph):
+    for head, tail in fusable_pairs(graph):
         first, second = graph.units[head], graph.units[tail]
         assert first.layer is not None and second.layer is not None
         chain = chain_layer(first.layer, second.layer)
@@ -85,7 +85,7 @@ def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequ
             choices[tail].append(replace(choice, inputs=inputs, chain=chain))
 
 
-def _pairs(graph: UnitGraph) -> list[tuple[int, int]]:
+def fusable_pairs(graph: UnitGraph) -> list[tuple[int, int]]:
     """Units (head, tail) of which the tail reads the head's only output, as its layer's input 0, and nobody else does."""
     readers: dict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(graph.units):
@@ -130,8 +130,7 @@ def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostM
         for routine in processor.routines:
             if not routine.supports(layer):
                 continue
-            space = routine.parameter_space(layer)
-            for position, parameters in enumerate(space):
+            for position, parameters in enumerate(costs.settings(processor, routine, layer)):
                 inputs, outputs = routine.layouts(layer, parameters)
                 key = (lane, inputs, outputs)
                 if not costs.measured and position and key in best:

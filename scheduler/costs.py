@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
@@ -18,6 +19,10 @@ class CostModel(ABC):
     @abstractmethod
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Seconds that `routine` takes for `layer` on `processor`; None if it failed or its answer was wrong."""
+
+    def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+        """The parameter settings of a routine that supports `layer` from which selection takes the best; may be empty."""
+        return routine.parameter_space(layer)
 
     @abstractmethod
     def handover(self, tensor: TensorType) -> float:

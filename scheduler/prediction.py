@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Routine
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.draft import joinable
 from nnstretch.scheduler.profiling import Profiler
 
@@ -14,13 +17,16 @@ class ProfilePredictor:
     """Predicts seconds of a run of layers on a processor as the sum of their fastest routines.
 
     Every distinct layer is measured once per processor, with each routine's default parameters, and remembered in the
-    profile store.
+    profile store. With learned costs, only those layers are measured that too little is known of to predict them.
     """
 
-    def __init__(self, processors: Sequence[Processor], profiler: Profiler) -> None:
-        """`processors` are numbered in this order."""
+    def __init__(
+        self, processors: Sequence[Processor], profiler: Profiler, learned: LearnedCosts | None = None
+    ) -> None:
+        """`processors` are numbered in this order; `learned` are costs of layers that were not measured."""
         self._processors = tuple(processors)
         self._profiler = profiler
+        self._learned = learned
         self._fastest: dict[tuple[int, str], float] = {}
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
@@ -30,6 +36,14 @@ class ProfilePredictor:
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
         return self._profiler.handover(tensor)
+
+    def error(self, processor: int) -> Errors | None:
+        """What predictions of unseen layers on a processor miss by; None where all are measured.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
+        return self._learned.error(self._processors[processor]) if self._learned else None
 
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key = (number, layer.workload)
@@ -41,8 +55,14 @@ class ProfilePredictor:
         if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
         times = [
-            self._profiler.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+            self._routine_seconds(layer, processor, routine)
             for routine in processor.routines
             if routine.supports(layer)
         ]
         return min((t for t in times if t is not None), default=float("inf"))
+
+    def _routine_seconds(self, layer: Layer, processor: Processor, routine: Routine) -> float | None:
+        """Seconds that a routine takes with its default parameters: known, predicted or else measured."""
+        parameters = routine.parameter_space(layer)[0]
+        found = self._learned.seconds(processor, routine, layer, parameters) if self._learned else None
+        return self._profiler.seconds(processor, routine, layer, parameters) if found is None else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -53,6 +53,13 @@ Shape = Annotated[
         metavar="x=1,3,224,224",
         help="Shape of an input with dynamic dimensions; once per input.",
         show_default=False,
+    ),
+]
+SearchParameters = Annotated[
+    Literal["default", "learned", "exhaustive"],
+    typer.Option(
+        "--search",
+        help="How thoroughly routine parameters are searched: short lists, what a cost model recommends, or everything.",
     ),
 ]
 NoTune = Annotated[bool, typer.Option("--no-tune", help="Choose routines by estimates instead of measuring them.")]

@@ -21,9 +21,10 @@ from nnstretch.cli.options import (
 from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nnstretch.branching.design import Design
+    from nnstretch.scheduler.costmodel.trees import Spread
 
 
 def stretch(
@@ -44,6 +45,10 @@ def stretch(
         float,
         typer.Option("--beta", min=0.0, help="A branch may take this share of the segment on the fastest processor."),
     ] = 0.8,
+    learned: Annotated[
+        bool,
+        typer.Option("--learned", help="Predict layers from those measured before instead of measuring every one."),
+    ] = False,
     weights: Weights = None,
     num_classes: Classes = None,
     small_images: SmallImages = False,
@@ -73,8 +78,10 @@ def stretch(
                 alpha=alpha,
                 beta=beta,
                 designs=top,
+                learned=learned,
                 progress=told,
             )
+            errors = _prediction_errors(",".join(names)) if learned else {}
         files: list[str | None] = [None] * len(results)
         if folder is not None:
             with report.progress("Writing") as told:
@@ -83,13 +90,29 @@ def stretch(
                     files[rank] = str(_write(folder, rank + 1, network, result))
         designs = [result.design for result in results]
         report.show(_table(designs, names))
-        report.finish(_answer(designs, names, files))
+        for name, error in errors.items():
+            report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")
+        report.finish(_answer(designs, names, files) | {"prediction_errors": _errors_answer(errors)})
         if folder is not None:
             report.note(f"wrote {len(results)} designs to {folder}; retrain one, with the network as its teacher:")
             report.note(
                 f"  nnstretch train {model} --design {files[0]} --weights {weights or 'FILE'} "
                 f"--teacher {model}:{weights or 'FILE'} --recipe quick-retrain --data SET -o branched.safetensors"
             )
+
+
+def _prediction_errors(processors: str) -> dict[str, Spread | None]:
+    """Cross-validated errors of learned predictions by processor; None where everything had to be measured."""
+    from nnstretch.compiler import build_processors, predictor
+
+    opened = build_processors(processors)
+    predicting = predictor(opened, learned=True)
+    errors = [predicting.error(number) for number in range(len(opened.named))]
+    return {p.name: error.all if error else None for p, error in zip(opened.named, errors, strict=True)}
+
+
+def _errors_answer(errors: Mapping[str, Spread | None]) -> dict[str, Any]:
+    return {name: {"median": e.median, "p90": e.p90} if e else None for name, e in errors.items()}
 
 
 def _write(folder: Path, rank: int, network: Any, result: Any) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from nnstretch.cli.options import (
     Json,
     Model,
     Processors,
+    SearchParameters,
     Shape,
     Threads,
     Weights,
@@ -23,6 +25,7 @@ from nnstretch.errors import UsageError
 from nnstretch.report.text import plain_table
 
 if TYPE_CHECKING:
+    from nnstretch.scheduler.costmodel.explorer import Exploration
     from nnstretch.scheduler.plan import Plan
 
 
@@ -36,11 +39,13 @@ def tune(
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
+    search: SearchParameters = "default",
     json: Json = False,
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
 
-    What was measured before is reused: a second model tunes faster.
+    What was measured before is reused: a second model tunes faster. `--search learned` looks for better routine parameters
+    than those that are usually good, guided by a cost model; what it finds is used from then on.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
@@ -60,9 +65,10 @@ def tune(
             check_writable(output)
         graph = source.load()
         found = build_processors(processors, threads)
+        searched: dict[str, Exploration] = {}
         begin = time.perf_counter()
         with report.progress("Tuning") as told:
-            compiled = plan_model(graph, found, progress=told)
+            compiled = plan_model(graph, found, search=search, told=searched, progress=told)
         seconds = time.perf_counter() - begin
         with Session.from_compiled(compiled) as session:
             measured = float(np.median(session.time())) * 1e3
@@ -75,6 +81,8 @@ def tune(
             _table(plan),
             f"tuned in {seconds:.1f} s; predicted {_ms(predicted)} ms (steps one after another), measured {measured:.3f} ms",
         )
+        for note in _search_notes(searched):
+            report.note(note)
         report.finish(
             {
                 "tuning_s": seconds,
@@ -83,6 +91,7 @@ def tune(
                 "selector": Elimination.name,
                 "optimal": selection.optimal if selection else None,
                 "gap": selection.gap if selection else None,
+                "search": {"kind": search, "processors": _search_answer(searched)},
                 "layers": [
                     {
                         "name": step.layer,
@@ -95,6 +104,22 @@ def tune(
                 ],
             }
         )
+
+
+def _search_notes(searched: Mapping[str, Exploration]) -> list[str]:
+    """How a learned search went, a line for each processor."""
+    return [
+        f"{name}: measured {len(found.measured)} of {found.candidates} settings ({found.saved:.0%} saved); "
+        f"the last predictions missed by {found.spread:.1%}"
+        for name, found in searched.items()
+    ]
+
+
+def _search_answer(searched: Mapping[str, Exploration]) -> dict[str, Any]:
+    return {
+        name: {"measured": len(found.measured), "candidates": found.candidates, "spread": found.spread}
+        for name, found in searched.items()
+    }
 
 
 def _table(plan: Plan) -> Any:

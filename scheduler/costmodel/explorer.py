@@ -61,7 +61,7 @@ class Schedule:
     initial: int = 50
     recommended: int = 3
     random: int = 2
-    runs: int = 20_000
+    runs: int = 10_000
     most: int = 100_000
 
 
@@ -176,7 +176,7 @@ class _Search:
             begin = self._explorer.clock()
             self._learn()
             recommended, gain = self._recommended()
-            cost = rounds[-1].cost if rounds else 0.0
+            cost = float(np.median([r.cost for r in rounds])) if rounds else 0.0
             if gain * self._schedule.runs < cost:
                 break
             chosen = [*recommended, *self._drawn(self._schedule.random, recommended)]

@@ -11,7 +11,7 @@ from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
 from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
-from nnstretch.scheduler.costmodel.trees import Candidate, CostTrees, Errors
+from nnstretch.scheduler.costmodel.trees import Candidate, CostTrees, Errors, cross_validate
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.store import ProfileStore
 from nnstretch.settings import cache_dir
@@ -72,8 +72,16 @@ class LearnedCosts(CostModel):
         return self._handovers.handover(tensor)
 
     def error(self, processor: Processor) -> Errors | None:
-        """Cross-validated errors of predictions on a processor; None if nothing can be predicted there."""
+        """Cross-validated errors of predictions on a processor; None if nothing can be predicted there.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
         trees = self.trees(processor)
+        if trees is not None and trees.errors is None:
+            samples = stored_samples(self._store, processor.fingerprint)
+            trees.errors = cross_validate(samples, machine_of(processor), self._seed)
+            trees.save(self._path(processor))
         return trees.errors if trees else None
 
     def trees(self, processor: Processor) -> CostTrees | None:

@@ -37,6 +37,20 @@ def stored_samples(store: ProfileStore, fingerprint: str) -> list[Sample]:
     return sorted(found, key=lambda s: (s.workload, s.routine, sorted(s.parameters.items())))
 
 
+def stored_best(store: ProfileStore, fingerprint: str) -> dict[tuple[str, str], Parameters]:
+    """The fastest parameters of every (workload, routine) that was measured on a processor.
+
+    Raises:
+        FileError: the store cannot be read.
+    """
+    best: dict[tuple[str, str], tuple[float, str]] = {}
+    for workload, routine, parameters, seconds in _rows(store, fingerprint):
+        if seconds is not None and seconds > 0:
+            key = (workload, routine)
+            best[key] = min(best.get(key, (seconds, parameters)), (seconds, parameters))
+    return {key: json.loads(parameters) for key, (_, parameters) in best.items()}
+
+
 def stored_count(store: ProfileStore, fingerprint: str) -> int:
     """Number of samples of the processor with this fingerprint."""
     return sum(seconds is not None and seconds > 0 for *_, seconds in _rows(store, fingerprint))

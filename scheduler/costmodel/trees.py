@@ -106,7 +106,7 @@ class CostTrees:
         names: features, in the order of the trees.
         extents: by operator and routine, the ranges of amounts in which there are measurements of enough workloads.
         samples: number of samples that it was trained on.
-        errors: cross-validated; None if it was not asked for, or there were too few workloads for it.
+        errors: cross-validated; None where nobody asked for them so far.
     """
 
     machine: Machine
@@ -117,14 +117,13 @@ class CostTrees:
     _booster: Any = field(repr=False)
 
     @staticmethod
-    def train(samples: Sequence[Sample], machine: Machine, seed: int = 0, *, validate: bool = True) -> CostTrees | None:
+    def train(samples: Sequence[Sample], machine: Machine, seed: int = 0) -> CostTrees | None:
         """Trees of `samples`; the same samples and seed give the same trees.
 
         Args:
             samples: measurements of one processor; those of workloads that are no layers (handovers) are passed over.
             machine: the processor.
             seed: of the random rows and columns that each tree sees.
-            validate: whether to work out `errors`, which takes as long as training five more times.
 
         Returns:
             None if there are too few samples.
@@ -138,10 +137,8 @@ class CostTrees:
         names = columns(table.features)
         rows = matrix(table.features, names)
         booster = boost(rows, table.labels, seed)
-        errors = _validated(table, rows, seed) if validate else None
-        return CostTrees(
-            machine, names, _extents(table, range(len(table.seconds))), len(table.seconds), errors, booster
-        )
+        count = len(table.seconds)
+        return CostTrees(machine, names, _extents(table, range(count)), count, None, booster)
 
     def predict(self, candidates: Sequence[Candidate]) -> Values:
         """Predicted seconds of every candidate; NaN where too little like it was measured."""
@@ -300,14 +297,17 @@ def _extents(table: _Table, rows: Sequence[int]) -> dict[str, dict[str, Extent]]
     return extents
 
 
-def _validated(table: _Table, rows: NDArray[np.float32], seed: int) -> Errors | None:
-    """Errors on workloads that trees have not seen, which are trained without them for this purpose.
+def cross_validate(samples: Sequence[Sample], machine: Machine, seed: int = 0) -> Errors | None:
+    """Errors on workloads that trees have not seen: five times, trees are trained without a fifth of the workloads.
 
-    What would not be predicted does not count.
+    What would not be predicted does not count. None if that is everything.
+
+    Raises:
+        MissingExtraError: xgboost is not installed.
     """
+    table = _Table.of(samples, machine)
+    rows = matrix(table.features, columns(table.features))
     folds = np.array([int(hashlib.sha256(text.encode()).hexdigest(), 16) % _FOLDS for text in table.texts])
-    if len(set(folds.tolist())) < 2:
-        return None
     missed = np.full(len(rows), math.nan)
     for fold in sorted(set(folds.tolist())):
         seen = np.flatnonzero(folds != fold)

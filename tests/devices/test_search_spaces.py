@@ -1,0 +1,81 @@
+"""What a thorough search may try: everything usual first, nothing twice, and every setting computes the right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.engine import build
+from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.devices.routine import Routine, distinct, shares
+from nnstretch.graph.layer import Layer, chain_layer
+from nnstretch.graph.reference import relative_error, run_layer
+from tests.devices.test_conv_parity import conv_layer, isa, native, random, routines
+
+__all__ = ["isa", "native", "routines"]  # the fixtures that tests below ask for
+
+TOLERANCE = 1e-3  # of the largest tiles of Winograd's; what a network may use is decided when it is tuned
+
+
+def conv(channels: int, outputs: int, size: int, kernel: int = 1, groups: int = 1) -> Layer:
+    pads = (kernel // 2,) * 2
+    return conv_layer((1, channels, size, size), outputs, (kernel, kernel), pads=(*pads, *pads), groups=groups)
+
+
+LAYERS = {
+    "pointwise": conv(112, 64, 9),
+    "narrow": conv(3, 32, 20, 3),
+    "square": conv(40, 48, 12, 3),
+    "grouped": conv(48, 48, 7, 3, groups=2),
+    "depthwise": conv(32, 32, 11, 3, groups=32),
+    "expand": chain_layer(conv(16, 48, 10), conv(48, 48, 10, 3, groups=48)),
+    "project": chain_layer(conv(48, 48, 10, 5, groups=48), conv(48, 24, 10)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("isa", build.ISAS, ids=[one.name for one in build.ISAS])
+def test_usual_settings_come_first_and_none_twice(isa: build.Isa, name: str) -> None:
+    layer = LAYERS[name]
+    supporting = [routine for routine in heavy_routines(isa) if routine.supports(layer)]
+    assert supporting
+    for routine in supporting:
+        usual, space = list(routine.parameter_space(layer)), list(routine.search_space(layer))
+        assert space[: len(usual)] == usual
+        assert len({tuple(sorted(setting.items())) for setting in space}) == len(space)
+        assert all(set(setting) == set(usual[0]) for setting in space)
+    assert sum(len(routine.search_space(layer)) for routine in supporting) > 6
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_setting_computes_the_layer(routines: Sequence[Routine], name: str) -> None:
+    layer = LAYERS[name]
+    feeds = [random(layer.type_of(i).shape, 7 + i) for i in layer.activations]
+    (wanted,) = run_layer(layer, *feeds)
+    for routine in routines:
+        if not routine.supports(layer):
+            continue
+        for parameters in routine.search_space(layer):
+            layouts = routine.layouts(layer, parameters)
+            (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
+            assert relative_error(found, wanted) < TOLERANCE, f"{routine.descriptor} {dict(parameters)}"
+
+
+@given(total=st.integers(1, 5000), most=st.integers(1, 200))
+def test_shares_are_parts_of_the_whole(total: int, most: int) -> None:
+    sizes = shares(total, most)
+    assert sizes[0] == total
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert all(1 <= size <= total and -(-total // size) <= most for size in sizes)
+
+
+def test_distinct_keeps_the_first() -> None:
+    assert distinct([{"a": 1, "b": 2}, {"a": 2, "b": 2}], [{"b": 2, "a": 1}, {"a": 3, "b": 0}]) == (
+        {"a": 1, "b": 2},
+        {"a": 2, "b": 2},
+        {"a": 3, "b": 0},
+    )

@@ -1,14 +1,18 @@
 """Processors as people write them: `cpu:0-3,opencl:0@1`.
 
     spec      := processor ("," processor)*
-    processor := "cpu" [":" cores] | "opencl" [":" index] ["@" cores]
+    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores]
     cores     := range ("+" range)*          range := N | N "-" M
+    ratios    := N (":" N)*
 
-A comma separates processors, so several core ranges of one processor are joined by "+" (`cpu:0-1+4`).
+A comma separates processors, so several core ranges of one processor are joined by "+" (`cpu:0-1+4`). Ratios say how fast
+the cores are beside each other, in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of
+the first two.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass, replace
@@ -20,16 +24,25 @@ KINDS = ("cpu", "opencl")
 
 @dataclass(frozen=True)
 class ProcessorSpec:
-    """One processor as written. `cores` is empty until resolved; `index` is the OpenCL device's number."""
+    """One processor as written.
+
+    Attributes:
+        kind: one of KINDS.
+        index: the OpenCL device's number.
+        cores: ascending; empty until resolved.
+        ratios: relative speeds of a CPU's cores, one for each; empty if they are equal.
+    """
 
     kind: str
     index: int = 0
     cores: tuple[int, ...] = ()
+    ratios: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         cores = format_cores(self.cores)
         if self.kind == "cpu":
-            return f"cpu:{cores}" if cores else "cpu"
+            ratios = f"*{':'.join(map(str, self.ratios))}" if self.ratios else ""
+            return f"cpu:{cores}{ratios}" if cores else "cpu"
         return f"{self.kind}:{self.index}" + (f"@{cores}" if cores else "")
 
 
@@ -59,17 +72,39 @@ def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[
 
 
 def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
-    match = re.fullmatch(r"(\w+)(?::([^@]*))?(?:@(.*))?", text)
+    match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)
     if not match or match[1] not in KINDS:
-        raise UsageError(f"unknown processor {text!r}; write one of cpu[:CORES], opencl[:INDEX][@CORES]")
-    kind, argument, cores = match.groups()
+        raise UsageError(f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES]")
+    kind, argument, cores, ratios = match.groups()
     if kind == "cpu":
         if cores is not None:
             raise UsageError(f"processor {text!r}: a CPU's cores follow a colon, as in cpu:0-3")
-        return ProcessorSpec("cpu", cores=_parse_cores(argument, text, usable) if argument else ())
+        found = _parse_cores(argument, text, usable) if argument else ()
+        return ProcessorSpec("cpu", cores=found, ratios=_parse_ratios(ratios, text, found))
+    if ratios is not None:
+        raise UsageError(f"processor {text!r}: only a CPU's cores have ratios, as in cpu:0-3*1:1:3:3")
     if argument and not argument.isdigit():
         raise UsageError(f"processor {text!r}: {argument!r} is not a device number; see `nnstretch devices`")
     return ProcessorSpec(kind, int(argument or 0), _parse_cores(cores, text, usable) if cores else ())
+
+
+def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Ratios without their greatest common divisor; none where all are equal."""
+    if text is None:
+        return ()
+    if not re.fullmatch(r"\d{1,5}(:\d{1,5})*", text):
+        raise UsageError(
+            f"processor {whole!r}: {text!r} are no ratios; write one number per core, as in cpu:0-3*1:1:3:3"
+        )
+    ratios = tuple(map(int, text.split(":")))
+    if len(ratios) != len(cores):
+        raise UsageError(
+            f"processor {whole!r} has {len(ratios)} ratios for {len(cores)} cores; write one number per core"
+        )
+    if 0 in ratios:
+        raise UsageError(f"processor {whole!r}: a core with ratio 0 does nothing; leave the core out")
+    common = math.gcd(*ratios)
+    return tuple(ratio // common for ratio in ratios) if len(set(ratios)) > 1 else ()
 
 
 def _parse_cores(text: str, whole: str, usable: tuple[int, ...]) -> tuple[int, ...]:

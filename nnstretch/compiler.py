@@ -64,7 +64,9 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
         raise UsageError(f"threads is {threads}; it must be at least 1")
     if first is None:
         raise UsageError("threads limits a CPU's cores, but no CPU is among the processors")
-    return tuple(replace(s, cores=s.cores[:threads]) if i == first else s for i, s in enumerate(specs))
+    return tuple(
+        replace(s, cores=s.cores[:threads], ratios=s.ratios[:threads]) if i == first else s for i, s in enumerate(specs)
+    )
 
 
 def _open(spec: ProcessorSpec) -> Processor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -82,7 +83,8 @@ def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:
 
 
 def _lane(processor: Processor) -> PlanLane:
-    return PlanLane("host" if processor.memory == "host" else "opencl", processor.name, processor.spec.cores)
+    kind: Literal["host", "opencl"] = "host" if processor.memory == "host" else "opencl"
+    return PlanLane(kind, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
 def assemble(graph: UnitGraph, steps: Draft, lanes: Sequence[PlanLane], block: int) -> tuple[Plan, np.ndarray]:

@@ -117,7 +117,7 @@ class _Maker:
     def _lanes(self) -> tuple[PlanLane, ...]:
         processor = self._single.processor
         if not self._opencl:
-            return (PlanLane("host", processor.name, processor.spec.cores),)
+            return (PlanLane("host", processor.name, processor.spec.cores, processor.spec.ratios),)
         return PlanLane("host", "", ()), PlanLane("opencl", processor.name, processor.spec.cores)
 
     def _outputs(self) -> tuple[PlanTensor, ...]:

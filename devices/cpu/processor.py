@@ -69,7 +69,7 @@ class CpuProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """CPU model, number of cores in use, and the engine's file name, which holds instruction set and source hash.
+        """CPU model, number of cores in use (and their ratios), and the engine's file name, which holds instruction set and source hash.
 
         Raises:
             BuildError: the engine cannot be built.
@@ -79,7 +79,8 @@ class CpuProcessor(Processor):
             raise DeviceError(
                 f"{self.name} is of another instruction set ({self._isa.name}); plan it without measuring"
             )
-        return f"{cpu_model()}|{len(self.spec.cores)} cores|{engine().path.stem}"
+        ratios = f" {':'.join(map(str, self.spec.ratios))}" if self.spec.ratios else ""
+        return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}"
 
     @property
     def routines(self) -> Sequence[Routine]:

@@ -24,7 +24,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the
 Processors = Annotated[
     str,
     typer.Option(
-        "--processors", "-p", metavar="LIST", help="cpu[:CORES] and opencl[:INDEX]\\[@CORES], commas between."
+        "--processors", "-p", metavar="LIST", help="cpu[:CORES[*RATIOS]] and opencl[:INDEX]\\[@CORES], commas between."
     ),
 ]
 ProcessorsUnlessPackage = Annotated[
@@ -33,7 +33,7 @@ ProcessorsUnlessPackage = Annotated[
         "--processors",
         "-p",
         metavar="LIST",
-        help="cpu[:CORES] and opencl[:INDEX]\\[@CORES], commas between. A package has its own.",
+        help="cpu[:CORES[*RATIOS]] and opencl[:INDEX]\\[@CORES], commas between. A package has its own.",
         show_default="cpu",
     ),
 ]

@@ -22,7 +22,7 @@ _GROWN = 1.2
 
 def machine_of(processor: Processor) -> Machine:
     """What a processor contributes to features."""
-    return Machine(max(1, len(processor.spec.cores)), processor.blocked.block)
+    return Machine(max(1, len(processor.spec.cores)), processor.blocked.block, processor.spec.ratios)
 
 
 class LearnedCosts(CostModel):

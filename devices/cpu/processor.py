@@ -69,7 +69,7 @@ class CpuProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """CPU model, number of cores in use (and their ratios), and the engine's file name, which holds instruction set and source hash.
+        """CPU model, cores in use (number and ratios), and the engine's file name, which holds instruction set and source hash.
 
         Raises:
             BuildError: the engine cannot be built.

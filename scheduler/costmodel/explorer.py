@@ -55,7 +55,7 @@ class Schedule:
         initial: random ones at the beginning.
         recommended, random: per round.
         runs: of the network, that tuning is to be worth its time for.
-        most: measurements at most.
+        most: measurements at most, besides those that it takes to find one working candidate for every task.
     """
 
     initial: int = 50

@@ -311,7 +311,7 @@ def test_a_search_stops_when_a_round_is_not_worth_its_time() -> None:
     counts = [len(explored(LAYERS, Schedule(runs=runs)).measured) for runs in (1, 10_000, 10_000_000)]
     assert counts == sorted(counts)
     assert counts[0] <= 60 < counts[-1]
-    assert len(explored(LAYERS[:4], Schedule(initial=20, most=30)).measured) == 30
+    assert len(explored(LAYERS[:4], Schedule(initial=20, runs=10_000_000, most=30)).measured) == 30
 
 
 def test_failures_are_no_answers() -> None:

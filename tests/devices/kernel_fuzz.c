@@ -292,6 +292,7 @@ static int run(const nns_kernel *kernel, nns_args *args, int32_t optional) {
     for (int i = 0; i < args->n_in; i++) args->in[i] = args->in_bytes[i] ? filled(args->in_bytes[i]) : NULL;
     for (int i = 0; i < args->n_out; i++) args->out[i] = filled(args->out_bytes[i]);
     void *scratch = scratch_of(work.scratch);
+    if (work.scratch >= 8) memset(scratch, 0, 8);
     for (int64_t begin = 0; begin < work.units;) {
         const int64_t end = between(begin + 1, work.units);
         kernel->run(args, begin, end, scratch);

@@ -25,7 +25,7 @@ class StrassenConvolution(Routine):
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
-        tiles: pairs of tiles per unit of work, whose sums of inputs are kept.
+        tiles: most pairs of tiles per unit of work, whose sums of inputs are kept.
         panels: pairs of panels of outputs per unit of work.
     """
 
@@ -71,10 +71,12 @@ class StrassenConvolution(Routine):
         panels = blocks // (2 * vectors) + blocks % (2 * vectors)
         per_tile = 4 * window.channels * pixels * 4
         tiles = -(-window.pixels // (2 * pixels))
-        groups = -(-tiles // max(1, CACHE_BYTES // per_tile))
-        groups += groups % 2 if 1 < groups < tiles else 0  # two threads get as many
+        per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
+        while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get as many
+            per_unit -= 1
+        groups = -(-tiles // per_unit)
         chunks = min(panels, max(1, -(-UNITS // (window.batch * groups))))
-        return {"pixels": pixels, "vectors": vectors, "tiles": -(-tiles // groups), "panels": -(-panels // chunks)}
+        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "panels": -(-panels // chunks)}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

@@ -56,7 +56,8 @@ typedef struct {
 /* What a kernel answers when it is asked about a step. */
 typedef struct {
     int64_t units;         /* disjoint chunks of output that threads may compute in any order, >= 0 */
-    int64_t scratch;       /* bytes of private memory (64-byte aligned) that each thread needs */
+    int64_t scratch;       /* bytes of private memory (64-byte aligned) that each thread needs. The first 8 are 0 when a
+                            * thread begins with the step; it may come back for more units: then all is as it was left */
 } nns_work;
 
 typedef struct {

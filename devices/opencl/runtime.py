@@ -23,7 +23,7 @@ from nnstretch.settings import atomic_write, cache_dir
 if TYPE_CHECKING:
     import pyopencl
 
-__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "library_path", "probe", "sources_hash"]
+__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "probe", "sources_hash"]
 
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -48,15 +48,6 @@ def sources_hash() -> str:
     for path in sorted(KERNELS.glob("*.cl")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def library_path() -> str:
-    """A shared library through which the engine finds the functions of OpenCL."""
-    drivers.import_pyopencl()
-    import pyopencl
-
-    # The extension module links the ICD loader.
-    return str(pyopencl._cl.__file__)
 
 
 class OpenCLRuntime:

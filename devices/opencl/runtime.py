@@ -16,7 +16,7 @@ from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
 from nnstretch.devices.routine import Launch
-from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.devices.spec import ProcessorSpec, default_cores
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.settings import atomic_write, cache_dir
 
@@ -65,7 +65,7 @@ class OpenCLRuntime:
         device, context, queue: pyopencl's objects.
 
     Args:
-        spec: kind "opencl", the device's number and its cores (all usable ones if empty).
+        spec: kind "opencl", the device's number and its cores (those of `default_cores` if empty).
         profile: whether the queue takes the times of commands, which makes each of them slower.
         sources: texts of kernel files (as `kernel_source` gives them) to use instead of the installed ones.
 
@@ -78,7 +78,7 @@ class OpenCLRuntime:
         import pyopencl as cl
 
         self.spec = spec
-        self._cores = spec.cores or usable_cores()
+        self._cores = spec.cores or default_cores()
         self.device = drivers.find_device(spec.index, self._cores)
         self.info = drivers.probe_device(spec.index)
         if not self.info.usable:

@@ -57,7 +57,7 @@ class EngineProcess:
             self._worker.send({}, feeds)
             ready = self._worker.wait_for("ready", report)
             self._worker.stop()
-        except BaseException:
+        except BaseException:  # an interrupt too: nobody else knows the process yet
             self.close()
             raise
         self.facts: dict[str, Any] = dict(ready["ready"])

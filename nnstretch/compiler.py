@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
+from nnstretch.devices.spec import ProcessorSpec, default_cores, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
@@ -50,7 +50,7 @@ def build_processors(text: str, threads: int | None = None) -> Processors:
         specs = _limit_threads(specs, threads)
     named = tuple(_open(spec) for spec in specs)
     hosts = [p for p in named if p.memory == "host"]
-    return Processors(named, hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=usable_cores())))
+    return Processors(named, hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores())))
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.onnxruntime.refusals import first_line, refusals
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError
 
 
@@ -30,10 +31,8 @@ class FallbackModel:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's exceptions have no base of their own; others go on
-            if not type(error).__module__.startswith("onnxruntime"):
-                raise
-            raise ModelError(f"ONNX Runtime cannot run a layer without native routine: {_line(error)}") from error
+        except refusals() as error:
+            raise ModelError(f"ONNX Runtime cannot run a layer without native routine: {first_line(error)}") from error
         self._inputs = [i.name for i in self._session.get_inputs()]
 
     def run(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
@@ -44,13 +43,7 @@ class FallbackModel:
         """
         try:
             results = self._session.run(None, dict(zip(self._inputs, reads, strict=True)))
-        except Exception as error:
-            if not type(error).__module__.startswith("onnxruntime"):
-                raise
-            raise DeviceError(f"ONNX Runtime failed: {_line(error)}") from error
+        except refusals() as error:
+            raise DeviceError(f"ONNX Runtime failed: {first_line(error)}") from error
         for target, result in zip(writes, results, strict=True):
             np.copyto(target, result)
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -57,7 +57,7 @@ class EngineProcess:
             self._worker.send({}, feeds)
             ready = self._worker.wait_for("ready", report)
             self._worker.stop()
-        except BaseException:
+        except BaseException:  # an interrupt too: nobody else knows the process yet
             self.close()
             raise
         self.facts: dict[str, Any] = dict(ready["ready"])
@@ -107,16 +107,9 @@ class _Worker:
         arguments = {
             "do": do,
             "module": entry.module,
-            "job": {
-                "model": job.model,
-                "onnx": job.onnx,
-                "cores": list(job.cores),
-                "options": dict(job.options),
-                "file": job.file,
-            },
+            "job": {**vars(job), "options": dict(job.options)},
             "folder": str(folder or ""),
             "parent": os.getpid(),
-            "cores": list(job.cores),
         }
         environment = {name: value for name, value in os.environ.items() if name not in _WAITING_VARIABLES}
         # A session of its own: Ctrl-C reaches the benchmark alone, which then ends its processes.

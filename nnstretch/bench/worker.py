@@ -37,7 +37,7 @@ def main() -> int:
     """Does what the argument says."""
     arguments = json.loads(sys.argv[1])
     _die_with_parent(arguments["parent"])
-    os.sched_setaffinity(0, arguments["cores"])
+    os.sched_setaffinity(0, arguments["job"]["cores"])
     frames = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between frames
     from nnstretch.errors import NNStretchError

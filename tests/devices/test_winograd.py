@@ -2,105 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.cpu.routines.winograd import POINTS, WinogradConvolution, kernel_transform
-from nnstretch.devices.engine import build
-from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.harness import pack, run_lowering, unpack
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-)
-from nnstretch.devices.routine import Lowering, Parameters
+from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer
+from tests.devices.convolutions import check_setting, conv_layer, feeds_of
 
-RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
 ERRORS = {2: 4e-6, 4: 2e-5, 6: 8e-5}
 """Largest error by width of the output tile, relative to the largest output; untuned routines may have 1e-4."""
 
 RELU = Activation(ActivationKind.RELU)
 SILU = Activation(ActivationKind.SILU)
 CLIP = Activation(ActivationKind.CLIP, -0.5, 0.75)
-Pads = tuple[int, int, int, int]
-
-
-@pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def isa(request: pytest.FixtureRequest) -> build.Isa:
-    assert isinstance(request.param, build.Isa)
-    return request.param
 
 
 @pytest.fixture(scope="module")
-def native(isa: build.Isa) -> Iterator[Engine]:
-    """The engine of one instruction set, which the harness runs meanwhile."""
-    made = Engine(build.build_engine(isa))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
-        patch.setattr("nnstretch.devices.engine.program.engine", lambda: made)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def routine(isa: build.Isa, native: Engine) -> WinogradConvolution:
-    assert native.block == isa.block
-    (found,) = [r for r in heavy_routines(isa) if isinstance(r, WinogradConvolution)]
+def routine(routines: Sequence[Routine]) -> WinogradConvolution:
+    (found,) = [r for r in routines if isinstance(r, WinogradConvolution)]
     return found
-
-
-def conv_layer(
-    shape: tuple[int, int, int, int],
-    outputs: int,
-    *,
-    pads: Pads = (1, 1, 1, 1),
-    groups: int = 1,
-    bias: bool = True,
-    residual: bool = False,
-    activation: Activation = NO_ACTIVATION,
-    kernel: tuple[int, int] = (3, 3),
-    strides: tuple[int, int] = (1, 1),
-    dilations: tuple[int, int] = (1, 1),
-) -> Layer:
-    batch, channels, height, width = shape
-    rng = np.random.default_rng(1)
-    weight = rng.standard_normal((outputs, channels // groups, *kernel)).astype(np.float32)
-    weight *= np.float32((channels // groups * 9) ** -0.5)
-    extents = ((height + pads[0] + pads[2], 0), (width + pads[1] + pads[3], 1))
-    sizes = [(extent - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for extent, i in extents]
-    output = TensorType((batch, outputs, *sizes))
-    constants = {1: weight} | ({2: rng.standard_normal(outputs).astype(np.float32)} if bias else {})
-    inputs = (TensorType(shape), TensorType(weight.shape), TensorType((outputs,)) if bias else None)
-    return Layer(
-        "tested",
-        "Conv",
-        (*inputs, output if residual else None),
-        (output,),
-        MappingProxyType({"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}),
-        activation,
-        MappingProxyType(constants),
-    )
-
-
-def feeds_of(layer: Layer) -> list[np.ndarray]:
-    rng = np.random.default_rng(5)
-    return [rng.standard_normal(layer.type_of(i).shape).astype(np.float32) for i in layer.activations]
 
 
 def exact(layer: Layer, feeds: list[np.ndarray]) -> np.ndarray:
@@ -149,14 +78,9 @@ def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
 
 def check(routine: WinogradConvolution, layer: Layer) -> None:
     assert routine.supports(layer)
-    feeds = feeds_of(layer)
-    wanted = exact(layer, feeds)
-    span = max(float(np.abs(wanted).max()), 0.1)
+    wanted = exact(layer, feeds_of(layer))
     for parameters in variants(routine, layer):
-        layouts = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
-        error = float(np.abs(found - wanted).max()) / span
-        assert error < ERRORS[parameters["m"]], f"{dict(parameters)}: {error:.1e}"
+        check_setting(routine, layer, parameters, wanted, tolerance=ERRORS[parameters["m"]], least_span=0.1)
 
 
 dense_channels = st.tuples(st.integers(4, 70), st.sampled_from([1, 5, 16, 31, 32, 48, 64, 77, 96]), st.just(1))
@@ -223,12 +147,8 @@ def test_layers_of_networks(routine: WinogradConvolution, name: str) -> None:
 @pytest.mark.parametrize("m", POINTS)
 def test_errors_stay_small_over_many_channels(routine: WinogradConvolution, m: int) -> None:
     layer = conv_layer((1, 512, 12, 12), 16)
-    feeds = feeds_of(layer)
-    wanted = exact(layer, feeds)
     parameters = {**routine.parameter_space(layer)[0], "m": m}
-    layouts = routine.layouts(layer, parameters)
-    (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts)
-    assert np.abs(found - wanted).max() < ERRORS[m] / 2 * np.abs(wanted).max()
+    check_setting(routine, layer, parameters, exact(layer, feeds_of(layer)), tolerance=ERRORS[m] / 2)
 
 
 @pytest.mark.parametrize("m", POINTS)
@@ -243,34 +163,11 @@ def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(m: int) -> None:
 
 
 @pytest.mark.parametrize("outputs", [64, 40])
-def test_the_output_may_be_the_residuals_memory(native: Engine, routine: WinogradConvolution, outputs: int) -> None:
+def test_the_output_may_be_the_residuals_memory(routine: WinogradConvolution, outputs: int) -> None:
     layer = conv_layer((2, 40, 9, 11), outputs, residual=True, activation=SILU)
-    feeds = feeds_of(layer)
-    wanted = exact(layer, feeds)
+    wanted = exact(layer, feeds_of(layer))
     for parameters in variants(routine, layer):
-        inputs, (output,) = routine.layouts(layer, parameters)
-        lowering = routine.lower(layer, parameters)
-        packed = [pack(feed, layout) for feed, layout in zip(feeds, inputs, strict=True)]
-        stored = run_in_place(native, lowering, packed)
-        found = unpack(stored, output, layer.outputs[0].shape)
-        assert np.abs(found - wanted).max() < ERRORS[parameters["m"]] * np.abs(wanted).max()
-
-
-def run_in_place(native: Engine, lowering: Lowering, packed: list[np.ndarray]) -> np.ndarray:
-    """Runs the call with its output in the memory of the residual, the second of `packed`."""
-    arrays = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy() for a in (*packed, *lowering.constants)]
-    (call,) = lowering.calls
-    reads = (0, 2, 3 if len(lowering.constants) > 1 else -1, 1)
-    kernel = native.find(call.kernel)
-    with Program(
-        lanes=[Lane(LaneKind.HOST, (0,))],
-        regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in arrays],
-        buffers=[Buffer(i, 0, array.nbytes) for i, array in enumerate(arrays)],
-        steps=[Step(StepKind.KERNEL, kernel, reads, (1,), call.parameters)],
-        subgraphs=[SubGraph(0, 1)],
-    ) as made:
-        made.run()
-    return arrays[1].view(np.float32)
+        check_setting(routine, layer, parameters, wanted, tolerance=ERRORS[parameters["m"]], in_place=True)
 
 
 def test_only_what_the_kernels_compute_is_supported(routine: WinogradConvolution) -> None:

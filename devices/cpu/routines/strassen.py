@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.cpu.routines.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, lowering
+from nnstretch.devices.routine import Descriptor, Lowering, Parameters
 from nnstretch.graph.layer import Layer
 
 LEAST_HALF = 3
@@ -20,7 +21,7 @@ UNITS = 4
 """Units of work that there are at least, so that threads can share."""
 
 
-class StrassenConvolution(Routine):
+class StrassenConvolution(TiledConvolution[tuple[int, int]]):
     """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
 
     Routine parameters:
@@ -31,24 +32,13 @@ class StrassenConvolution(Routine):
 
     descriptor = Descriptor("cpu", "float32", "strassen")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has."""
-        self.layout = Layout(block)
-        self.tiles = tuple(tiles)
-
-    def supports(self, layer: Layer) -> bool:
-        if not is_convolution(layer):
-            return False
-        window = Window.of(layer)
+    def covers(self, window: Window) -> bool:
         plain = window.taps == window.groups == 1 and window.strides == (1, 1) and window.pads == (0, 0)
         same = (window.height, window.width) == (window.out_height, window.out_width)
         if window.pixels > LARGEST_EXTENT:
             return False
         wide = window.channels // self.layout.block // 2 >= LEAST_HALF
         return plain and same and wide and bool(self._fitting(window))
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.cpu.routines.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.window import Window, lowering
+from nnstretch.devices.routine import Descriptor, Lowering, Parameters
 from nnstretch.graph.layer import Layer
 
 POINTS = {2: (1.0,), 4: (0.75, 1.5), 6: (0.5, 1.0, 2.0)}
@@ -41,8 +42,10 @@ WORTH_MEASURING = 1.25
 """A width of tiles is not measured if it is guessed to take so many times as long as the best."""
 
 
-class WinogradConvolution(Routine):
+class WinogradConvolution(TiledConvolution[tuple[int, int]]):
     """F(m×m, 3×3) for 3×3 convolutions with stride 1 and no dilation.
+
+    `tiles` are the engine's, best first, the last of one vector.
 
     Routine parameters:
         m: width of the output tile; larger ones multiply less, read more weights and lose more digits.
@@ -53,20 +56,9 @@ class WinogradConvolution(Routine):
 
     descriptor = Descriptor("cpu", "float32", "winograd")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first, the last of one vector."""
-        self.layout = Layout(block)
-        self.tiles = tuple(tiles)
-
-    def supports(self, layer: Layer) -> bool:
-        if not is_convolution(layer):
-            return False
-        window = Window.of(layer)
+    def covers(self, window: Window) -> bool:
         plain = window.kernel == (3, 3) and window.strides == (1, 1) and window.dilations == (1, 1)
         return plain and window.channels // window.groups >= LEAST_GROUP
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)

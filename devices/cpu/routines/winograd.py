@@ -9,7 +9,7 @@ from nnstretch.devices.cpu.routines.winograd_weights import Axis, Division, weig
 from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.graph.layer import Layer
 
-TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 2), (8, 3), (8, 4), (8, 5), (8, 6))
+TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
 """The transforms F(alpha - taps + 1, taps) that the engine has, as (alpha, taps)."""
 
 LARGEST_STRIDE = 2
@@ -40,6 +40,9 @@ TRANSFORM_COST = {4: 60, 6: 160, 8: 400}
 
 LINE_COST = {4: 12, 6: 20, 8: 30}
 """The same of transforms along one axis."""
+
+PRODUCT_COST = 4
+"""The same of starting the sum of a tile at one position and storing it: few channels are not worth it."""
 
 WORTH_MEASURING = 1.25
 """A transform is not measured if it is guessed to take so many times as long as the best."""
@@ -74,13 +77,13 @@ class WinogradConvolution(Routine):
             return False
         window = Window.of(layer)
         plain = max(window.strides) <= LARGEST_STRIDE and window.dilations == (1, 1)
-        if not plain or window.taps == 1 or not self._divisions(window):
+        if not plain or window.taps == 1 or not self.divisions(window):
             return False
         if window.groups > 1 and window.channels // window.groups < LEAST_GROUP:
             return False
         if window.kernel == (3, 3) and window.strides == (1, 1) and not _is_planar(window):
             return True
-        best = min(self._cost(window, division) for division in self._divisions(window))
+        best = min(self._cost(window, division) for division in self.divisions(window))
         return best < WORTH_TRYING * self._direct_cost(window)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
@@ -89,13 +92,13 @@ class WinogradConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        costs = {division: self._cost(window, division) for division in self._divisions(window)}
+        costs = {division: self._cost(window, division) for division in self.divisions(window)}
         best, *others = sorted(costs, key=costs.__getitem__)
         tile = next(tile for tile in self.tiles if self._fits(window, tile[1]))
         worth = [best, *(d for d in others[:1] if costs[d] < WORTH_MEASURING * costs[best])]
         return tuple(self._setting(window, division, tile) for division in worth)
 
-    def _divisions(self, window: Window) -> list[Division]:
+    def divisions(self, window: Window) -> list[Division]:
         """The kernel divided for each transform that has no more taps than the longer axis."""
         most = max(-(-k // s) for k, s in zip(window.kernel, window.strides, strict=True))
         divisions = [division_of(window, alpha, taps) for alpha, taps in TRANSFORMS if taps <= most]
@@ -133,7 +136,8 @@ class WinogradConvolution(Routine):
         flat = division.down.plain or division.across.plain
         transform = (LINE_COST if flat else TRANSFORM_COST)[division.down.alpha]
         packing = division.positions * len(division.parts) * window.channels if _is_planar(window) else 0
-        return max(weights * tiles, weights * MEMORY_COST) + (transform * (inputs + outputs) + packing) * tiles
+        sums = PRODUCT_COST * division.positions * outputs
+        return max(weights * tiles, weights * MEMORY_COST) + (transform * (inputs + outputs) + packing + sums) * tiles
 
     def _direct_cost(self, window: Window) -> float:
         """The multiply-adds of vectors of a direct convolution."""

@@ -5,6 +5,7 @@ The counterpart of kernels/winograd_parts.h and of the weights' order in kernels
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,7 +66,8 @@ class Axis:
         """The tap with which each part begins."""
         if self.plain:
             return (0,)
-        pieces = -(-(-(-self.kernel // self.stride)) // self.taps)
+        longest = math.ceil(self.kernel / self.stride)
+        pieces = math.ceil(longest / self.taps)
         return tuple(phase + self.stride * piece * self.taps for phase in range(self.stride) for piece in range(pieces))
 
     def whole(self, part: int) -> bool:

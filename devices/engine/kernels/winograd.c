@@ -72,9 +72,6 @@ static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] _
 #define ALPHA 8
 #define M 6
 #include "winograd_decode.inc"
-#define ALPHA 8
-#define M 7
-#include "winograd_decode.inc"
 
 /* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so that one output vector is enough to keep the
  * multipliers busy; elsewhere a broadcast must feed two. */
@@ -111,6 +108,7 @@ static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] _
 typedef struct {
     int64_t alpha, taps;
     winograd_encode encode, encode_line;
+    winograd_pack pack;
     winograd_decode decode, decode_line;
     int64_t tiles, vectors; /* of the product */
     winograd_multiply multiply, multiply_half; /* the second for panels of one vector, where vectors have halves */
@@ -326,31 +324,30 @@ static tap_range inside(int64_t first, int64_t alpha, int64_t stride, int64_t ex
     return (tap_range){begin, nns_max_int(begin, nns_min_int(alpha, (extent - first + up) >> up))};
 }
 
-/* Encodes one part of a tile of the blocked plane at `x`. */
-static void encode_part(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
-                        float *v) {
+/* The patch of one part of a tile in the plane at `x`, of which pixels are `pixel` floats. A single column becomes a row. */
+static winograd_patch patch_of(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
+                               int64_t pixel) {
     const window *s = &job->s;
     const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
     winograd_patch patch = {
-        .x = x + (tile->x + (part->row * s->w + part->column) * NNS_BLOCK),
-        .x_row = down->stride * s->w * NNS_BLOCK,
-        .x_column = across->stride * NNS_BLOCK,
+        .x = x + (tile->x + (part->row * s->w + part->column) * pixel),
+        .x_row = down->stride * s->w * pixel,
+        .x_column = across->stride * pixel,
         .rows = inside(tile->h + part->row, down->alpha, down->stride, s->h),
         .columns = inside(tile->w + part->column, across->alpha, across->stride, s->w),
-        .v = v,
         .v_position = job->grid.v_position,
     };
-    if (down->alpha > 1 && across->alpha > 1) {
-        job->variant->encode(&patch);
-        return;
-    }
-    const tap_range other = down->alpha > 1 ? patch.columns : patch.rows;
-    if (down->alpha > 1) {
-        patch.columns = patch.rows;
-        patch.x_column = patch.x_row;
-    }
-    if (other.begin == other.end) patch.columns.end = patch.columns.begin;
-    job->variant->encode_line(&patch);
+    if (across->alpha > 1) return patch;
+    const tap_range swapped = patch.rows;
+    patch.rows = patch.columns;
+    patch.columns = swapped;
+    patch.x_column = patch.x_row;
+    return patch;
+}
+
+static winograd_encode encoder_of(const winograd_job *job) {
+    const bool line = job->grid.down.alpha == 1 || job->grid.across.alpha == 1;
+    return line ? job->variant->encode_line : job->variant->encode;
 }
 
 /* Encodes the input blocks that the job's panels read. */
@@ -362,53 +359,51 @@ static void encode_block(winograd_job *job) {
     const winograd_panel last = panel_of(s, groups, vectors, job->panel_end - 1);
     const int64_t block_end = blocks_of(last.pieces[last.count - 1].lane_end);
     job->block_begin = first.pieces[0].lane_begin / NNS_BLOCK;
+    const winograd_encode encode = encoder_of(job);
     float *v = job->v;
-    for (int64_t block = job->block_begin; block < block_end; block++)
+    for (int64_t block = job->block_begin; block < block_end; block++) {
+        const float *plane = x + block * s->h * s->w * NNS_BLOCK;
         for (int64_t part = 0; part < job->grid.parts; part++)
-            for (int64_t i = 0; i < job->count; i++, v += NNS_BLOCK)
-                encode_part(job, &job->tiles[i], &job->parts[part], x + block * s->h * s->w * NNS_BLOCK, v);
+            for (int64_t i = 0; i < job->count; i++, v += NNS_BLOCK) {
+                winograd_patch patch = patch_of(job, &job->tiles[i], &job->parts[part], plane, NNS_BLOCK);
+                patch.v = v;
+                encode(&patch);
+            }
+    }
 }
 
-/* Copies one part of one channel of a plain plane, as far as the tile's patch reaches, into a lane of the blocked `patch`. */
-static void pack_lane(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
-                      float *patch) {
+/* Copies one part of one channel of a tile after another to lanes of `pixels`, from channel `begin` of all parts' on. */
+static void pack_lanes(const winograd_job *job, const winograd_tile *tile, int64_t begin, float *pixels) {
     const window *s = &job->s;
-    const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
-    const tap_range rows = inside(tile->h + part->row, down->alpha, down->stride, s->h);
-    const tap_range columns = inside(tile->w + part->column, across->alpha, across->stride, s->w);
-    x += tile->x + part->row * s->w + part->column;
-    for (int64_t i = 0; i < down->alpha; i++)
-        for (int64_t j = 0; j < across->alpha; j++) {
-            const bool within = i >= rows.begin && i < rows.end && j >= columns.begin && j < columns.end;
-            patch[(i * across->alpha + j) * NNS_BLOCK] =
-                within ? x[i * down->stride * s->w + j * across->stride] : 0.0f;
-        }
+    const float *x = job->args->in[WINOGRAD_X];
+    const int64_t end = nns_min_int(begin + NNS_BLOCK, s->c * job->grid.parts);
+    for (int64_t lane = begin; lane < end; lane++) {
+        const float *plane = x + lane % s->c * s->h * s->w;
+        const winograd_patch patch = patch_of(job, tile, &job->parts[lane / s->c], plane, 1);
+        job->variant->pack(&patch, pixels + lane - begin);
+    }
 }
 
 /* Encodes a plain input: lanes are the channels of one part after another. */
 static void encode_planes(winograd_job *job) {
-    const window *s = &job->s;
-    const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
-    const bool line = down->alpha == 1 || across->alpha == 1;
-    const int64_t lanes = s->c * job->grid.parts;
-    const float *x = job->args->in[WINOGRAD_X];
-    float pixels[WINOGRAD_MAX_ALPHA * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64))) = {0};
+    const int64_t alpha = job->variant->alpha, positions = job->grid.positions, rows = positions / alpha;
+    const winograd_encode encode = encoder_of(job);
+    float pixels[WINOGRAD_MAX_ALPHA * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
     winograd_patch patch = {
         .x = pixels,
-        .x_row = across->alpha * NNS_BLOCK,
+        .x_row = alpha * NNS_BLOCK,
         .x_column = NNS_BLOCK,
-        .rows = {0, down->alpha},
-        .columns = {0, line ? job->grid.positions : across->alpha},
+        .rows = {0, rows},
+        .columns = {0, alpha},
         .v = job->v,
         .v_position = job->grid.v_position,
     };
     job->block_begin = 0;
-    for (int64_t begin = 0; begin < lanes; begin += NNS_BLOCK)
+    for (int64_t begin = 0; begin < job->s.c * job->grid.parts; begin += NNS_BLOCK)
         for (int64_t i = 0; i < job->count; i++, patch.v += NNS_BLOCK) {
-            for (int64_t lane = begin; lane < nns_min_int(lanes, begin + NNS_BLOCK); lane++)
-                pack_lane(job, &job->tiles[i], &job->parts[lane / s->c], x + lane % s->c * s->h * s->w,
-                          pixels + lane - begin);
-            (line ? job->variant->encode_line : job->variant->encode)(&patch);
+            memset(pixels, 0, (size_t)positions * NNS_BLOCK * sizeof(float));
+            pack_lanes(job, &job->tiles[i], begin, pixels);
+            encode(&patch);
         }
 }
 
@@ -548,7 +543,7 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 
 #define VARIANT(A, R, M, B, C)                                                                                           \
     static const winograd_variant variant_a##A##r##R##t##B##v##C = {                                                     \
-        A, R, encode_##A, encode_line_##A, decode_##A##m##M, decode_##A##m##M##_line, B, C, product_t##B##v##C,          \
+        A, R, encode_##A, encode_line_##A, pack_##A, decode_##A##m##M, decode_##A##m##M##_line, B, C, product_t##B##v##C,          \
         PRODUCT_HALF(C)};                                                                                                \
     static const char *check_a##A##r##R##t##B##v##C(const nns_args *args, nns_work *work) {                             \
         return winograd_check(args, work, &variant_a##A##r##R##t##B##v##C);                                              \
@@ -562,7 +557,7 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 #define ALL(X, B, C)                                                                                                   \
     X(4, 2, 3, B, C) X(4, 3, 2, B, C)                                                                                  \
     X(6, 2, 5, B, C) X(6, 3, 4, B, C) X(6, 4, 3, B, C)                                                                 \
-    X(8, 2, 7, B, C) X(8, 3, 6, B, C) X(8, 4, 5, B, C) X(8, 5, 4, B, C) X(8, 6, 3, B, C)
+    X(8, 3, 6, B, C) X(8, 4, 5, B, C) X(8, 5, 4, B, C) X(8, 6, 3, B, C)
 
 #if NNS_BLOCK == 16
 ALL(VARIANT, 28, 1)

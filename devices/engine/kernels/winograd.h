@@ -12,7 +12,8 @@ typedef struct {
     int32_t rows, columns;         /* of the output */
 } winograd_tile;
 
-/* Pixels of one block of input channels that are to be encoded. A patch of one dimension is a row of columns. */
+/* Pixels of one block of input channels (of one channel, if they are to be packed) that are to be encoded. A patch of one
+ * dimension is a row of columns. */
 typedef struct {
     const float *x;                /* the first pixel */
     int64_t x_row, x_column;       /* floats from one row to the next, and from one pixel to the next */
@@ -59,6 +60,7 @@ NNS_INLINE winograd_half winograd_half_broadcast(float x) { return (winograd_hal
 #endif
 
 typedef void (*winograd_encode)(const winograd_patch *patch);
+typedef void (*winograd_pack)(const winograd_patch *patch, float *pixels);
 typedef void (*winograd_multiply)(int64_t count, const winograd_product *product);
 typedef void (*winograd_decode)(const winograd_result *result);
 

@@ -83,13 +83,13 @@ static int32_t draw_strassen(int64_t *p) {
 static int32_t draw_winograd(int64_t *p) {
     draw_window(p, 0);
     const int64_t groups = between(1, 5) > 2 ? between(1, 6) : 1;
-    p[1] = groups * between(1, 40), p[4] = groups * between(1, 40);
-    for (int i = 7; i < 9; i++) p[i] = 3;
-    for (int i = 9; i < 11; i++) p[i] = p[i + 4] = 1;
-    p[WINDOW] = groups;
-    p[WINDOW + 1] = between(1, 60), p[WINDOW + 2] = between(1, 5);
-    draw_activation(p + WINDOW + 3);
-    return WINDOW + 6;
+    p[1] = groups * between(1, between(0, 1) ? 4 : 40), p[4] = groups * between(1, 40);
+    for (int i = 7; i < 9; i++) p[i] = between(0, 1) ? 3 : between(1, 8);
+    for (int i = 9; i < 11; i++) p[i] = between(1, 2), p[i + 4] = 1;
+    p[WINDOW] = groups, p[WINDOW + 1] = groups == 1 && p[1] <= 4;
+    p[WINDOW + 2] = between(1, 60), p[WINDOW + 3] = between(1, 5);
+    draw_activation(p + WINDOW + 4);
+    return WINDOW + 7;
 }
 
 static int32_t draw_pair(int64_t *p) {

@@ -89,7 +89,6 @@ def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
 
 
 def check(routine: WinogradConvolution, layer: Layer) -> None:
-    assert routine.supports(layer)
     wanted = exact(layer, feeds_of(layer))
     for parameters in variants(routine, layer):
         check_setting(routine, layer, parameters, wanted, tolerance=ERRORS[parameters["alpha"]], least_span=0.1)

@@ -64,4 +64,14 @@ typedef void (*winograd_pack)(const winograd_patch *patch, float *pixels);
 typedef void (*winograd_multiply)(int64_t count, const winograd_product *product);
 typedef void (*winograd_decode)(const winograd_result *result);
 
+/* What a row of the kernel table stands for. */
+typedef struct {
+    int64_t alpha, taps;
+    winograd_encode encode, encode_line;
+    winograd_pack pack;
+    winograd_decode decode, decode_line;
+    int64_t tiles, vectors; /* of the product */
+    winograd_multiply multiply, multiply_half; /* the second for panels of one vector, where vectors have halves */
+} winograd_variant;
+
 #endif

@@ -140,8 +140,9 @@ def check(
     supporting = [routine for routine in routines if routine.supports(layer)]
     assert supporting
     if wanted_routines is not None:
-        # How many channels are worth a step of Strassen's algorithm depends on the block.
-        assert {routine.descriptor.algorithm for routine in supporting} - {"strassen"} == wanted_routines
+        # What is worth a fast algorithm's sums depends on the block.
+        algorithms = {routine.descriptor.algorithm for routine in supporting}
+        assert algorithms - {"strassen", "winograd"} == wanted_routines
     for routine in supporting:
         for parameters in variants(routine, layer):
             check_setting(routine, layer, parameters, wanted, in_place=in_place)

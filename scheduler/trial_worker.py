@@ -1,0 +1,181 @@
+"""The process in which candidates run: `python -m nnstretch.scheduler.trial_worker`.
+
+It is spoken to over its standard input and output (`nnstretch.scheduler.trials` is the other side), so that whatever a
+candidate does to it, whoever measures lives on. What is large lies in a file that both sides map: its first page holds the
+number of the trial that is running, so that it is known which one ended the process; behind it lie the constants of trials, and
+the places for their outputs. Requests:
+
+    {"do": "open", "trial": number, "plan": JSON, "base": [offset, bytes], "weights": [begin, bytes], "repeats": copies,
+     "outputs": [offset, bytes] or null}
+    {"do": "time", "trials": [numbers], "state": cache state}   -> {"seconds": [of one run of each]}
+    {"do": "clock", "core": number}                             -> {"gflops": of this moment}
+    {"do": "close", "trials": [numbers]}
+
+To "open" is to bind the plan, run it once and leave its outputs. What a plan is refused for is answered as {"error": text}.
+The end of the input ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.child import die_with_parent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnstretch.scheduler.loading import Loaded
+
+PAGE = mmap.PAGESIZE
+RUNNING = struct.Struct("<q")
+"""The number of the running trial, at the begin of the shared file; -1 between trials."""
+
+_OUT_OF_MEMORY_FIRST = "1000"  # of oom_score_adj: of all processes this one is to be ended if memory runs out
+_FLUSHED_BYTES = 64 << 20
+"""Weights of so many bytes push themselves out of the caches."""
+_SWEPT_SHARE = 2
+"""What is read to push something out of the core's own caches, as a multiple of their size."""
+
+
+def main() -> int:
+    """Answers requests until there are no more."""
+    arguments = json.loads(sys.argv[1])
+    die_with_parent(arguments["parent"])
+    with suppress(OSError):  # a hint, which not every system lets a process give
+        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_FIRST)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between frames
+    from nnstretch.errors import NNStretchError
+    from nnstretch.frames import read_frame, write_frame
+
+    workshop = _Workshop(arguments["memory"], arguments["own_cache"])
+    write_frame(answers, {"ready": os.getpid()})
+    while True:
+        try:
+            request, _ = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return 0
+        try:
+            answer = workshop.answer(request)
+        except (NNStretchError, MemoryError) as error:
+            answer = {"error": str(error) or "out of memory"}
+        workshop.running(-1)
+        write_frame(answers, answer)
+
+
+@dataclass(eq=False)
+class _Trial:
+    """A plan that is ready to run: its program, the arrays that it writes, and its constants."""
+
+    loaded: Loaded
+    outputs: list[np.ndarray]
+    inputs: np.ndarray
+    weights: np.ndarray
+    core: int | None
+
+    def time(self) -> float:
+        """Seconds of one run."""
+        self.loaded.activate()
+        return self.loaded.program.time((), self.outputs, warmup=0, runs=1)[0] * 1e-9
+
+
+class _Workshop:
+    """All trials that are open."""
+
+    def __init__(self, memory: int, own_cache: int) -> None:
+        import numpy as np
+
+        self._file = memory
+        self._page = mmap.mmap(memory, PAGE)
+        self._trials: dict[int, _Trial] = {}
+        self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
+
+    def running(self, trial: int) -> None:
+        """Notes which trial is running."""
+        RUNNING.pack_into(self._page, 0, trial)
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Does what a request asks for."""
+        do = request["do"]
+        if do == "open":
+            self.running(request["trial"])
+            return self._open(request)
+        if do == "time":
+            return {"seconds": [self._time(number, request["state"]) for number in request["trials"]]}
+        if do == "clock":
+            from nnstretch.devices.engine.binding import engine
+
+            return {"gflops": engine().peak_gflops(request["core"], 0)}
+        for number in request["trials"]:
+            trial = self._trials.pop(number, None)
+            if trial is not None:
+                trial.loaded.close()
+        return {}
+
+    def _open(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        import numpy as np
+
+        from nnstretch.devices.engine.program import aligned_array
+        from nnstretch.scheduler.compiled import Compiled
+        from nnstretch.scheduler.loading import load_program
+        from nnstretch.scheduler.plan import Plan
+        from nnstretch.scheduler.single import copied_weights
+
+        plan = Plan.from_json(request["plan"])
+        base = self._map(*request["base"])
+        constants = copied_weights(base, request["weights"], request["repeats"])
+        loaded = load_program(Compiled(plan, constants), None)
+        types = [tensor.type for tensor in plan.outputs]
+        sizes = [t.elements * np.dtype(t.dtype).itemsize for t in types]
+        outputs = [aligned_array(size) for size in sizes]
+        begin = request["weights"][0]
+        core = plan.lanes[0].cores[0] if plan.lanes[0].cores else None
+        trial = _Trial(loaded, outputs, constants[:begin], constants[begin:], core)
+        self._trials[request["trial"]] = trial
+        trial.time()
+        if request["outputs"]:
+            shared = self._map(*request["outputs"])
+            offset = 0
+            for output in outputs:
+                shared[offset : offset + output.nbytes] = output
+                offset += output.nbytes
+        return {}
+
+    def _map(self, offset: int, size: int) -> np.ndarray:
+        import numpy as np
+
+        if not size:
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self._file, size, offset=offset), np.uint8)
+
+    def _time(self, number: int, state: str) -> float:
+        from nnstretch.devices.engine.binding import engine
+
+        trial = self._trials[number]
+        before = os.sched_getaffinity(0)
+        if trial.core is not None and trial.core in before:
+            os.sched_setaffinity(0, {trial.core})
+        try:
+            if state == "l3":
+                self._swept.max()
+            elif state == "memory" and trial.weights.nbytes < _FLUSHED_BYTES:
+                engine().flush(trial.weights)
+            if trial.inputs.nbytes:
+                trial.inputs.max()  # whoever made them has just written them
+            self.running(number)
+            return trial.time()
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,8 @@ the places for their outputs. Requests:
     {"do": "clock", "core": number}                             -> {"gflops": of this moment}
     {"do": "close", "trials": [numbers]}
 
-To "open" is to bind the plan, run it once and leave its outputs. What a plan is refused for is answered as {"error": text}.
+To "open" is to bind the plan, run it once and leave its outputs. What goes wrong without harm to the process is answered as
+{"error": text, "trial": the one that ran}.
 The end of the input ends the process.
 """
 
@@ -67,7 +68,7 @@ def main() -> int:
         try:
             answer = workshop.answer(request)
         except (NNStretchError, MemoryError) as error:
-            answer = {"error": str(error) or "out of memory"}
+            answer = {"error": str(error) or "out of memory", "trial": workshop.running(-1)}
         workshop.running(-1)
         write_frame(answers, answer)
 
@@ -99,9 +100,11 @@ class _Workshop:
         self._trials: dict[int, _Trial] = {}
         self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
 
-    def running(self, trial: int) -> None:
-        """Notes which trial is running."""
+    def running(self, trial: int) -> int:
+        """Notes which trial is running, and returns which one did."""
+        (before,) = RUNNING.unpack_from(self._page, 0)
         RUNNING.pack_into(self._page, 0, trial)
+        return int(before)
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Does what a request asks for."""

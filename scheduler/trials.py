@@ -36,6 +36,7 @@ WORKER = (sys.executable, "-m", "nnstretch.scheduler.trial_worker")
 _TICK = 1.0  # seconds
 _START_TICKS = 60
 _RUN_TICKS = 60
+_MOST_DEFEATS = 3
 
 
 class TrialError(Exception):
@@ -76,6 +77,7 @@ class Trials:
         self._end = PAGE
         self._open: dict[int, Trial] = {}
         self._count = 0
+        self._defeats = 0
         self._finalizer = weakref.finalize(self, os.close, self._memory)
 
     def start(self) -> None:
@@ -130,12 +132,15 @@ class Trials:
             try:
                 answer = self._ask({"do": "time", "trials": [t.number for t in left], "state": state})
             except _WorkerError as error:
+                culprit, reason = self._running(), str(error)
                 self._recover(error)
-                continue
-            if "error" in answer:
-                self._fail(self._running(), answer["error"])
-                continue
-            seconds.update(zip((t.number for t in left), answer["seconds"], strict=True))
+            else:
+                if "seconds" in answer:
+                    seconds.update(zip((t.number for t in left), answer["seconds"], strict=True))
+                    continue
+                culprit, reason = answer["trial"], str(answer["error"])
+                self._fail(culprit, reason)
+            self._count_defeat(culprit, left, reason)
         return [seconds.get(t.number) for t in trials]
 
     def clock(self, core: int) -> float | None:
@@ -214,7 +219,14 @@ class Trials:
     def _fail(self, number: int, reason: str) -> None:
         trial = self._open.pop(number, None)
         if trial is not None:
-            trial.failure = reason
+            trial.failure = trial.failure or reason
+
+    def _count_defeat(self, culprit: int, left: Sequence[Trial], reason: str) -> None:
+        """Lets all of `left` fail if the process ends again and again and none of them can be shown to be the reason."""
+        self._defeats = 0 if any(t.number == culprit for t in left) else self._defeats + 1
+        if self._defeats >= _MOST_DEFEATS:
+            for trial in left:
+                self._fail(trial.number, reason)
 
     def _recover(self, error: _WorkerError) -> None:
         """Goes on in a new process without the trial that ended the old one."""

@@ -8,6 +8,7 @@ samples counts, with a confidence interval that needs no assumption about how th
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,11 +62,13 @@ class _Race:
         self._alive = list(range(candidates))
         self._spent = 0.0
         self._repeated = 0
+        self._random = random.Random(0)
+        self._last = -1
 
     def run(self) -> list[list[float]]:
         rounds = 0
         while self._alive and rounds < self._rules.most and not self._settled(rounds):
-            times = self._round(backwards=bool(rounds % 2))
+            times = self._round()
             self._spent += sum(times.values())
             if self._disturbed(times):
                 self._repeated += 1
@@ -76,9 +79,13 @@ class _Race:
             self._drop_losers(rounds)
         return self._samples
 
-    def _round(self, backwards: bool) -> dict[int, float]:
-        """One run of each that is left, in turns from either end, so that nobody always follows the same neighbour."""
-        order = self._alive[::-1] if backwards else self._alive
+    def _round(self) -> dict[int, float]:
+        """One run of each that is left, in a new order, in which nobody follows itself or always the same neighbour."""
+        order = self._alive[:]
+        self._random.shuffle(order)
+        if order[0] == self._last:
+            order.append(order.pop(0))
+        self._last = order[-1]
         times = dict(zip(order, self._timer(order), strict=True))
         self._alive = [n for n in self._alive if times[n] is not None]
         return {n: seconds for n, seconds in times.items() if seconds is not None}

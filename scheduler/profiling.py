@@ -28,7 +28,7 @@ from nnstretch.scheduler.draft import Choice, draft
 from nnstretch.scheduler.measuring import Rules, interval, race, typical
 from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.single import SingleLayer, random_inputs, single_layer_plan
+from nnstretch.scheduler.single import SingleLayer, packed_inputs, random_inputs, single_layer_plan
 from nnstretch.scheduler.store import CacheState, Measurement, ProfileStore, Row
 from nnstretch.scheduler.trials import Trial, TrialError, Trials
 from nnstretch.scheduler.units import Unit, UnitGraph
@@ -36,7 +36,9 @@ from nnstretch.scheduler.units import Unit, UnitGraph
 TOLERANCE = 1e-4
 """Error that a routine may have against the reference, relative to the output's range."""
 
-RULES = Rules()
+_RULES = Rules()
+_WARMUP = {"warm": 1, "l3": 1, "memory": 0}
+"""Rounds that bring weights to where they shall lie and do not count."""
 
 _SHORTEST_RUN = 150e-6
 """Seconds: a layer is repeated until a run takes about so long, so that beginning and ending it weigh little."""
@@ -238,6 +240,14 @@ class _Task:
     state: CacheState
     inputs: Sequence[np.ndarray]
     reference: Sequence[np.ndarray] | None
+    _packed: dict[tuple[Layout, ...], tuple[np.ndarray, ...]] = field(default_factory=dict)
+
+    def packed(self, candidate: Candidate) -> tuple[np.ndarray, ...]:
+        """The inputs as a candidate reads them: the same arrays for all that want the same layouts."""
+        layouts, _ = candidate.routine.layouts(self.layer, candidate.parameters)
+        if layouts not in self._packed:
+            self._packed[layouts] = packed_inputs(self.layer, self.inputs, layouts)
+        return self._packed[layouts]
 
 
 @dataclass(eq=False)
@@ -275,7 +285,9 @@ class _Group:
             times = self.trials.time(trials, task.state)
             return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
 
-        samples = dict(zip(numbers, race(timed, len(numbers), RULES), strict=True))
+        for _ in range(_WARMUP[task.state]):
+            timed(range(len(numbers)))
+        samples = dict(zip(numbers, race(timed, len(numbers), _RULES), strict=True))
         scale = known / typical(samples[-1]) if known is not None and samples.get(-1) else 1.0
         found = {n: Measurement(None, failure=reason, state=task.state) for n, reason in self._failed.items()}
         for number, (trial, error) in self._open.items():
@@ -302,9 +314,8 @@ class _Group:
         return self._opened(replace(single, repeats=repeats), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
-        plan = single_layer_plan(single, self.task.inputs)
-        begin, size = plan.weights
-        self.bytes += begin + single.repeats * size
+        plan = single_layer_plan(single, self.task.packed(Candidate(single.routine, single.parameters)))
+        self.bytes += plan.bytes
         return self.trials.open(plan, outputs)
 
     def _error(self, candidate: Candidate, stored: Sequence[np.ndarray]) -> float:

@@ -54,27 +54,34 @@ def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class SinglePlan:
-    """A plan of one layer, and what its constants are made of: the inputs, then `repeats` times the weights.
+    """A plan of one layer, and what it runs on.
 
     Attributes:
-        plan: validated.
-        parts: (offset, array) of the inputs and of the first copy of the weights.
+        plan: validated. On the host its inputs are the layer's, as stored; on a device they lie among the constants.
+        inputs: values of the plan's inputs.
+        parts: (offset, array) of the constants: a device's inputs, and the first copy of the weights.
         weights: (begin, bytes) of that copy; the others follow it without gaps.
         repeats: copies in all.
     """
 
     plan: Plan
+    inputs: tuple[np.ndarray, ...]
     parts: tuple[tuple[int, np.ndarray], ...]
     weights: tuple[int, int]
     repeats: int
 
     @property
     def base_bytes(self) -> int:
-        """Bytes of the inputs and one copy of the weights."""
+        """Bytes of the constants with one copy of the weights."""
         return sum(self.weights)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all constants."""
+        return self.weights[0] + self.repeats * self.weights[1]
+
     def write_base(self, memory: np.ndarray) -> None:
-        """Writes inputs and the first copy of the weights into `memory`, uint8[base_bytes]."""
+        """Writes the constants with one copy of the weights into `memory`, uint8[base_bytes]."""
         for offset, array in self.parts:
             memory[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
@@ -90,17 +97,18 @@ def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> 
     return constants
 
 
+def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[Layout]) -> tuple[np.ndarray, ...]:
+    """A layer's row-major run-time inputs as stored in `layouts`."""
+    return tuple(pack(array, layout) for array, layout in zip(inputs, layouts, strict=True))
+
+
 def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
-    """A plan that runs one layer on `inputs`, which lie in its constants, already in the routine's layouts.
+    """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
 
     Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`. A device without `host` has none.
     """
-    layouts_in, layouts_out = single.routine.layouts(single.layer, single.parameters)
-    packed = {
-        index: pack(array, layout)
-        for index, array, layout in zip(single.layer.activations, inputs, layouts_in, strict=True)
-    }
-    return _Maker(single, layouts_out).make(packed)
+    _, layouts = single.routine.layouts(single.layer, single.parameters)
+    return _Maker(single, layouts).make(inputs)
 
 
 class _Maker:
@@ -118,10 +126,11 @@ class _Maker:
         self._arena_bytes = 0
         self._shared_bytes: list[int] = []
 
-    def make(self, packed: Mapping[int, np.ndarray]) -> SinglePlan:
+    def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
         lowering = self._single.lowering
+        activations = enumerate(self._single.layer.activations)
         tables: dict[str, dict[int, int]] = {
-            "input": {index: self._constant(f"x{index}", array) for index, array in packed.items()},
+            "input": {index: self._input(position, inputs[position]) for position, index in activations},
             "workspace": {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)},
             "output": {i: self._output(i, t) for i, t in enumerate(self._stored)},
         }
@@ -140,7 +149,7 @@ class _Maker:
         plan = Plan(
             block=self._single.processor.blocked.block,
             lanes=self._lanes(),
-            inputs=(),
+            inputs=() if self._opencl else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
             outputs=self._outputs(),
             buffers=tuple(self._buffers),
             steps=steps,
@@ -152,7 +161,8 @@ class _Maker:
             constant_ranges={self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
-        return SinglePlan(plan, tuple(self._parts), weights, self._single.repeats)
+        fed = () if self._opencl else tuple(inputs)
+        return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats)
 
     def _lanes(self) -> tuple[PlanLane, ...]:
         processor = self._single.processor
@@ -168,6 +178,11 @@ class _Maker:
     def _add(self, buffer: PlanBuffer) -> int:
         self._buffers.append(buffer)
         return len(self._buffers) - 1
+
+    def _input(self, position: int, array: np.ndarray) -> int:
+        if self._opencl:
+            return self._constant(f"x{position}", array)
+        return self._add(PlanBuffer(f"x{position}", "input", position, 0, array.nbytes))
 
     def _constant(self, name: str, array: np.ndarray, repeat: int = 0) -> int:
         buffer = PlanBuffer(name, "constant", self._domain, self._constant_bytes, array.nbytes)
@@ -223,3 +238,7 @@ class _Maker:
                 )
             )
         return tuple(steps)
+
+
+def _stored_type(array: np.ndarray) -> TensorType:
+    return TensorType(array.shape, str(array.dtype))

@@ -5,11 +5,11 @@ candidate does to it, whoever measures lives on. What is large lies in a file th
 number of the trial that is running, so that it is known which one ended the process; behind it lie the constants of trials, and
 the places for their outputs. Requests:
 
-    {"do": "open", "trial": number, "plan": JSON, "base": [offset, bytes], "weights": [begin, bytes], "repeats": copies,
-     "outputs": [offset, bytes] or null}
+    {"do": "open", "trial": number, "plan": JSON, "inputs": [[offset, bytes], ...], "base": [offset, bytes],
+     "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null}
     {"do": "time", "trials": [numbers], "state": cache state}   -> {"seconds": [of one run of each]}
     {"do": "clock", "core": number}                             -> {"gflops": of this moment}
-    {"do": "close", "trials": [numbers]}
+    {"do": "clear"}: closes all trials
 
 To "open" is to bind the plan, run it once and leave its outputs. What goes wrong without harm to the process is answered as
 {"error": text, "trial": the one that ran}.
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nnstretch.scheduler.loading import Loaded
+    from nnstretch.scheduler.plan import Plan
 
 PAGE = mmap.PAGESIZE
 RUNNING = struct.Struct("<q")
@@ -55,9 +56,12 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_FIRST)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between frames
+    from nnstretch.devices.engine.binding import engine
     from nnstretch.errors import NNStretchError
     from nnstretch.frames import read_frame, write_frame
+    from nnstretch.scheduler import loading, single  # noqa: F401 - loaded before the first trial is waited for
 
+    engine()
     workshop = _Workshop(arguments["memory"], arguments["own_cache"])
     write_frame(answers, {"ready": os.getpid()})
     while True:
@@ -75,22 +79,26 @@ def main() -> int:
 
 @dataclass(eq=False)
 class _Trial:
-    """A plan that is ready to run: its program, the arrays that it writes, and its constants."""
+    """A plan that is ready to run: its program, the arrays that it reads and writes, and its weights."""
 
     loaded: Loaded
+    inputs: list[np.ndarray]
     outputs: list[np.ndarray]
-    inputs: np.ndarray
     weights: np.ndarray
     core: int | None
 
     def time(self) -> float:
         """Seconds of one run."""
         self.loaded.activate()
-        return self.loaded.program.time((), self.outputs, warmup=0, runs=1)[0] * 1e-9
+        return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
 
 
 class _Workshop:
-    """All trials that are open."""
+    """All trials that are open.
+
+    Those that read the same input share its memory, and all share the memory of their outputs, as in a network what a layer
+    reads has just been written and what it writes goes where something was a short while ago: no trial finds its own there.
+    """
 
     def __init__(self, memory: int, own_cache: int) -> None:
         import numpy as np
@@ -98,6 +106,8 @@ class _Workshop:
         self._file = memory
         self._page = mmap.mmap(memory, PAGE)
         self._trials: dict[int, _Trial] = {}
+        self._inputs: dict[int, np.ndarray] = {}  # by offset in the shared file
+        self._outputs: list[np.ndarray] = []
         self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
 
     def running(self, trial: int) -> int:
@@ -118,40 +128,59 @@ class _Workshop:
             from nnstretch.devices.engine.binding import engine
 
             return {"gflops": engine().peak_gflops(request["core"], 0)}
-        for number in request["trials"]:
-            trial = self._trials.pop(number, None)
-            if trial is not None:
-                trial.loaded.close()
+        for trial in self._trials.values():
+            trial.loaded.close()
+        self._trials, self._inputs, self._outputs = {}, {}, []
         return {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        import numpy as np
-
-        from nnstretch.devices.engine.program import aligned_array
         from nnstretch.scheduler.compiled import Compiled
         from nnstretch.scheduler.loading import load_program
         from nnstretch.scheduler.plan import Plan
         from nnstretch.scheduler.single import copied_weights
 
         plan = Plan.from_json(request["plan"])
-        base = self._map(*request["base"])
-        constants = copied_weights(base, request["weights"], request["repeats"])
+        begin, _ = request["weights"]
+        constants = copied_weights(self._map(*request["base"]), request["weights"], request["repeats"])
         loaded = load_program(Compiled(plan, constants), None)
-        types = [tensor.type for tensor in plan.outputs]
-        sizes = [t.elements * np.dtype(t.dtype).itemsize for t in types]
-        outputs = [aligned_array(size) for size in sizes]
-        begin = request["weights"][0]
-        core = plan.lanes[0].cores[0] if plan.lanes[0].cores else None
-        trial = _Trial(loaded, outputs, constants[:begin], constants[begin:], core)
+        trial = _Trial(
+            loaded,
+            [self._input(*place) for place in request["inputs"]],
+            self._output_arrays(plan),
+            constants[begin:],
+            plan.lanes[0].cores[0] if plan.lanes[0].cores else None,
+        )
         self._trials[request["trial"]] = trial
         trial.time()
         if request["outputs"]:
             shared = self._map(*request["outputs"])
             offset = 0
-            for output in outputs:
+            for output in trial.outputs:
                 shared[offset : offset + output.nbytes] = output
                 offset += output.nbytes
         return {}
+
+    def _input(self, offset: int, size: int) -> np.ndarray:
+        """A private copy of an input, in huge pages as a network's tensors are."""
+        from nnstretch.devices.engine.program import aligned_array
+
+        if offset not in self._inputs:
+            self._inputs[offset] = aligned_array(size)
+            self._inputs[offset][:] = self._map(offset, size)
+        return self._inputs[offset]
+
+    def _output_arrays(self, plan: Plan) -> list[np.ndarray]:
+        import numpy as np
+
+        from nnstretch.devices.engine.program import aligned_array
+
+        sizes = [t.type.elements * np.dtype(t.type.dtype).itemsize for t in plan.outputs]
+        for index, size in enumerate(sizes):
+            if index == len(self._outputs):
+                self._outputs.append(aligned_array(size))
+            elif self._outputs[index].nbytes < size:
+                self._outputs[index] = aligned_array(size)
+        return [whole[:size] for whole, size in zip(self._outputs, sizes, strict=False)]
 
     def _map(self, offset: int, size: int) -> np.ndarray:
         import numpy as np
@@ -172,8 +201,8 @@ class _Workshop:
                 self._swept.max()
             elif state == "memory" and trial.weights.nbytes < _FLUSHED_BYTES:
                 engine().flush(trial.weights)
-            if trial.inputs.nbytes:
-                trial.inputs.max()  # whoever made them has just written them
+            for array in trial.inputs:
+                array.max()  # whoever made it has just written it
             self.running(number)
             return trial.time()
         finally:

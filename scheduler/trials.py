@@ -76,6 +76,9 @@ class Trials:
         os.ftruncate(self._memory, PAGE)
         self._end = PAGE
         self._open: dict[int, Trial] = {}
+        self._inputs: dict[
+            int, tuple[np.ndarray, int]
+        ] = {}  # id -> the array, which keeps the id its own, and its offset
         self._count = 0
         self._defeats = 0
         self._finalizer = weakref.finalize(self, os.close, self._memory)
@@ -107,11 +110,13 @@ class Trials:
         sizes = [PLAIN.bytes(t.type) for t in single.plan.outputs] if outputs else []
         base = self._allocate(single.base_bytes)
         single.write_base(self._map(base, single.base_bytes))
+        inputs = [self._input(array) for array in single.inputs]
         answers = self._allocate(sum(sizes))
         request = {
             "do": "open",
             "trial": self._count,
             "plan": single.plan.to_json(),
+            "inputs": inputs,
             "base": [base, single.base_bytes],
             "weights": single.weights,
             "repeats": single.repeats,
@@ -153,11 +158,11 @@ class Trials:
 
     def clear(self) -> None:
         """Closes all trials and frees what they held."""
-        numbers = list(self._open)
         self._open = {}
-        if self._worker is not None and numbers:
+        self._inputs = {}
+        if self._worker is not None:
             try:
-                self._worker.ask({"do": "close", "trials": numbers}, self._patience)
+                self._worker.ask({"do": "clear"}, self._patience)
             except _WorkerError:
                 self._drop_worker()
         os.ftruncate(self._memory, PAGE)
@@ -184,6 +189,15 @@ class Trials:
         self._end += -(-size // PAGE) * PAGE
         os.ftruncate(self._memory, self._end)
         return offset
+
+    def _input(self, array: np.ndarray) -> tuple[int, int]:
+        """Offset and bytes of an input; trials that are given the same array share it."""
+        known = self._inputs.get(id(array))
+        if known is None:
+            offset = self._allocate(array.nbytes)
+            self._map(offset, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
+            known = self._inputs[id(array)] = array, offset
+        return known[1], array.nbytes
 
     def _map(self, offset: int, size: int) -> np.ndarray:
         if not size:

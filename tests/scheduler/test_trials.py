@@ -24,7 +24,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.profiling import Profiler
-from nnstretch.scheduler.single import SingleLayer, SinglePlan, random_inputs, single_layer_plan
+from nnstretch.scheduler.single import SingleLayer, SinglePlan, packed_inputs, random_inputs, single_layer_plan
 from nnstretch.scheduler.store import CACHE_STATES, ProfileStore
 from nnstretch.scheduler.trials import TrialError, Trials
 
@@ -80,12 +80,13 @@ def plan_of(processor: CpuProcessor, algorithm: str = "direct", repeats: int = 1
     routine = Renamed(direct(processor), algorithm)
     parameters = routine.parameter_space(layer)[0]
     single = SingleLayer(processor, routine, layer, parameters, routine.lower(layer, parameters), repeats)
-    return single_layer_plan(single, random_inputs(layer))
+    layouts, _ = routine.layouts(layer, parameters)
+    return single_layer_plan(single, packed_inputs(layer, random_inputs(layer), layouts))
 
 
 @pytest.fixture
 def faulty() -> Iterator[Trials]:
-    with Trials(FAULTY, patience=2) as trials:
+    with Trials(FAULTY, patience=4) as trials:
         yield trials
 
 
@@ -146,7 +147,7 @@ def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp
     routines = [direct(processor), Renamed(direct(processor), "segfault"), Renamed(direct(processor), "late-abort")]
     routines.append(Renamed(direct(processor), "off", wrong=True))
     candidates = [Candidate(r, r.parameter_space(layer)[0]) for r in routines]
-    with Profiler(store, processor, trials=Trials(FAULTY, patience=2)) as profiler:
+    with Profiler(store, processor, trials=Trials(FAULTY, patience=4)) as profiler:
         seconds = profiler.compare(processor, layer, candidates)
     assert [s is None for s in seconds] == [False, True, True, True]
     failures = {row.routine.rpartition("/")[2]: row.measurement.failure for row in store.rows()}

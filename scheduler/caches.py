@@ -12,8 +12,8 @@ from nnstretch.scheduler.store import CacheState
 _FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _OWN, _SHARED = 1 << 20, 32 << 20  # bytes, of a machine that does not say
-_FILLED = 0.75
-"""A cache holds what takes this share of it; other processes and what a layer itself needs take the rest."""
+_FILLED = 0.5
+"""A cache holds what takes this share of it; other cores, other processes and what a layer itself needs take the rest."""
 _NEGLIGIBLE = 16 << 10
 """Weights of fewer bytes cost the same wherever they lie."""
 
@@ -50,5 +50,5 @@ def network_state(working_set: int) -> CacheState:
 
 
 def layer_state(layer: Layer, network: CacheState) -> CacheState:
-    """The state that costs of a layer are known by: layers with hardly any weights cost the same in every network."""
-    return network if layer.weight_bytes >= _NEGLIGIBLE else "warm"
+    """The state that costs of a layer are known by: with hardly any weights it costs the same wherever they lie."""
+    return "l3" if network == "memory" and layer.weight_bytes < _NEGLIGIBLE else network

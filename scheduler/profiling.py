@@ -40,6 +40,9 @@ _RULES = Rules()
 _WARMUP = {"warm": 1, "l3": 1, "memory": 0}
 """Rounds that bring weights to where they shall lie and do not count."""
 
+_STEADY = 0.95
+"""What ran while the core's clock was below this share of the fastest that it has shown is run again."""
+_AGAIN = 2
 _SHORTEST_RUN = 150e-6
 """Seconds: a layer is repeated until a run takes about so long, so that beginning and ending it weigh little."""
 _REPEATS = 16
@@ -79,6 +82,7 @@ class Profiler(CostModel):
         self._network: CacheState = "memory"
         self._known: dict[_Key, Measurement] = {}
         self._references = _References()
+        self._clocks: dict[str, _Clock] = {}
         self._handovers: dict[TensorType, float] = {}
         self._device: Processor | None = None
         self.measurements = 0
@@ -173,7 +177,7 @@ class Profiler(CostModel):
             seconds = self._known[_key(processor, layer, incumbent, state)].seconds
             best = (incumbent, seconds) if seconds is not None else None
         while waiting:
-            group = _Group(self._trials, task, self._host)
+            group = _Group(self._trials, task, self._host, self._clocks.setdefault(processor.name, _Clock(processor)))
             try:
                 if best is not None:
                     group.add(-1, best[0])
@@ -212,6 +216,27 @@ class Profiler(CostModel):
 def _key(processor: Processor, layer: Layer, candidate: Candidate, state: CacheState) -> _Key:
     parameters = tuple(sorted(candidate.parameters.items()))
     return processor.fingerprint, layer.workload, str(candidate.routine.descriptor), parameters, state
+
+
+class _Clock:
+    """How fast a processor's first core runs, watched so that a drift of its frequency is noticed."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._core = next(iter(processor.spec.cores), None)
+        self._best = 0.0
+
+    def read(self, trials: Trials) -> float | None:
+        """GFLOP/s of this moment: the better of two short measurements, as one may be interrupted; None if unknown."""
+        if self._core is None:
+            return None
+        readings = [trials.clock(self._core) for _ in range(2)]
+        found = max((r for r in readings if r is not None), default=None)
+        self._best = max(self._best, found or 0.0)
+        return found
+
+    def slow(self, reading: float | None) -> bool:
+        """Whether a reading is far below what the core has shown before."""
+        return reading is not None and reading < _STEADY * self._best
 
 
 class _References:
@@ -257,6 +282,7 @@ class _Group:
     trials: Trials
     task: _Task
     host: Processor
+    clock: _Clock
     bytes: int = 0
     _open: dict[int, tuple[Trial, float | None]] = field(default_factory=dict)  # number -> trial, error
     _failed: dict[int, str] = field(default_factory=dict)
@@ -276,18 +302,13 @@ class _Group:
     def run(self, known: float | None) -> dict[int, Measurement]:
         """Measures all that are open. `known` is what the incumbent (number -1) took when it was measured."""
         task = self.task
-        core = task.processor.spec.cores[0] if task.processor.spec.cores else None
-        clock = self.trials.clock(core) if core is not None else None
-        numbers = list(self._open)
-
-        def timed(order: Sequence[int]) -> list[float | None]:
-            trials = [self._open[numbers[i]][0] for i in order]
-            times = self.trials.time(trials, task.state)
-            return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
-
-        for _ in range(_WARMUP[task.state]):
-            timed(range(len(numbers)))
-        samples = dict(zip(numbers, race(timed, len(numbers), _RULES), strict=True))
+        samples = self._race()
+        clock = self.clock.read(self.trials)
+        for _ in range(_AGAIN):
+            if not self.clock.slow(clock):
+                break
+            samples = self._race()
+            clock = self.clock.read(self.trials)
         scale = known / typical(samples[-1]) if known is not None and samples.get(-1) else 1.0
         found = {n: Measurement(None, failure=reason, state=task.state) for n, reason in self._failed.items()}
         for number, (trial, error) in self._open.items():
@@ -297,6 +318,19 @@ class _Group:
                 else _measurement(np.array(samples[number]) * scale, error, task.state, clock)
             )
         return found
+
+    def _race(self) -> dict[int, list[float]]:
+        """Samples of all that are open, by number."""
+        numbers = list(self._open)
+
+        def timed(order: Sequence[int]) -> list[float | None]:
+            trials = [self._open[numbers[i]][0] for i in order]
+            times = self.trials.time(trials, self.task.state)
+            return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
+
+        for _ in range(_WARMUP[self.task.state]):
+            timed(range(len(numbers)))
+        return dict(zip(numbers, race(timed, len(numbers), _RULES), strict=True))
 
     def _checked(self, candidate: Candidate) -> tuple[Trial, float | None]:
         task = self.task

@@ -69,7 +69,7 @@ _VALUES = ("seconds", "low", "high", "error", "failure", "samples", "clock", "ve
 # are it did not say; all with weights are taken for them.
 _MIGRATION = """
 INSERT OR IGNORE INTO measurement
-SELECT processor, workload, routine, parameters, CASE WHEN instr(workload, '"constants":[]') THEN 'warm' ELSE 'memory' END,
+SELECT processor, workload, routine, parameters, CASE WHEN instr(workload, '"constants":[]') THEN 'l3' ELSE 'memory' END,
        seconds, NULL, NULL, NULL, failure, samples, NULL, '', measured
 FROM measurement_1
 """

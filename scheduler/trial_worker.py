@@ -96,8 +96,8 @@ class _Trial:
 class _Workshop:
     """All trials that are open.
 
-    Those that read the same input share its memory, and all share the memory of their outputs, as in a network what a layer
-    reads has just been written and what it writes goes where something was a short while ago: no trial finds its own there.
+    Those that read the same input share its memory, and all share that of their outputs, so that it does not matter which one
+    ran before.
     """
 
     def __init__(self, memory: int, own_cache: int) -> None:
@@ -190,23 +190,34 @@ class _Workshop:
         return np.frombuffer(mmap.mmap(self._file, size, offset=offset), np.uint8)
 
     def _time(self, number: int, state: str) -> float:
-        from nnstretch.devices.engine.binding import engine
-
         trial = self._trials[number]
         before = os.sched_getaffinity(0)
         if trial.core is not None and trial.core in before:
             os.sched_setaffinity(0, {trial.core})
         try:
-            if state == "l3":
-                self._swept.max()
-            elif state == "memory" and trial.weights.nbytes < _FLUSHED_BYTES:
-                engine().flush(trial.weights)
-            for array in trial.inputs:
-                array.max()  # whoever made it has just written it
+            self._prepare(trial, state)
             self.running(number)
             return trial.time()
         finally:
             os.sched_setaffinity(0, before)
+
+    def _prepare(self, trial: _Trial, state: str) -> None:
+        """Brings what a trial reads and writes to where a network in this cache state leaves it.
+
+        There the input has just been written by another layer, and the output goes where nothing has been for a few layers.
+        """
+        from nnstretch.devices.engine.binding import engine
+
+        if state == "warm":
+            return
+        if state == "l3":
+            self._swept.max()
+        elif trial.weights.nbytes < _FLUSHED_BYTES:
+            engine().flush(trial.weights)
+        for array in trial.outputs:
+            engine().flush(array)
+        for array in trial.inputs:
+            array.max()
 
 
 if __name__ == "__main__":

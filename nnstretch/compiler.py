@@ -108,16 +108,30 @@ def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int,
 
 
 def plan_model(
-    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    *,
+    tune: bool = True,
+    fresh: bool = False,
+    progress: Progress | None = None,
 ) -> Compiled:
-    """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them."""
-    costs = profiler(processors) if tune else None
-    return make_plan(optimize(model), processors.named, processors.host, costs, progress=progress)
+    """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
+
+    With `fresh`, they are measured even then.
+    """
+    graph = optimize(model)
+    if not tune:
+        return make_plan(graph, processors.named, processors.host, progress=progress)
+    with profiler(processors, fresh=fresh) as costs:
+        return make_plan(graph, processors.named, processors.host, costs, progress=progress)
 
 
-def profiler(processors: Processors) -> Profiler:
-    """Measured costs on processors, kept in the profile store of the cache directory."""
-    made = Profiler(ProfileStore(), processors.host)
+def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
+    """Measured costs on processors, kept in the profile store of the cache directory.
+
+    With `fresh`, what was measured before this call is ignored.
+    """
+    made = Profiler(ProfileStore(), processors.host, fresh=fresh)
     made.watch(processors.named)
     return made
 

@@ -36,11 +36,15 @@ def tune(
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
 
-    What was measured before is reused: a second model tunes faster.
+    What was measured before is reused: tuning that was interrupted goes on where it was, and a second model tunes faster.
+    See `nnstretch profiles` for what there is.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
@@ -62,7 +66,7 @@ def tune(
         found = build_processors(processors, threads)
         begin = time.perf_counter()
         with report.progress("Tuning") as told:
-            compiled = plan_model(graph, found, progress=told)
+            compiled = plan_model(graph, found, fresh=fresh, progress=told)
         seconds = time.perf_counter() - begin
         with Session.from_compiled(compiled) as session:
             measured = float(np.median(session.time())) * 1e3

@@ -41,9 +41,11 @@ def is_native(pool: LanePool) -> Callable[[Layer], bool]:
 
 
 def unit_choices(
-    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None
+    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None, near: float = 0.0
 ) -> list[list[Choice]]:
     """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
+
+    With them come those that cost no more than `near` times the cheapest's cost beyond it.
 
     Where costs are measured, two units that one routine can compute as one get choices for that too.
 
@@ -59,7 +61,9 @@ def unit_choices(
         if unit.layer is None:
             found = _fallback_choices(unit, allowed, pool)
         else:
-            found = _cheapest(unit.layer, allowed, pool, costs) or _cheapest(unit.layer, pool.lane_of, pool, costs)
+            found = _cheapest(unit.layer, allowed, pool, costs, near) or _cheapest(
+                unit.layer, pool.lane_of, pool, costs, near
+            )
         if not found:
             op = unit.layer.op if unit.layer else unit.name
             raise ModelError(f"no routine computes layer {unit.name} ({op}) on {', '.join(_names(pool))}")
@@ -78,7 +82,7 @@ def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequ
         assert first.layer is not None and second.layer is not None
         chain = chain_layer(first.layer, second.layer)
         lanes = [lane for lane in _allowed_lanes(first, pool) if lane in _allowed_lanes(second, pool)]
-        for choice in _cheapest(chain, lanes, pool, costs):
+        for choice in _cheapest(chain, lanes, pool, costs, 0.0):
             count = len(first.inputs)
             between = Fused(lane=choice.lane, inputs=choice.inputs[:count])
             choices[head].append(Choice(choice.lane, choice.routine, {}, choice.inputs[:count], (between,), 0.0))
@@ -124,14 +128,20 @@ def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool) -> lis
     return [Choice(lane, None, {}, plain * len(unit.inputs), plain * len(unit.outputs), 0.0) for lane in hosts[:1]]
 
 
-def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
-    best: dict[tuple[object, ...], Choice] = {}
+def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel, near: float) -> list[Choice]:
+    found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for lane in allowed:
         for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs.measured), pool, costs):
-            key = (lane, choice.inputs, choice.outputs)
-            if choice.seconds is not None and (key not in best or choice.seconds < (best[key].seconds or 0.0)):
-                best[key] = choice
-    return list(best.values())
+            if choice.seconds is not None:
+                found[lane, choice.inputs, choice.outputs].append(choice)
+    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+
+
+def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
+    """The cheapest, and those that cost up to `near` times as much more."""
+    cheapest, *others = sorted(choices, key=lambda choice: choice.seconds or 0.0)
+    limit = (cheapest.seconds or 0.0) * (1 + near)
+    return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
 
 
 def _lane_choices(layer: Layer, lane: int, pool: LanePool, measured: bool) -> list[Choice]:

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.devices.processor import Processor
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Draft, Step, Value, draft
+from nnstretch.scheduler.draft import Draft, Price, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.plan import (
@@ -61,10 +61,22 @@ def make_plan(
     chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent)
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
     models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
     return Compiled(plan, constants, models, assignment)
+
+
+def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
+    """What changes of layout cost, where costs are measured."""
+
+    def price(layer: Layer, lane: int) -> float | None:
+        processor = pool.processors[lane]
+        routine = processor.reorder()
+        parameters = routine.parameter_space(layer)[0]
+        return costs.seconds(processor, routine, layer, parameters) if costs.measured else None
+
+    return price
 
 
 def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:

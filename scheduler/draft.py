@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,6 +104,9 @@ class Draft:
 Reorders = Mapping[int, Routine]
 """For each lane the routine that changes layouts there."""
 
+Price = Callable[[Layer, int], float | None]
+"""Seconds that the adapt layer of `reorder_layer` takes on a lane, None if they are not known."""
+
 
 def draft(
     graph: UnitGraph,
@@ -111,6 +114,7 @@ def draft(
     lanes: Sequence[PlanLane],
     reorders: Reorders,
     coherent: bool,
+    price: Price,
 ) -> Draft:
     """Steps and values for all units.
 
@@ -120,8 +124,9 @@ def draft(
         lanes: the plan's lanes.
         reorders: the layout-changing routine of each lane.
         coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
+        price: what changes of layout cost.
     """
-    return _Drafter(graph, choices, lanes, reorders, coherent).draft()
+    return _Drafter(graph, choices, lanes, reorders, coherent, price).draft()
 
 
 _Variant = tuple[str, Layout, int]
@@ -139,12 +144,14 @@ class _Drafter:
         lanes: Sequence[PlanLane],
         reorders: Reorders,
         coherent: bool,
+        price: Price,
     ) -> None:
         self._graph = graph
         self._choices = choices
         self._lanes = lanes
         self._reorders = reorders
         self._coherent = coherent
+        self._price = price
         self._draft = Draft()
         self._values: dict[_Variant, Value] = {}
         self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
@@ -340,7 +347,8 @@ class _Drafter:
         assert source.type is not None
         layer = reorder_layer(source.type, before, after)
         routine = self._reorders[lane]
-        choice = Choice(lane, routine, routine.parameter_space(layer)[0], (before,), (after,))
+        parameters = routine.parameter_space(layer)[0]
+        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(layer, lane))
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:

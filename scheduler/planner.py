@@ -11,11 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.devices.processor import Processor
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Choice, Draft, Step, Value, draft
+from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
 from nnstretch.scheduler.integrated import Network, Records, Refinement
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
@@ -68,7 +68,7 @@ def make_plan(
     choices = unit_choices(graph, pool, costs, progress, near=_NEAR if integrated else 0.0)
     problem = selection_problem(graph, choices, pool, costs)
     selector = selector or Elimination()
-    build = partial(_compiled, graph, pool, host.blocked.block)
+    build = partial(_compiled, graph, pool, costs, host.blocked.block)
     if integrated and records is not None:
         assignment, chosen = Refinement(Network(graph, choices, pool, problem), records, selector, build).select()
     else:
@@ -77,14 +77,26 @@ def make_plan(
     return replace(build(chosen), selection=assignment)
 
 
-def _compiled(graph: UnitGraph, pool: LanePool, block: int, chosen: Sequence[Choice]) -> Compiled:
+def _compiled(graph: UnitGraph, pool: LanePool, costs: CostModel, block: int, chosen: Sequence[Choice]) -> Compiled:
     """The plan of one choice per unit."""
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent)
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, block)
     models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
     return Compiled(plan, constants, models)
+
+
+def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
+    """What changes of layout cost, where costs are measured."""
+
+    def price(layer: Layer, lane: int) -> float | None:
+        processor = pool.processors[lane]
+        routine = processor.reorder()
+        parameters = routine.parameter_space(layer)[0]
+        return costs.seconds(processor, routine, layer, parameters) if costs.measured else None
+
+    return price
 
 
 def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:

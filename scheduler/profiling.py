@@ -428,6 +428,6 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
         Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
     ]
     reorders = {lane: p.reorder() for lane, p in enumerate(pool.processors)}
-    steps = draft(graph, choices, pool.lanes, reorders, device.coherent)
+    steps = draft(graph, choices, pool.lanes, reorders, device.coherent, lambda *_: None)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
     return Compiled(plan, constants)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.processor import heavy_routines
-from nnstretch.devices.cpu.routines.winograd import POINTS, WinogradConvolution, kernel_transform
+from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.harness import pack, run_lowering, unpack
@@ -29,6 +29,7 @@ from nnstretch.devices.engine.program import (
 )
 from nnstretch.devices.routine import Lowering, Parameters
 from nnstretch.errors import PackageError
+from nnstretch.devices.winograd import POINTS, kernel_transform
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 

@@ -5,7 +5,8 @@
  * On a CPU an item does all three for a block of tiles, and what lies between stays in its core's cache. Other devices do them
  * one after the other. Tiles are counted through all images.
  *
- * Macros: M; TILES, the tiles of a product's register tile. See winograd_transform.cl for LANES.
+ * Macros: M; TILES, the tiles of a product's register tile; FEW, those of a smaller one, or 0. See winograd_transform.cl for
+ * LANES.
  *
  * Weights: [output block][position][input channel that one of its groups reads][B output lanes], output blocks `span`
  * input channels apart.
@@ -24,11 +25,25 @@ typedef struct {
     int image, row, column; /* of the output: its first pixel */
 } tile_place;
 
+/* The place of a tile by its number. An image's tiles that lack rows come first, but for one that lacks columns too, which
+ * comes last, after others that lack columns: so those with all their rows follow one another, as do those with all their columns.
+ * Others do without the sums at infinity, which count only for the last row or column. */
 static inline tile_place place_of(int tile, int out_height, int out_width)
 {
     const int across = (out_width + M - 1) / M, down = (out_height + M - 1) / M;
-    const int within = tile % (across * down);
-    const tile_place place = {tile / (across * down), within / across * M, within % across * M};
+    const int full_across = out_width / M, full_down = out_height / M, full = full_across * full_down;
+    tile_place place = {tile / (across * down), full_down, full_across};
+    const int lacks_rows = (down - full_down) * full_across, within = tile % (across * down), other = within - lacks_rows;
+    if (other < 0) {
+        place.column = within;
+    } else if (other < full) {
+        place.row = other / full_across;
+        place.column = other % full_across;
+    } else if (other - full < full_down) {
+        place.row = other - full;
+    }
+    place.row *= M;
+    place.column *= M;
     return place;
 }
 
@@ -62,25 +77,43 @@ static inline void encode_patch(const global float *x, int y0, int x0, int heigh
     }
 }
 
-/* The sums of TILES tiles over input channels [first, last), counted from the begin of a block; input blocks of encoded
- * tiles are `v_block` floats apart. */
-static inline void multiply_tiles(const global float *v, long v_block, const global float *u, int first, int last,
-                                  global float *m)
+/* Defines a function for the sums of COUNT tiles over input channels [first, last), counted from the begin of a block; input
+ * blocks of encoded tiles are `v_block` floats apart. */
+#define MULTIPLY(NAME, COUNT)                                                                                         \
+    static inline void NAME(const global float *v, long v_block, const global float *u, int first, int last,          \
+                            global float *m)                                                                          \
+    {                                                                                                                 \
+        vec sum[COUNT];                                                                                               \
+        UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
+            sum[t] = (vec)(0.0f);                                                                                     \
+        for (int begin = 0; begin < last; begin += B, v += v_block) {                                                 \
+            const int end = min(B, last - begin);                                                                     \
+            for (int lane = begin == 0 ? first : 0; lane < end; lane++, u += B) {                                     \
+                const vec w = LOAD_VEC(u);                                                                            \
+                PREFETCH(u + AHEAD);                                                                                  \
+                UNROLL for (int t = 0; t < COUNT; t++)                                                                \
+                    sum[t] = fma(w, (vec)(v[t * B + lane]), sum[t]);                                                  \
+            }                                                                                                         \
+        }                                                                                                             \
+        UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
+            STORE_VEC(sum[t], m + t * B);                                                                             \
+    }
+
+MULTIPLY(multiply_tiles, TILES)
+
+#if FEW
+MULTIPLY(multiply_few, FEW)
+#endif
+
+/* The rare activations, a second pass over pixels that were just written, so that their code exists once. */
+static inline void activate_tile(global float *y, int y_row, int rows, int columns, int kind, int a, int b)
 {
-    vec sum[TILES];
-    UNROLL for (int t = 0; t < TILES; t++)
-        sum[t] = (vec)(0.0f);
-    for (int begin = 0; begin < last; begin += B, v += v_block) {
-        const int end = min(B, last - begin);
-        for (int lane = begin == 0 ? first : 0; lane < end; lane++, u += B) {
-            const vec w = LOAD_VEC(u);
-            PREFETCH(u + AHEAD);
-            UNROLL for (int t = 0; t < TILES; t++)
-                sum[t] = fma(w, (vec)(v[t * B + lane]), sum[t]);
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < columns; j++) {
+            global float *at = y + i * y_row + j * B;
+            STORE_VEC(ACTIVATE_VEC(LOAD_VEC(at), kind, a, b), at);
         }
     }
-    UNROLL for (int t = 0; t < TILES; t++)
-        STORE_VEC(sum[t], m + t * B);
 }
 
 /* Decodes sums to up to `rows` × `columns` pixels of the output, whose rows are `y_row` floats apart. */
@@ -107,6 +140,8 @@ static inline void decode_tile(const global float *m, long m_position, vec bias,
             }
         }
     }
+    if (kind > ACT_CLIP)
+        activate_tile(y, y_row, min(rows, M), min(columns, M), kind, a, b);
 }
 
 /* Input channels [first, last) that output block `block` reads. */
@@ -125,13 +160,13 @@ static inline channel_range channels_of(int block, int out_channels, int group_i
 
 /* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
  * floats of scratch: [position][input block][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
- * apart. `per_block` tiles, a multiple of TILES, are a block. */
+ * apart. `per_block` tiles, a multiple of TILES, are a block. FEW tiles from `few_begin` on have all rows. */
 kernel void winograd_fused(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
                            const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
                            int residual_offset, global float *y_buffer, int y_offset, global float *scratch_buffer,
                            int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int span, int tiles,
                            int per_block, int blocks_per_item, int panels_per_item, int v_position, int m_position,
-                           int scratch_item, int has_residual, int kind, int a, int b)
+                           int scratch_item, int few_begin, int has_residual, int kind, int a, int b)
 {
     const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
     const int plane = height * width * B, out_plane = out_height * out_width * B;
@@ -160,9 +195,19 @@ kernel void winograd_fused(const global float *x_buffer, int x_offset, const glo
             const int skipped = range.first / B, size = (range.last - range.first) * B;
             for (int position = 0; position < POSITIONS; position++, u += size) {
                 const global float *from = v + (long)position * v_position + (skipped - in_begin) * per_block * B;
+                global float *to = m + (long)position * m_position;
+                const int lane_first = range.first - skipped * B, lane_last = range.last - skipped * B;
+#if FEW
+                /* The block is an image that lacks pixels at its lower and at its right edge, and a register tile. */
+                const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
+                if (last_row || last_column) {
+                    const int t = last_row ? few_begin : 0;
+                    multiply_few(from + t * B, per_block * B, u, lane_first, lane_last, to + t * B);
+                    continue;
+                }
+#endif
                 for (int t = 0; t < count; t += TILES)
-                    multiply_tiles(from + t * B, per_block * B, u, range.first - skipped * B, range.last - skipped * B,
-                                   m + (long)position * m_position + t * B);
+                    multiply_tiles(from + t * B, per_block * B, u, lane_first, lane_last, to + t * B);
             }
             for (int t = 0; t < count; t++) {
                 const tile_place at = place_of(first + t, out_height, out_width);

@@ -7,8 +7,10 @@
 #define LANES B
 typedef floatb vec;
 #define LOAD_VEC(pointer) LOAD(pointer)
-#define STORE_VEC(value, pointer) STORE(value, pointer)
+#define STORE_VEC(value, pointer) STORE_BLOCK(value, pointer)
+#define ACTIVATE_VEC(x, kind, a, b) activate(x, kind, a, b)
 #else
+#define ACTIVATE_VEC(x, kind, a, b) activate_one(x, kind, a, b)
 #define LANES 1
 typedef float vec;
 #define LOAD_VEC(pointer) (*(pointer))

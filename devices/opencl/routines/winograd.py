@@ -86,12 +86,13 @@ class Winograd(OpenCLRoutine):
         grid = _Grid.of(shape, parameters, self.traits.block)
         out_blocks = self.blocks(shape.out_channels)
         items, chunks = self._items(grid, out_blocks)
+        few, few_begin = _few(shape, parameters)
         blocks_per_item, panels_per_item = ceil_div(grid.blocks, items), ceil_div(out_blocks, chunks)
         items, chunks = ceil_div(grid.blocks, blocks_per_item), ceil_div(out_blocks, panels_per_item)
         words = (
             *_words(shape),
             *(shape.group_in, shape.group_out, grid.span, grid.tiles, grid.per_block),
-            *(blocks_per_item, panels_per_item, grid.v_position, grid.m_position, grid.scratch),
+            *(blocks_per_item, panels_per_item, grid.v_position, grid.m_position, grid.scratch, few_begin),
             *(int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
@@ -99,7 +100,7 @@ class Winograd(OpenCLRoutine):
             (INPUT, constant(0), constant(1), Operand("input", 3) if layer.has(3) else None),
             words,
             (items, chunks),
-            (("M", parameters["m"]), ("TILES", parameters["tiles"])),
+            (("M", parameters["m"]), ("TILES", parameters["tiles"]), ("FEW", few)),
             (OUTPUT, _SCRATCH),
         )
         return Lowering((call,), self._constants(layer, shape, parameters["m"]), (items * chunks * grid.scratch * 4,))
@@ -126,6 +127,19 @@ def _tiles(shape: ConvShape, m: int) -> int:
 def _words(shape: ConvShape) -> tuple[int, ...]:
     sizes = (shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width)
     return (*sizes, shape.pad_top, shape.pad_left)
+
+
+def _few(shape: ConvShape, parameters: Parameters) -> tuple[int, int]:
+    """Tiles with all their rows, or columns, and the first of the former; 0 if it does not pay to tell them apart.
+
+    The order of tiles is that of `place_of` in winograd.cl. A small image pays whose tiles are multiplied all at once.
+    """
+    m, tiles = parameters["m"], parameters["tiles"]
+    rows, columns = shape.out_height // m, shape.out_width // m
+    if not shape.out_height % m or not shape.out_width % m or shape.images * (rows + 1) * (columns + 1) != tiles:
+        return 0, 0
+    few = max(rows * (columns + 1), (rows + 1) * columns)
+    return few, min(columns, tiles - few)
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ static inline void encode_patch(const global float *x, int y0, int x0, int heigh
                 d[i * ALPHA + j] = LOAD_VEC(from + ((long)i * width + j) * B);
         }
     } else {
-        UNROLL for (int i = 0; i < ALPHA; i++) {
-            UNROLL for (int j = 0; j < ALPHA; j++) {
+        ROLL for (int i = 0; i < ALPHA; i++) {
+            ROLL for (int j = 0; j < ALPHA; j++) {
                 const int y = y0 + i, at = x0 + j;
                 d[i * ALPHA + j] = (vec)(0.0f);
                 if (y >= 0 && y < height && at >= 0 && at < width)

@@ -28,8 +28,8 @@ from nnstretch.devices.engine.program import (
     SubGraph,
 )
 from nnstretch.devices.routine import Lowering, Parameters
-from nnstretch.errors import PackageError
 from nnstretch.devices.winograd import POINTS, kernel_transform
+from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 

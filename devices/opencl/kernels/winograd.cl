@@ -48,7 +48,7 @@ static inline tile_place place_of(int tile, int out_height, int out_width)
 }
 
 /* Encodes a patch whose first pixel is (y0, x0) of the plane `x`; positions are `v_position` floats apart. */
-static inline void encode_patch(const global float *x, int y0, int x0, int height, int width, global float *v,
+PART void encode_patch(const global float *x, int y0, int x0, int height, int width, global float *v,
                                 long v_position)
 {
     vec d[POSITIONS];
@@ -59,8 +59,8 @@ static inline void encode_patch(const global float *x, int y0, int x0, int heigh
                 d[i * ALPHA + j] = LOAD_VEC(from + ((long)i * width + j) * B);
         }
     } else {
-        ROLL for (int i = 0; i < ALPHA; i++) {
-            ROLL for (int j = 0; j < ALPHA; j++) {
+        UNROLL for (int i = 0; i < ALPHA; i++) {
+            UNROLL for (int j = 0; j < ALPHA; j++) {
                 const int y = y0 + i, at = x0 + j;
                 d[i * ALPHA + j] = (vec)(0.0f);
                 if (y >= 0 && y < height && at >= 0 && at < width)
@@ -80,8 +80,8 @@ static inline void encode_patch(const global float *x, int y0, int x0, int heigh
 /* Defines a function for the sums of COUNT tiles over input channels [first, last), counted from the begin of a block; input
  * blocks of encoded tiles are `v_block` floats apart. */
 #define MULTIPLY(NAME, COUNT)                                                                                         \
-    static inline void NAME(const global float *v, long v_block, const global float *u, int first, int last,          \
-                            global float *m)                                                                          \
+    PART void NAME(const global float *v, long v_block, const global float *u, int first, int last,                   \
+                   global float *m)                                                                                   \
     {                                                                                                                 \
         vec sum[COUNT];                                                                                               \
         UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
@@ -117,7 +117,7 @@ static inline void activate_tile(global float *y, int y_row, int rows, int colum
 }
 
 /* Decodes sums to up to `rows` × `columns` pixels of the output, whose rows are `y_row` floats apart. */
-static inline void decode_tile(const global float *m, long m_position, vec bias, const global float *residual,
+PART void decode_tile(const global float *m, long m_position, vec bias, const global float *residual,
                                global float *y, int y_row, int rows, int columns, int has_residual, int kind, int a, int b)
 {
     const float low = kind == ACT_RELU ? 0.0f : kind == ACT_CLIP ? as_float(a) : -INFINITY;
@@ -219,6 +219,53 @@ kernel void winograd_fused(const global float *x_buffer, int x_offset, const glo
             }
         }
     }
+}
+
+#else
+
+/* Work items: (tile × lane, input block). Encoded: [position][input block][tile][lane], `padded` tiles each. */
+kernel void winograd_encode(const global float *x_buffer, int x_offset, global float *v_buffer, int v_offset,
+                            SHAPE_ARGUMENTS, int padded)
+{
+    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
+    const int in_blocks = (channels + B - 1) / B;
+    const tile_place at = place_of(tile, out_height, out_width);
+    encode_patch(x_buffer + x_offset + ((long)at.image * in_blocks + block) * height * width * B + lane, at.row - pad_top,
+                 at.column - pad_left, height, width, v_buffer + v_offset + ((long)block * padded + tile) * B + lane,
+                 (long)in_blocks * padded * B);
+}
+
+/* Work items: (group of TILES tiles × lane, output block, position). Sums: [position][output block][tile][lane]. */
+kernel void winograd_multiply(const global float *v_buffer, int v_offset, const global float *weight_buffer,
+                              int weight_offset, global float *m_buffer, int m_offset, SHAPE_ARGUMENTS, int group_in,
+                              int group_out, int span, int padded)
+{
+    const int tile = get_global_id(0) / B * TILES, lane = get_global_id(0) % B;
+    const int panel = get_global_id(1), position = get_global_id(2);
+    const int in_blocks = (channels + B - 1) / B;
+    const channel_range range = channels_of(panel, out_channels, group_in, group_out);
+    const int skipped = range.first / B;
+    const long v_first = (((long)position * in_blocks + skipped) * padded + tile) * B;
+    const long u_first = ((long)panel * POSITIONS * span + (long)position * (range.last - range.first)) * B;
+    const long m_first = (((long)position * get_global_size(1) + panel) * padded + tile) * B;
+    multiply_tiles(v_buffer + v_offset + v_first, (long)padded * B, weight_buffer + weight_offset + u_first + lane,
+                   range.first - skipped * B, range.last - skipped * B, m_buffer + m_offset + m_first + lane);
+}
+
+/* Work items: (tile × lane, output block). */
+kernel void winograd_decode(const global float *m_buffer, int m_offset, const global float *bias_buffer, int bias_offset,
+                            const global float *residual_buffer, int residual_offset, global float *y_buffer,
+                            int y_offset, SHAPE_ARGUMENTS, int padded, int has_residual, int kind, int a, int b)
+{
+    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, panel = get_global_id(1);
+    const int out_blocks = get_global_size(1);
+    const tile_place at = place_of(tile, out_height, out_width);
+    const long pixel = (((long)at.image * out_blocks + panel) * out_height + at.row) * out_width + at.column;
+    const long first = pixel * B + lane;
+    decode_tile(m_buffer + m_offset + ((long)panel * padded + tile) * B + lane, (long)out_blocks * padded * B,
+                bias_buffer[bias_offset + panel * B + lane], residual_buffer + residual_offset + first,
+                y_buffer + y_offset + first, out_width * B, out_height - at.row, out_width - at.column, has_residual, kind,
+                a, b);
 }
 
 #endif

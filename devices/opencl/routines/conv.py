@@ -47,6 +47,7 @@ class ConvShape:
 
 
 def conv_shape(layer: Layer) -> ConvShape:
+    """The numbers of a `Conv` layer."""
     n, c, h, w = layer.type_of(0).shape
     _, m, oh, ow = layer.outputs[0].shape
     _, _, kh, kw = layer.type_of(1).shape

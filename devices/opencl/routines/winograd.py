@@ -17,7 +17,7 @@ from nnstretch.devices.opencl.routines.base import (
     padded,
 )
 from nnstretch.devices.opencl.routines.conv import ConvShape, channel_ranges, conv_shape
-from nnstretch.devices.routine import Lowering, Operand, Parameters
+from nnstretch.devices.routine import KernelCall, Lowering, Operand, Parameters
 from nnstretch.devices.winograd import POINTS, weight_panels
 from nnstretch.graph.layer import Layer
 
@@ -28,6 +28,7 @@ _FEW_TILES, _MANY_TILES = 16, 28  # per block, where weights come from a second-
 _MEMORY_COST = 11  # multiply-adds of vectors in the time in which a vector of weights comes from memory
 _TRANSFORM_COST = {2: 60, 4: 160, 6: 400}  # the same for encoding, or decoding, a vector of tiles
 _WORTH_MEASURING = 1.25  # times the best guess up to which another width of tiles is measured
+_DEVICE_TILES = 16  # at most of a register tile where an item computes one lane
 _ITEMS_PER_UNIT = 2  # work items per CPU thread where there is more than one
 
 _SCRATCH = Operand("workspace", 0)
@@ -36,7 +37,7 @@ _SCRATCH = Operand("workspace", 0)
 class Winograd(OpenCLRoutine):
     """F(m×m, 3×3) for 3×3 convolutions with stride 1 and no dilation, blocked in and out.
 
-    On a CPU one kernel encodes, multiplies and decodes a block of tiles after the other.
+    On a CPU one kernel encodes, multiplies and decodes a block of tiles after the other; elsewhere each part is a kernel.
 
     Parameters: `m`, the width of the output tile; `tiles` of a product's register tile; `block`, tiles that are encoded before
     they are multiplied, a multiple of `tiles`.
@@ -65,7 +66,7 @@ class Winograd(OpenCLRoutine):
     def _setting(self, shape: ConvShape, m: int) -> Parameters:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
         total = _tiles(shape, m)
-        most = self.traits.registers - 4
+        most = self.traits.registers - 4 if self.traits.on_cpu else _DEVICE_TILES
         tiles = ceil_div(total, ceil_div(total, most))
         per_tile = (m + 2) ** 2 * self.blocks(shape.channels) * self.traits.block * 4
         weights = (m + 2) ** 2 * shape.group_in * shape.out_channels * 4
@@ -81,8 +82,17 @@ class Winograd(OpenCLRoutine):
         return max(weights * tiles, weights * _MEMORY_COST) + _TRANSFORM_COST[m] * tiles * (inputs + outputs)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `winograd_fused`."""
+        """One call of `winograd_fused` on a CPU, else a call for each part."""
         shape = conv_shape(layer)
+        constants = self._constants(layer, shape, parameters["m"])
+        if self.traits.on_cpu:
+            call, scratch = self._fused(layer, shape, parameters)
+            return Lowering((call,), constants, (scratch,))
+        calls, workspaces = self._parts(layer, shape, parameters)
+        return Lowering(calls, constants, workspaces)
+
+    def _fused(self, layer: Layer, shape: ConvShape, parameters: Parameters) -> tuple[KernelCall, int]:
+        """The call, and bytes of its scratch."""
         grid = _Grid.of(shape, parameters, self.traits.block)
         out_blocks = self.blocks(shape.out_channels)
         items, chunks = self._items(grid, out_blocks)
@@ -95,15 +105,43 @@ class Winograd(OpenCLRoutine):
             *(blocks_per_item, panels_per_item, grid.v_position, grid.m_position, grid.scratch, few_begin),
             *(int(layer.has(3)), *layer.activation.words()),
         )
-        call = self.call(
-            "winograd_fused",
-            (INPUT, constant(0), constant(1), Operand("input", 3) if layer.has(3) else None),
-            words,
-            (items, chunks),
-            (("M", parameters["m"]), ("TILES", parameters["tiles"]), ("FEW", few)),
-            (OUTPUT, _SCRATCH),
+        reads = (INPUT, constant(0), constant(1), _residual(layer))
+        macros = _macros(parameters, few)
+        call = self.call("winograd_fused", reads, words, (items, chunks), macros, (OUTPUT, _SCRATCH))
+        return call, items * chunks * grid.scratch * 4
+
+    def _parts(
+        self, layer: Layer, shape: ConvShape, parameters: Parameters
+    ) -> tuple[tuple[KernelCall, ...], tuple[int, int]]:
+        """The calls, and bytes of encoded tiles and of sums."""
+        b, tiles, positions = self.traits.block, parameters["tiles"], (parameters["m"] + 2) ** 2
+        inputs, outputs = self.blocks(shape.channels), self.blocks(shape.out_channels)
+        count = _tiles(shape, parameters["m"])
+        groups = ceil_div(count, tiles)
+        padded_tiles, sizes, macros = groups * tiles, _words(shape), _macros(parameters, 0)
+        groups_of = (shape.group_in, shape.group_out, _span(shape, b))
+        encoded, sums = Operand("workspace", 0), Operand("workspace", 1)
+        finish = (int(layer.has(3)), *layer.activation.words())
+        calls = (
+            self.call("winograd_encode", (INPUT,), (*sizes, padded_tiles), (count * b, inputs), macros, (encoded,)),
+            self.call(
+                "winograd_multiply",
+                (encoded, constant(0)),
+                (*sizes, *groups_of, padded_tiles),
+                (groups * b, outputs, positions),
+                macros,
+                (sums,),
+            ),
+            self.call(
+                "winograd_decode",
+                (sums, constant(1), _residual(layer)),
+                (*sizes, padded_tiles, *finish),
+                (count * b, outputs),
+                macros,
+            ),
         )
-        return Lowering((call,), self._constants(layer, shape, parameters["m"]), (items * chunks * grid.scratch * 4,))
+        each = positions * padded_tiles * b * 4
+        return calls, (inputs * each, outputs * each)
 
     def _items(self, grid: _Grid, out_blocks: int) -> tuple[int, int]:
         """Work items along blocks of tiles, and along output blocks where there are too few of those."""
@@ -136,10 +174,24 @@ def _few(shape: ConvShape, parameters: Parameters) -> tuple[int, int]:
     """
     m, tiles = parameters["m"], parameters["tiles"]
     rows, columns = shape.out_height // m, shape.out_width // m
-    if not shape.out_height % m or not shape.out_width % m or shape.images * (rows + 1) * (columns + 1) != tiles:
+    lacks_both = shape.out_height % m and shape.out_width % m
+    if shape.images > 1 or not lacks_both or (rows + 1) * (columns + 1) != tiles:
         return 0, 0
     few = max(rows * (columns + 1), (rows + 1) * columns)
     return few, min(columns, tiles - few)
+
+
+def _residual(layer: Layer) -> Operand | None:
+    return Operand("input", 3) if layer.has(3) else None
+
+
+def _macros(parameters: Parameters, few: int) -> tuple[tuple[str, int], ...]:
+    return ("M", parameters["m"]), ("TILES", parameters["tiles"]), ("FEW", few)
+
+
+def _span(shape: ConvShape, block: int) -> int:
+    """Input channels that the hungriest output block reads."""
+    return max(last - first for first, last in channel_ranges(shape, block))
 
 
 @dataclass(frozen=True)
@@ -168,8 +220,7 @@ class _Grid:
     def of(cls, shape: ConvShape, parameters: Parameters, block: int) -> _Grid:
         m, per_block = parameters["m"], parameters["block"]
         tiles = _tiles(shape, m)
-        span = max(last - first for first, last in channel_ranges(shape, block))
         v_position = (ceil_div(shape.channels, block) * per_block | 1) * block
         m_position = (per_block | 1) * block
         scratch = (m + 2) ** 2 * (v_position + m_position)
-        return cls(tiles, per_block, ceil_div(tiles, per_block), span, v_position, m_position, scratch)
+        return cls(tiles, per_block, ceil_div(tiles, per_block), _span(shape, block), v_position, m_position, scratch)

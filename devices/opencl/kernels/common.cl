@@ -30,6 +30,14 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 
 #define UNROLL _Pragma("unroll")
 
+/* PART begins the definition of a long function. Drivers for CPUs make several variants of a kernel: each then calls the same
+ * code, which takes a fraction of the time to compile. */
+#if NNS_CPU
+#define PART __attribute__((noinline)) static
+#else
+#define PART static inline
+#endif
+
 enum {
     ACT_NONE = 0,
     ACT_RELU = 1,

@@ -1,9 +1,6 @@
 /* The one-dimensional transforms of Winograd's minimal filtering F(M, 3), M = 2, 4 or 6, in place on numbers that lie `step`
  * apart. Their points are those of devices/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
  *
- * PART begins the definition of a long function. Drivers for CPUs make several variants of a kernel: each then calls the same
- * code, which takes a fraction of the time to compile.
- *
  * An item handles LANES neighbouring lanes as one `vec`: a whole block on a CPU, one lane on other devices.
  */
 #if NNS_CPU
@@ -12,10 +9,8 @@ typedef floatb vec;
 #define LOAD_VEC(pointer) LOAD(pointer)
 #define STORE_VEC(value, pointer) STORE_BLOCK(value, pointer)
 #define ACTIVATE_VEC(x, kind, a, b) activate(x, kind, a, b)
-#define PART __attribute__((noinline)) static
 #else
 #define ACTIVATE_VEC(x, kind, a, b) activate_one(x, kind, a, b)
-#define PART static inline
 #define LANES 1
 typedef float vec;
 #define LOAD_VEC(pointer) (*(pointer))

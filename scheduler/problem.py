@@ -114,9 +114,7 @@ def assignment(
     gap = 0.0 if bound is None or cost <= 0 else max(0.0, (cost - bound) / cost)
     optimal = gap <= _ROUNDING
     amounts = {r: problem.amount(r, choices) for r in problem.amounts}
-    return Assignment(
-        tuple(int(i) for i in choices), cost, optimal, 0.0 if optimal else gap, amounts, states, curve
-    )
+    return Assignment(tuple(int(i) for i in choices), cost, optimal, 0.0 if optimal else gap, amounts, states, curve)
 
 
 class Selector(ABC):
@@ -135,10 +133,14 @@ class Selector(ABC):
 
 def _check_nodes(problem: Problem) -> None:
     if problem.names and len(problem.names) != len(problem.costs):
-        raise SelectionError(f"{len(problem.names)} names for {len(problem.costs)} nodes; give one name per node or none")
+        raise SelectionError(
+            f"{len(problem.names)} names for {len(problem.costs)} nodes; give one name per node or none"
+        )
     for node, costs in enumerate(problem.costs):
         if costs.ndim != 1 or not len(costs):
-            raise SelectionError(f"node {problem.name(node)} has no list of choices; give each node the cost of at least one")
+            raise SelectionError(
+                f"node {problem.name(node)} has no list of choices; give each node the cost of at least one"
+            )
         if not np.all(costs >= 0):
             raise SelectionError(f"a cost of node {problem.name(node)} is negative or not a number; measure it again")
 
@@ -147,7 +149,9 @@ def _check_edges(problem: Problem) -> None:
     count = len(problem.costs)
     for (u, v), matrix in problem.edges.items():
         if not 0 <= u < v < count:
-            raise SelectionError(f"edge ({u}, {v}) does not lead forward between {count} nodes; number them in their order")
+            raise SelectionError(
+                f"edge ({u}, {v}) does not lead forward between {count} nodes; number them in their order"
+            )
         wanted = (len(problem.costs[u]), len(problem.costs[v]))
         if matrix.shape != wanted:
             raise SelectionError(f"the costs of edge ({u}, {v}) have shape {matrix.shape}; {wanted} is wanted")

@@ -157,9 +157,7 @@ class _Search:
         allowed = np.isfinite(more) & (bound - self._paid < self.best)
         allowed &= np.all(amounts + self._to_come[node] <= self._limits, axis=2)
         rows, choice = np.nonzero(allowed)
-        columns = [
-            choice if n == node else labels.frontier[rows, stage.before.index(n)] for n in stage.after
-        ]
+        columns = [choice if n == node else labels.frontier[rows, stage.before.index(n)] for n in stage.after]
         frontier = np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0), dtype=np.intp)
         cost = labels.cost[rows] + more[rows, choice]
         return _Labels(frontier, cost, bound[rows, choice], amounts[rows, choice], rows, choice)

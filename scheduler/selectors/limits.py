@@ -20,14 +20,15 @@ from nnstretch.scheduler.selectors.pbqp_reduction import solve_pbqp
 Solve = Callable[[Problem], Sequence[int]]
 
 _ROOM = 50_000
-"""Labels of one node beyond which the least promising ones are dropped."""
+"""Labels of one node beyond which the least promising ones are dropped; comparing takes longer with several limits."""
+_ROOM_OF_MANY = 4_000
 _DOUBLINGS = 60
 _REFINEMENTS = 16
 _ROUNDS = 3
 """How often the prices of several resources are set in turn."""
 
 
-def cheapest_within(problem: Problem, room: int = _ROOM) -> tuple[Sequence[int], float | None]:
+def cheapest_within(problem: Problem, room: int | None = None) -> tuple[Sequence[int], float | None]:
     """The cheapest assignment within the limits and a lower bound in seconds, None if it is proved to be the optimum.
 
     Raises:
@@ -35,6 +36,7 @@ def cheapest_within(problem: Problem, room: int = _ROOM) -> tuple[Sequence[int],
     """
     pricing = _Pricing(problem, lambda p: solve_pbqp(p)[0])
     prices = pricing.settle()
+    room = room or (_ROOM_OF_MANY if len(problem.limits) > 1 else _ROOM)
     found = cheaper_than(problem, pricing.best_cost, prices, room)
     choices = found.choices[-1] if found.choices else pricing.best
     if choices is None:
@@ -102,7 +104,7 @@ class _Pricing:
         else:
             return
         for _ in range(_REFINEMENTS):
-            between = (high.cost - low.cost) / (low.amount - high.amount)
+            between = max(0.0, high.cost - low.cost) / (low.amount - high.amount)
             if not np.isfinite(between):
                 self._prices[number] = price
                 return

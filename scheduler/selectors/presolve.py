@@ -196,5 +196,7 @@ def _lowered(problem: Problem, kept: tuple[Indices, ...]) -> Mapping[str, float]
     limits = {}
     for resource, limit in problem.limits.items():
         amounts = problem.amounts[resource]
-        limits[resource] = loosened(limit) - sum(float(a[k[0]]) for a, k in zip(amounts, kept, strict=True) if len(k) == 1)
+        limits[resource] = loosened(limit) - sum(
+            float(a[k[0]]) for a, k in zip(amounts, kept, strict=True) if len(k) == 1
+        )
     return limits

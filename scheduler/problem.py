@@ -1,8 +1,9 @@
 """Routine selection as pure data: which choice for every layer minimises the sum of layer and edge costs.
 
-SoftNeuro, section IV, and NeoCPU, section 3.3, ask the same question: every layer has a few choices with known costs, and
-neighbours whose choices do not fit together pay for an adapt layer between them. QS-DNN, section IV-C, adds limits: a choice also
-needs memory or loses accuracy, and the whole network may not exceed what is allowed. A problem knows no device.
+SoftNeuro, section IV, and NeoCPU, section 3.3, ask the same question: every layer has a few choices with known costs,
+and neighbours whose choices do not fit together pay for an adapt layer between them. QS-DNN, section IV-C, adds limits:
+a choice also needs memory or loses accuracy, and the whole network may not exceed what is allowed. A problem knows no
+device.
 """
 
 from __future__ import annotations
@@ -27,13 +28,11 @@ _ROUNDING = 1e-9
 class Problem:
     """Costs of choices, and what else they need.
 
-    Attributes:
-        costs: for each node the cost of each of its choices, seconds; at least one choice per node. Infinite: forbidden.
-        edges: (u, v) with u < v -> cost matrix of shape (choices of u, choices of v), seconds. Infinite: forbidden together.
-        amounts: resource -> for each node how much of it each choice needs; finite, summed over the nodes.
-        limits: resource -> the most that an assignment may need of it.
-        seed: of selectors that draw random numbers.
-        names: of the nodes, for messages; may be empty.
+    Attributes: costs: for each node the cost of each of its choices, seconds; at least one choice per node. Infinite:
+        forbidden. edges: (u, v) with u < v -> cost matrix of shape (choices of u, choices of v), seconds. Infinite:
+        forbidden together. amounts: resource -> for each node how much of it each choice needs; finite, summed over the
+        nodes. limits: resource -> the most that an assignment may need of it. seed: of selectors that draw random
+        numbers. names: of the nodes, for messages; may be empty.
 
     Raises:
         SelectionError: the parts do not fit together, or a number is negative or none at all.
@@ -109,7 +108,10 @@ def assignment(
     states: int = 0,
     curve: tuple[tuple[int, float], ...] = (),
 ) -> Assignment:
-    """An assignment with its cost, amounts and gap. `bound` is a proved lower bound in seconds; None: `choices` is optimal."""
+    """An assignment with its cost, amounts and gap.
+
+    `bound` is a proved lower bound in seconds; None says that `choices` are optimal.
+    """
     cost = problem.cost(choices)
     gap = 0.0 if bound is None or cost <= 0 else max(0.0, (cost - bound) / cost)
     optimal = gap <= _ROUNDING

@@ -1,8 +1,8 @@
 """What selectors share: presolving, limits, the way back to the caller's choices, and honest gaps.
 
-A searcher says how it searches one kind of problem: without limits and without impossible choices. Here the problem is brought
-into that form, and an answer that breaks a limit or is forbidden is replaced: by the proven optimum within the limits where the
-searcher is exact, else by the legal assignment nearest to what it wanted.
+A searcher says how it searches one kind of problem: without limits and without impossible choices. Here the problem is
+brought into that form, and an answer that breaks a limit or is forbidden is replaced: by the proven optimum within the
+limits where the searcher is exact, else by the legal assignment nearest to what it wanted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from nnstretch.scheduler.problem import Assignment, Problem, Selector, assignment
 from nnstretch.scheduler.selectors.bounds import lower_bound
 from nnstretch.scheduler.selectors.limits import cheapest_within, check_limits, nearest_legal
-from nnstretch.scheduler.selectors.pbqp_reduction import solve_pbqp
+from nnstretch.scheduler.selectors.pbqp_reduction import solve_with_bound
 from nnstretch.scheduler.selectors.presolve import Reduction, possible, reduced
 
 
@@ -44,9 +44,9 @@ class ExactSearcher(Selector):
         small = reduction.problem
         found = self._search(replace(small, limits={}))
         if found.choices is None:
-            choices, optimal = solve_pbqp(small)
+            choices, bound = solve_with_bound(small)
             known = -np.inf if found.bound is None else found.bound
-            found = replace(found, choices=choices, bound=None if optimal else max(known, lower_bound(small)))
+            found = replace(found, choices=choices, bound=None if bound is None else max(known, bound))
         assert found.choices is not None
         return _answered(problem, reduction, found, exact=True)
 

@@ -1,7 +1,8 @@
 """Best-first search over partial assignments: what Dijkstra and A* share.
 
-A state is a number of decided nodes and the choices of those that later nodes still look at: whatever else was decided makes
-no difference to what comes. On a chain these are the vertices of QS-DNN's graph (section IV-A), one per layer and implementation.
+A state is a number of decided nodes and the choices of those that later nodes still look at: whatever else was decided
+makes no difference to what comes. On a chain these are the vertices of QS-DNN's graph (section IV-A), one per layer and
+implementation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.selectors.base import Found
+from nnstretch.scheduler.selectors.bounds import moved
 from nnstretch.scheduler.selectors.frontier import Stage, stages
 
 _State = tuple[int, tuple[int, ...]]
@@ -57,6 +59,12 @@ def best_first(
                 came[successor] = (state, choice)
                 heapq.heappush(queue, (total + cost, -successor[0], next(counter), successor))
     return Found(None, np.inf, states=len(reached))
+
+
+def promising_first(problem: Problem, most: int) -> Found:
+    """A*: the cheapest path, on which states are ordered by what they cost and what is proved to come at least."""
+    relaxed = moved(problem.costs, problem.edges)
+    return best_first(problem, relaxed.costs, relaxed.edges, relaxed.bound, most)
 
 
 def _step(

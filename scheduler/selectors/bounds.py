@@ -1,8 +1,9 @@
 """Proved lower bounds: costs are moved between nodes and edges until the sum of all minima is as large as it gets.
 
-Moving a cost from an edge to one of its ends changes no assignment's total, so whatever was moved, the sum of all minima is a lower
-bound. The order in which costs move is that of sequential tree-reweighted message passing (Kolmogorov, IEEE Trans. PAMI
-28(10), 2006): node by node, a node collects from its edges and hands on to those that lead further. On trees the bound is the optimum.
+Moving a cost from an edge to one of its ends changes no assignment's total, so whatever was moved, the sum of all
+minima is a lower bound. The order in which costs move is that of sequential tree-reweighted message passing
+(Kolmogorov, IEEE Trans. PAMI 28(10), 2006): node by node, a node collects from its edges and hands on to those that
+lead further. On trees the bound is the optimum.
 """
 
 from __future__ import annotations

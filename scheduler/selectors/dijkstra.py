@@ -8,7 +8,10 @@ from nnstretch.scheduler.selectors.best_first import best_first
 
 
 class Dijkstra(ExactSearcher):
-    """Exact: the cheapest partial assignment goes on first. On branching networks states remember all layers still to be read."""
+    """Exact: the cheapest partial assignment goes on first.
+
+    On branching networks states remember all layers that are still to be read.
+    """
 
     name = "dijkstra"
 

@@ -1,13 +1,15 @@
 """DPRS, dynamic programming for routine selection (SoftNeuro, section IV, algorithm 1).
 
-Layers are visited in order. For every choice of a layer the cost of the best path to it is kept, for all combinations of
-choices of the branching layers upstream that are still constrained: branches of one layer may only be merged where they agree on it
-(equation 4). At the merging layer through which all paths from a branching layer pass, its constraint is relaxed: the best of its
-choices is taken (proposition 3). Several inputs or outputs are connected to an auxiliary layer with one free choice (section IV-E).
+Layers are visited in order. For every choice of a layer the cost of the best path to it is kept, for all combinations
+of choices of the branching layers upstream that are still constrained: branches of one layer may only be merged where
+they agree on it (equation 4). At the merging layer through which all paths from a branching layer pass, its constraint
+is relaxed: the best of its choices is taken (proposition 3). Several inputs or outputs are connected to an auxiliary
+layer with one free choice (section IV-E).
 
-Differences from the listing: layers' choices stand for schemas, since each layer has the fastest routine of each schema already;
-layers that merge may have different constraint sets, as skip connections make them, and get the union; and what a branching layer's own
-path costs, which all of its branches share, is set aside and added once, where its constraint is relaxed.
+Differences from the listing: layers' choices stand for schemas, since each layer has the fastest routine of each schema
+already; layers that merge may have different constraint sets, as skip connections make them, and get the union; and
+what a branching layer's own path costs, which all of its branches share, is set aside and added once, where its
+constraint is relaxed.
 """
 
 from __future__ import annotations

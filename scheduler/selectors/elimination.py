@@ -1,8 +1,9 @@
 """Exact selection by eliminating one node after another, the one with the smallest table first.
 
-A node is eliminated by summing all tables that mention it and keeping, for every combination of its neighbours' choices, its
-best choice. On a chain this is the classic dynamic programming of NeoCPU (section 3.3.2, algorithm 2); residual edges and joins
-only make the tables a little wider. Exact for every graph; memory and time grow with the graph's treewidth.
+A node is eliminated by summing all tables that mention it and keeping, for every combination of its neighbours'
+choices, its best choice. On a chain this is the classic dynamic programming of NeoCPU (section 3.3.2, algorithm 2);
+residual edges and joins only make the tables a little wider. Exact for every graph; memory and time grow with the
+graph's treewidth.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from collections.abc import Callable
 
 from nnstretch.scheduler.problem import Problem
 from nnstretch.scheduler.selectors.base import ExactSearcher, Found
+from nnstretch.scheduler.selectors.best_first import promising_first
 from nnstretch.scheduler.selectors.tables import Recovery, Table, entries, joined, unary, without
+
+_STATES = 20_000
+"""Partial assignments that A* may look at where tables would grow too large."""
 
 
 class Elimination(ExactSearcher):
     """Exact dynamic programming over any graph of small treewidth: the default.
 
-    Past its limits of memory or time PBQP answers. How far it comes within a time depends on the machine, so only where no time
-    limit is reached has the same problem always the same answer.
+    Where tables would grow too large, the most promising partial assignments first (A*) may still come to a proof. Past the
+    limits of memory and time PBQP answers. How far it comes within a time depends on the machine, so only where
+    no time limit is reached has the same problem always the same answer.
     """
 
     name = "elimination"
@@ -33,7 +39,7 @@ class Elimination(ExactSearcher):
     def _search(self, problem: Problem) -> Found:
         order = elimination_order(problem, self._limit)
         if order is None:
-            return Found(None)
+            return promising_first(problem, _STATES)
         end = time.monotonic() + self._seconds
         tables: dict[int, list[Table]] = {n: [unary(problem, n)] for n in range(len(problem.costs))}
         for edge, matrix in problem.edges.items():

@@ -16,7 +16,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass
 class Episodes:
-    """All episodes of a search: their costs, and the best of them. Forbidden ones, and ones that break a limit, cannot be best."""
+    """All episodes of a search: their costs, and the best of those that are not forbidden and break no limit."""
 
     problem: Problem
     _best: tuple[float, Sequence[int]] | None = None

@@ -13,7 +13,7 @@ from nnstretch.scheduler.selectors.tables import Recovery, Table, joined, unary,
 
 
 class GlobalSearch(ExactSearcher):
-    """Exact where few layers at a time are still to be read; where many are (SSD, concats), PBQP answers as in the paper."""
+    """Exact where few layers at a time are still to be read; where many are, PBQP answers, as in the paper for SSD."""
 
     name = "global-search"
 

@@ -1,9 +1,9 @@
 """Labels: partial assignments that no other one beats in cost and in every resource at once.
 
-Nodes are decided in order. All partial assignments with the same choices of the nodes that later ones look at are comparable: one that
-costs no less and needs no less of any resource than another is dropped, since whatever completes it completes the other as well.
-What is left at the end is the front of all trade-offs. With a known answer to beat, labels whose bound (`bounds.moved`, the
-resources priced) reaches its cost go too.
+Nodes are decided in order. All partial assignments with the same choices of the nodes that later ones look at are
+comparable: one that costs no less and needs no less of any resource than another is dropped, since whatever completes
+it completes the other as well. What is left at the end is the front of all trade-offs. With a known answer to beat,
+labels whose bound (`bounds.moved`, the resources priced) reaches its cost go too.
 """
 
 from __future__ import annotations
@@ -171,8 +171,11 @@ class _Search:
         return labels.take(np.sort(order[:room]))
 
     def thin(self, labels: _Labels, room: int) -> _Labels:
-        """Labels that stand for all: of each state the cheapest, and in each cell of a grid over cost and all resources but the
-        first the one that needs least of the first."""
+        """Labels that stand for all the others.
+
+        They are the cheapest of each state and, in each cell of a grid over cost and all resources but the first, the
+        one that needs least of the first.
+        """
         if len(labels) <= room:
             return labels
         _, states = np.unique(labels.frontier, axis=0, return_inverse=True)
@@ -223,14 +226,14 @@ def undominated(states: Indices, cost: Costs, amounts: Costs) -> Indices:
         return np.zeros(0, dtype=np.intp)
     order = np.lexsort((cost, *amounts.T[::-1], states))
     first = _firsts(states[order][:, None])
-    if not amounts.shape[1]:
-        return order[first]
-    if amounts.shape[1] == 1:
-        return order[_stairs(cost[order], first)]
+    if amounts.shape[1] < 2:
+        kept = _stairs(cost[order], first) if amounts.shape[1] else first
+        return np.asarray(order[kept], dtype=np.intp)
     table = np.column_stack([cost, amounts])[order]
     starts = np.flatnonzero(first)
     ends = np.append(starts[1:], len(order))
-    return order[np.concatenate([b + _corner(table[b:e]) for b, e in zip(starts, ends, strict=True)])]
+    rows = np.concatenate([b + _corner(table[b:e]) for b, e in zip(starts, ends, strict=True)])
+    return np.asarray(order[rows], dtype=np.intp)
 
 
 def _stairs(cost: Costs, first: NDArray[np.bool_]) -> NDArray[np.bool_]:

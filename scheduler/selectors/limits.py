@@ -1,7 +1,8 @@
 """Limits: the cheapest assignment that needs no more of any resource than is allowed (QS-DNN, section IV-C).
 
-Each limited resource gets a price, which is raised until the priced problem's answer keeps the limit (Lagrangian relaxation). That
-gives an answer within the limits and bounds on all others; labels then find what is cheaper still, or prove that nothing is.
+Each limited resource gets a price, which is raised until the priced problem's answer keeps the limit (Lagrangian
+relaxation). That gives an answer within the limits and bounds on all others; labels then find what is cheaper still, or
+prove that nothing is.
 """
 
 from __future__ import annotations

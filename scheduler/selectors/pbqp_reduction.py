@@ -1,8 +1,9 @@
 """Reductions of partitioned boolean quadratic problems (NeoCPU, section 3.3.2; Hames and Scholz, JMLC 2006).
 
-A node without edges takes its cheapest choice (R0). A node with one edge is folded into its neighbour's costs (RI), a node with
-two into a new edge between its neighbours (RII); all three lose nothing. Where every node that is left has more edges, one of
-them is decided by what it costs if its neighbours could choose for themselves (RN), which may be wrong.
+A node without edges takes its cheapest choice (R0). A node with one edge is folded into its neighbour's costs (RI), a
+node with two into a new edge between its neighbours (RII); all three lose nothing. Where every node that is left has
+more edges, one of them is decided by what it costs if its neighbours could choose for themselves (RN), which may be
+wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.scheduler.problem import Costs, Problem
+from nnstretch.scheduler.selectors.bounds import moved
 from nnstretch.scheduler.selectors.tables import Recovery
 
 
@@ -28,6 +30,23 @@ def solve_pbqp(problem: Problem) -> tuple[tuple[int, ...], bool]:
         else:
             state.fold(node)
     return state.recovery.choices(len(problem.costs)), not guessed
+
+
+def solve_with_bound(problem: Problem) -> tuple[tuple[int, ...], float | None]:
+    """Choices for all nodes, limits left aside, and a lower bound in seconds; None if the choices are optimal.
+
+    Where nodes have to be guessed, that is tried again after costs were moved to where they prove the most: then less of
+    what matters is hidden behind neighbours that choose for themselves.
+    """
+    choices, optimal = solve_pbqp(problem)
+    if optimal:
+        return choices, None
+    relaxed = moved(problem.costs, problem.edges)
+    if np.isfinite(relaxed.bound):
+        again, _ = solve_pbqp(Problem(relaxed.costs, relaxed.edges))
+        if problem.cost(again) < problem.cost(choices):
+            choices = again
+    return choices, relaxed.bound
 
 
 @dataclass

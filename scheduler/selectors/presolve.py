@@ -1,10 +1,10 @@
-"""What can be said about a problem before it is searched: impossible choices, and choices that others are never worse than.
+"""What can be said of a problem before it is searched: impossible choices, and choices that are never the better ones.
 
-Choices that no choice of some neighbour goes with are removed (arc consistency). Then a choice goes for which another one of the
-same node is at least as good whatever the neighbours choose: the sum, over its edges, of the most that the change can cost does not exceed
-what it saves, and it needs no more of any limited resource (the dead-end elimination of Goldstein, Biophysical Journal 66, 1994).
-Choices with equal edges, of which only the cheapest stays, are the plainest case. Nodes with one choice left are folded into
-their neighbours.
+Choices that no choice of some neighbour goes with are removed (arc consistency). Then a choice goes for which another
+one of the same node is at least as good whatever the neighbours choose: the sum, over its edges, of the most that the
+change can cost does not exceed what it saves, and it needs no more of any limited resource (the dead-end elimination of
+Goldstein, Biophysical Journal 66, 1994). Choices with equal edges, of which only the cheapest stays, are the plainest
+case. Nodes with one choice left are folded into their neighbours.
 """
 
 from __future__ import annotations

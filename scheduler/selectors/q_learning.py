@@ -1,15 +1,17 @@
 """Q-learning over the layers' implementations (QS-DNN, sections IV-B to V-B, algorithm 1).
 
-From the paper: an agent walks through the layers in order; its state is the layer and the implementation it chose there, its action the
-implementation of the next layer. Equation 2 with learning rate 0.05 and discount 0.9 updates the values. Every step is rewarded with the
-negative seconds of its own layer, to which the penalties of incompatibilities with layers before it are added (reward shaping).
-Half of the episodes explore only, then 5 % each are spent at every epsilon from 0.9 down to 0. After each episode a
-batch from a replay buffer of 128 is presented again. The answer is the best episode.
+From the paper: an agent walks through the layers in order; its state is the layer and the implementation it chose
+there, its action the implementation of the next layer. Equation 2 with learning rate 0.05 and discount 0.9 updates the
+values. Every step is rewarded with the negative seconds of its own layer, to which the penalties of incompatibilities
+with layers before it are added (reward shaping). Half of the episodes explore only, then 5 % each are spent at every
+epsilon from 0.9 down to 0. After each episode a batch from a replay buffer of 128 is presented again. The answer is the
+best episode.
 
-The paper leaves open: how large the batch is (here 32); whether the buffer forgets the oldest (here it does), what it holds (here whole
-episodes), the order of updates within an episode (here all steps at once), the values before the first visit (here 0, more than
-any reward, so that what was never tried is tried), and what becomes of combinations that are impossible rather than slow (here they are
-not offered where one layer forbids them; an episode that runs into a dead end is punished with twice the most that a whole one can cost).
+The paper leaves open: how large the batch is (here 32); whether the buffer forgets the oldest (here it does), what it
+holds (here whole episodes), the order of updates within an episode (here all steps at once), the values before the
+first visit (here 0, more than any reward, so that what was never tried is tried), and what becomes of combinations that
+are impossible rather than slow (here they are not offered where one layer forbids them; an episode that runs into a
+dead end is punished with twice the most that a whole one can cost).
 """
 
 from __future__ import annotations

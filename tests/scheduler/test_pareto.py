@@ -52,12 +52,12 @@ def test_fronts_are_complete_and_hold_nothing_else(count: int, data: st.DataObje
 @settings(max_examples=150, deadline=None)
 def test_thinned_fronts_say_how_much_may_be_missing(data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=1))
-    every = [(problem.cost(c), problem.amount("resource0", c)) for c in legal(problem)]
+    every: list[Values] = [(problem.cost(c), problem.amount("resource0", c)) for c in legal(problem)]
     if not every:
         return
     found = pareto(problem, ["resource0"], room=2)
     slack = found.gap * min(p.cost for p in found.points) if np.isfinite(found.gap) else np.inf
-    front = [(p.cost - slack, p.amounts["resource0"]) for p in found.points]
+    front: list[Values] = [(p.cost - slack, p.amounts["resource0"]) for p in found.points]
     assert all(covers(front, point) for point in every)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +14,7 @@ from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Draft, Step, Value, draft
+from nnstretch.scheduler.draft import Choice, Draft, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.plan import (
@@ -26,13 +27,28 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.problem import Selector
-from nnstretch.scheduler.selectors import Elimination
+from nnstretch.scheduler.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.subgraphs import Subgraph, partition
 from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceSpace:
+    """What a plan is selected from: units, lanes, costs, each unit's choices, and the selection problem that they make.
+
+    `host` is the CPU processor that serves lane 0 when no CPU was named.
+    """
+
+    graph: UnitGraph
+    pool: LanePool
+    costs: CostModel
+    host: Processor
+    choices: Sequence[Sequence[Choice]]
+    problem: Problem
 
 
 def make_plan(
@@ -50,19 +66,36 @@ def make_plan(
         processors: those that may be used, in the order that designs number them.
         host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
         costs: measured costs (`nnstretch.scheduler.profiling.Profiler`); estimates if None.
-        selector: how routines are selected; exact elimination if None.
+        selector: how routines are selected; `default_selector` if None.
         progress: told how far measuring has come.
     """
+    space = choice_space(model, processors, host, costs, progress)
+    return plan_of(space, (selector or default_selector()).select(space.problem))
+
+
+def choice_space(
+    model: ir.Model,
+    processors: Sequence[Processor],
+    host: Processor,
+    costs: CostModel | None = None,
+    progress: Progress | None = None,
+) -> ChoiceSpace:
+    """What selectors choose from; arguments as of `make_plan`."""
     costs = costs or Estimates()
     pool = lane_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
     choices = unit_choices(graph, pool, costs, progress)
-    assignment = (selector or Elimination()).select(selection_problem(graph, choices, pool, costs))
-    chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
+    return ChoiceSpace(graph, pool, costs, host, choices, selection_problem(graph, choices, pool, costs))
+
+
+def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
+    """The plan of an assignment of the space's problem."""
+    graph, pool = space.graph, space.pool
+    chosen = [options[i] for options, i in zip(space.choices, assignment.choices, strict=True)]
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
     steps = draft(graph, chosen, pool.lanes, reorders, coherent)
-    plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
+    plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
     models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
     return Compiled(plan, constants, models, assignment)
 

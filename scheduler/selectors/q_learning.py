@@ -12,6 +12,10 @@ holds (here whole episodes), the order of updates within an episode (here all st
 first visit (here 0, more than any reward, so that what was never tried is tried), and what becomes of combinations that
 are impossible rather than slow (here they are not offered where one layer forbids them; an episode that runs into a
 dead end is punished with twice the most that a whole one can cost).
+
+What follows from the discount: a cost that is paid one layer later weighs less. Two layers that one routine computes,
+whose cost stands at the second, look cheaper than they are, so that in the end such pairs may be taken where they do
+not pay.
 """
 
 from __future__ import annotations

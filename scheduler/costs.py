@@ -19,13 +19,13 @@ class CostModel(ABC):
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Seconds that `routine` takes for `layer` on `processor`; None if it failed or its answer was wrong."""
 
-    def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        """Error of a working routine's answer relative to the output's range; None if it is not known."""
-        return None
-
     @abstractmethod
     def handover(self, tensor: TensorType) -> float:
         """Seconds that a tensor costs when host and OpenCL lanes meet at it, beyond layout changes."""
+
+    def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        """Error of a working routine's answer relative to the output's range; None if it is not known."""
+        return None
 
 
 class Estimates(CostModel):

@@ -17,8 +17,10 @@ from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
 from nnstretch.scheduler.candidates import Progress
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.integrated import NEAR, refined
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, make_plan, plan_of
 from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.store import ProfileStore
 
@@ -119,11 +121,19 @@ def plan_model(
 
     With `fresh`, they are measured even then.
     """
-    graph = optimize(model)
     if not tune:
-        return make_plan(graph, processors.named, processors.host, progress=progress)
+        return make_plan(optimize(model), processors.named, processors.host, progress=progress)
     with profiler(processors, fresh=fresh) as costs:
-        return make_plan(graph, processors.named, processors.host, costs, progress=progress, records=costs)
+        space = measured_space(model, processors, costs, progress)
+        return plan_of(space, default_selector().select(space.problem))
+
+
+def measured_space(
+    model: ir.Model, processors: Processors, costs: Profiler, progress: Progress | None = None
+) -> ChoiceSpace:
+    """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network."""
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR)
+    return refined(space, costs)
 
 
 def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:

@@ -75,6 +75,23 @@ def unit_choices(
     return choices
 
 
+def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
+    """Every working way to compute a unit on the lanes that it may use, with its cost; none for a fallback unit."""
+    found: list[Choice] = []
+    for lane in _allowed_lanes(unit, pool) if unit.layer is not None else ():
+        assert unit.layer is not None
+        processor = pool.processors[lane]
+        for routine in processor.routines:
+            for parameters in routine.parameter_space(unit.layer) if routine.supports(unit.layer) else ():
+                inputs, outputs = routine.layouts(unit.layer, parameters)
+                seconds: float | None = 0.0
+                if not _becomes_view(unit.layer, inputs, outputs):
+                    seconds = costs.seconds(processor, routine, unit.layer, parameters)
+                if seconds is not None:
+                    found.append(Choice(lane, routine, parameters, inputs, outputs, seconds))
+    return found
+
+
 def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
     """Adds the choices of heads and tails of all pairs of units for which there is a routine."""
     for head, tail in _pairs(graph):
@@ -205,7 +222,7 @@ class _ProblemMaker:
             if name in producer:
                 u, k = producer[name]
                 node_costs[u] = node_costs[u] + self._to_caller(graph.types[name], u, k)
-        return Problem(tuple(node_costs), edges)
+        return Problem(tuple(node_costs), edges, names=tuple(unit.name for unit in graph.units))
 
     def _matrix(self, tensor: TensorType, u: int, output: int, v: int, position: int) -> Costs:
         return np.array(

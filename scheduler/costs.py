@@ -43,6 +43,10 @@ class CostModel(ABC):
     def handover(self, tensor: TensorType) -> float:
         """Seconds that a tensor costs when host and OpenCL lanes meet at it, beyond layout changes."""
 
+    def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        """Error of a working routine's answer relative to the output's range; None if it is not known."""
+        return None
+
 
 class Estimates(CostModel):
     """Costs from operation and byte counts alone, for plans that are not tuned: enough to keep layouts flowing.

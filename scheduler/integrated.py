@@ -9,7 +9,6 @@ turned out to. That goes on until the best path holds nothing that was not timed
 from __future__ import annotations
 
 import hashlib
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +17,15 @@ from typing import Protocol
 
 import numpy as np
 
-from nnstretch.scheduler.candidates import LanePool
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.draft import Choice
-from nnstretch.scheduler.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.planner import ChoiceSpace, plan_of
+from nnstretch.scheduler.problem import Assignment, Selector
+from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.units import UnitGraph
+
+NEAR = 0.1
+"""Choices that are so much slower by themselves than the best may be faster inside a network."""
 
 _LEAST_PATHS, _MOST_PATHS = 2, 12
 _SECONDS = 5.0
@@ -56,101 +58,67 @@ class Records(Protocol):
         """Keeps the samples of one path's layers, seconds."""
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A network whose path is to be refined.
+def refined(
+    space: ChoiceSpace,
+    records: Records,
+    selector: Selector | None = None,
+    run: Callable[[Compiled], np.ndarray] | None = None,
+) -> ChoiceSpace:
+    """`space` with costs from inside the network, if all of it runs on one CPU; else as it is.
 
-    Attributes:
-        graph: its units.
-        choices: of every unit, with unit costs.
-        pool: the lanes; all on the host.
-        problem: by unit costs.
+    Args:
+        space: with measured unit costs.
+        records: keep what is measured, so that it is measured once.
+        selector: selects the paths that are measured; `default_selector` if None.
+        run: seconds of every step of a plan (rows) in several runs (columns), by default as a session takes.
     """
-
-    graph: UnitGraph
-    choices: Sequence[Sequence[Choice]]
-    pool: LanePool
-    problem: Problem
-
-    def name(self) -> str:
-        """A digest of all workloads in order and the processors that they may run on."""
-        texts = [u.layer.workload if u.layer else u.name for u in self.graph.units]
-        texts += [p.fingerprint for p in self.pool.processors]
-        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-
-    def key(self, network: str, number: int, choice: Choice) -> Key | None:
-        """The key of a unit's choice; None for one that takes no time of its own."""
-        layer = choice.chain or self.graph.units[number].layer
-        if layer is None or choice.routine is None or choice.is_head or not choice.seconds:
-            return None
-        parameters = tuple(sorted(choice.parameters.items()))
-        fingerprint = self.pool.processors[choice.lane].fingerprint
-        return Key(network, fingerprint, layer.workload, str(choice.routine.descriptor), parameters)
+    if len(space.pool.lanes) > 1 or not space.costs.measured:
+        return space
+    return _Refinement(space, records, selector or default_selector(), run or _step_samples).refined()
 
 
-class Refinement:
-    """Selection with costs from inside the network."""
-
+class _Refinement:
     def __init__(
-        self,
-        network: Network,
-        records: Records,
-        selector: Selector,
-        build: Callable[[Sequence[Choice]], Compiled],
-        run: Callable[[Compiled], np.ndarray] | None = None,
+        self, space: ChoiceSpace, records: Records, selector: Selector, run: Callable[[Compiled], np.ndarray]
     ) -> None:
-        """Measures nothing yet.
+        self._space, self._records, self._selector, self._run = space, records, selector, run
+        network = _name(space)
+        self._keys = [[_key(space, network, n, c) for c in choices] for n, choices in enumerate(space.choices)]
 
-        Args:
-            network: what is to be refined.
-            records: keep what is measured, so that it is measured once.
-            selector: selects paths.
-            build: makes a plan of one choice per unit.
-            run: seconds of every step of a plan (rows) in several runs (columns), by default as a session takes.
-        """
-        self._network, self._records, self._selector = network, records, selector
-        self._build, self._run = build, run or _step_samples
-        name = network.name()
-        self._keys = [[network.key(name, n, c) for c in choices] for n, choices in enumerate(network.choices)]
-
-    def select(self) -> tuple[Assignment, list[Choice]]:
-        """The best path, and its choices with their seconds inside the network."""
+    def refined(self) -> ChoiceSpace:
         begin = time.monotonic()
-        for paths in itertools.count():
-            assignment = self._selector.select(self._corrected())
+        for paths in range(_MOST_PATHS):
+            space = self._corrected()
+            assignment = self._selector.select(space.problem)
             known = all(key is None or self._records.inside(key) is not None for key in self._chosen_keys(assignment))
-            late = paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS
-            if known or late or paths == _MOST_PATHS:
-                return assignment, self._choices(assignment)
+            if known or (paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS):
+                return space
             self._measure(assignment)
-        raise AssertionError("an endless loop has ended")
+        return self._corrected()
 
     def _chosen_keys(self, assignment: Assignment) -> Iterator[Key | None]:
         return (keys[i] for keys, i in zip(self._keys, assignment.choices, strict=True))
 
-    def _choices(self, assignment: Assignment) -> list[Choice]:
-        chosen = [cs[i] for cs, i in zip(self._network.choices, assignment.choices, strict=True)]
-        seconds = [self._records.inside(key) if key else None for key in self._chosen_keys(assignment)]
-        return [c if s is None else replace(c, seconds=s) for c, s in zip(chosen, seconds, strict=True)]
-
-    def _corrected(self) -> Problem:
-        """The problem with times from inside where they are known, and others in proportion."""
+    def _corrected(self) -> ChoiceSpace:
+        """The space with times from inside where they are known, and others in proportion."""
         inside = [[self._records.inside(key) if key else None for key in keys] for keys in self._keys]
         factor = self._factor(inside)
-        costs = []
-        for node, choices, known in zip(self._network.problem.costs, self._network.choices, inside, strict=True):
-            change = [
-                (factor * (c.seconds or 0.0) if k is None else k) - (c.seconds or 0.0)
-                for c, k in zip(choices, known, strict=True)
-            ]
-            costs.append(node + np.array(change))
-        return replace(self._network.problem, costs=tuple(costs))
+        choices = [
+            [replace(c, seconds=k or factor * c.seconds) if c.seconds else c for c, k in zip(cs, known, strict=True)]
+            for cs, known in zip(self._space.choices, inside, strict=True)
+        ]
+        costs = tuple(
+            node
+            + np.array([(new.seconds or 0.0) - (old.seconds or 0.0) for new, old in zip(after, before, strict=True)])
+            for node, after, before in zip(self._space.problem.costs, choices, self._space.choices, strict=True)
+        )
+        return replace(self._space, choices=choices, problem=replace(self._space.problem, costs=costs))
 
     def _factor(self, inside: Sequence[Sequence[float | None]]) -> float:
         """What layers take in the network over what they take by themselves."""
         pairs = [
             (k, c.seconds)
-            for choices, known in zip(self._network.choices, inside, strict=True)
+            for choices, known in zip(self._space.choices, inside, strict=True)
             for c, k in zip(choices, known, strict=True)
             if k is not None and c.seconds
         ]
@@ -160,18 +128,36 @@ class Refinement:
         return min(most, max(least, sum(k for k, _ in pairs) / sum(s for _, s in pairs)))
 
     def _measure(self, assignment: Assignment) -> None:
-        chosen = [cs[i] for cs, i in zip(self._network.choices, assignment.choices, strict=True)]
-        compiled = self._build(chosen)
+        """Runs the path and keeps what its layers took; equal layers with equal routines count as one, with their mean."""
+        compiled = plan_of(self._space, assignment)
         samples = self._run(compiled)
         of_layer: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(samples.shape[1]))
         for step, times in zip(compiled.plan.steps, samples, strict=True):
             of_layer[step.layer] = of_layer[step.layer] + times
         found: dict[Key, list[np.ndarray]] = defaultdict(list)
-        for unit, choice, key in zip(self._network.graph.units, chosen, self._chosen_keys(assignment), strict=True):
-            name = choice.chain.name if choice.chain else unit.name
+        for number, key in enumerate(self._chosen_keys(assignment)):
+            choice = self._space.choices[number][assignment.choices[number]]
+            name = choice.chain.name if choice.chain else self._space.graph.units[number].name
             if key is not None and name in of_layer:
                 found[key].append(of_layer[name])
         self._records.keep_inside({key: tuple(np.mean(times, axis=0)) for key, times in found.items()})
+
+
+def _name(space: ChoiceSpace) -> str:
+    """A digest of a network's workloads in order and the processors that they may run on."""
+    texts = [u.layer.workload if u.layer else u.name for u in space.graph.units]
+    texts += [p.fingerprint for p in space.pool.processors]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Key | None:
+    """The key of a unit's choice; None for one that takes no time of its own."""
+    layer = choice.chain or space.graph.units[number].layer
+    if layer is None or choice.routine is None or choice.is_head or not choice.seconds:
+        return None
+    parameters = tuple(sorted(choice.parameters.items()))
+    fingerprint = space.pool.processors[choice.lane].fingerprint
+    return Key(network, fingerprint, layer.workload, str(choice.routine.descriptor), parameters)
 
 
 def _step_samples(compiled: Compiled) -> np.ndarray:

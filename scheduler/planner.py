@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +15,6 @@ from nnstretch.scheduler.candidates import LanePool, Progress, is_native, select
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
-from nnstretch.scheduler.integrated import Network, Records, Refinement
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.plan import (
@@ -29,15 +27,28 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.problem import Selector
-from nnstretch.scheduler.selectors import Elimination
+from nnstretch.scheduler.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.subgraphs import Subgraph, partition
 from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
-_NEAR = 0.1
-"""Choices that are so much slower by themselves than the best may be faster inside a network."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceSpace:
+    """What a plan is selected from: units, lanes, costs, each unit's choices, and the selection problem that they make.
+
+    `host` is the CPU processor that serves lane 0 when no CPU was named.
+    """
+
+    graph: UnitGraph
+    pool: LanePool
+    costs: CostModel
+    host: Processor
+    choices: Sequence[Sequence[Choice]]
+    problem: Problem
 
 
 def make_plan(
@@ -47,7 +58,6 @@ def make_plan(
     costs: CostModel | None = None,
     selector: Selector | None = None,
     progress: Progress | None = None,
-    records: Records | None = None,
 ) -> Compiled:
     """Chooses a routine for every layer and lays out lanes, sub-graphs and memory.
 
@@ -56,35 +66,42 @@ def make_plan(
         processors: those that may be used, in the order that designs number them.
         host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
         costs: measured costs (`nnstretch.scheduler.profiling.Profiler`); estimates if None.
-        selector: how routines are selected; exact elimination if None.
+        selector: how routines are selected; `default_selector` if None.
         progress: told how far measuring has come.
-        records: where the times of layers inside whole networks are kept, by which costs are corrected where all runs on one
-            CPU; None if costs are those of single layers.
+    """
+    space = choice_space(model, processors, host, costs, progress)
+    return plan_of(space, (selector or default_selector()).select(space.problem))
+
+
+def choice_space(
+    model: ir.Model,
+    processors: Sequence[Processor],
+    host: Processor,
+    costs: CostModel | None = None,
+    progress: Progress | None = None,
+    near: float = 0.0,
+) -> ChoiceSpace:
+    """What selectors choose from.
+
+    Arguments are those of `make_plan`, and `near`: choices that cost up to so many times the best's cost more are kept too.
     """
     costs = costs or Estimates()
     pool = lane_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
-    integrated = records is not None and costs.measured and len(pool.lanes) == 1
-    choices = unit_choices(graph, pool, costs, progress, near=_NEAR if integrated else 0.0)
-    problem = selection_problem(graph, choices, pool, costs)
-    selector = selector or Elimination()
-    build = partial(_compiled, graph, pool, costs, host.blocked.block)
-    if integrated and records is not None:
-        assignment, chosen = Refinement(Network(graph, choices, pool, problem), records, selector, build).select()
-    else:
-        assignment = selector.select(problem)
-        chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
-    return replace(build(chosen), selection=assignment)
+    choices = unit_choices(graph, pool, costs, progress, near)
+    return ChoiceSpace(graph, pool, costs, host, choices, selection_problem(graph, choices, pool, costs))
 
 
-def _compiled(graph: UnitGraph, pool: LanePool, costs: CostModel, block: int, chosen: Sequence[Choice]) -> Compiled:
-    """The plan of one choice per unit."""
+def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
+    """The plan of an assignment of the space's problem."""
+    graph, pool = space.graph, space.pool
+    chosen = [options[i] for options, i in zip(space.choices, assignment.choices, strict=True)]
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(costs, pool))
-    plan, constants = assemble(graph, steps, pool.lanes, block)
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(space.costs, pool))
+    plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
     models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
-    return Compiled(plan, constants, models)
+    return Compiled(plan, constants, models, assignment)
 
 
 def _reorder_price(costs: CostModel, pool: LanePool) -> Price:

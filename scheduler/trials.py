@@ -300,6 +300,7 @@ class _Worker:
         Raises:
             _WorkerError: there is none, and the process has ended or was ended for that.
             DeviceError: the process did not get ready.
+            KeyboardInterrupt: the process was ended for that too.
         """
         assert self._process.stdin is not None
         self._await_ready()
@@ -307,7 +308,12 @@ class _Worker:
             write_frame(self._process.stdin, request)
         except BrokenPipeError as error:
             raise _WorkerError(self._reason()) from error
-        return self._answer(ticks)
+        try:
+            return self._answer(ticks)
+        except KeyboardInterrupt:
+            self._process.kill()  # its answer must not be taken for that to another request
+            self._process.wait()
+            raise
 
     def _await_ready(self) -> None:
         if self._ready:

@@ -165,7 +165,7 @@ class OpenCLRuntime:
         import pyopencl as cl
 
         if self._takes_pages:
-            return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, aligned_array(size))
+            return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, self._pages(size))
         return self._allocate(cl.mem_flags.READ_WRITE, size, None)
 
     def shared(self, host: np.ndarray) -> pyopencl.Buffer:
@@ -193,7 +193,7 @@ class OpenCLRuntime:
 
         values = np.ascontiguousarray(values)
         if self._takes_pages:
-            copy = aligned_array(values.nbytes)
+            copy = self._pages(values.nbytes)
             copy[:] = values.reshape(-1).view(np.uint8)
             return self._allocate(cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, 0, copy)
         return self._allocate(cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, 0, values)
@@ -202,6 +202,12 @@ class OpenCLRuntime:
     def _takes_pages(self) -> bool:
         """Whether the device works in memory of the host's making: weights that a CPU streams from huge pages come faster."""
         return self.info.on_cpu and self.info.unified
+
+    def _pages(self, size: int) -> np.ndarray:
+        try:
+            return aligned_array(size)
+        except (MemoryError, OSError, OverflowError) as error:
+            raise self._failure(f"has no {size} bytes of memory", error) from error
 
     def _allocate(self, flags: int, size: int, host: np.ndarray | None) -> pyopencl.Buffer:
         import pyopencl as cl

@@ -163,8 +163,8 @@ def check(routines: Sequence[Routine], layer: Layer, wanted_routines: set[str] |
     supporting = [routine for routine in routines if routine.supports(layer)]
     assert supporting
     if wanted_routines is not None:
-        # How many channels are worth a step of Strassen's algorithm depends on the block.
-        assert {routine.descriptor.algorithm for routine in supporting} - {"strassen"} == wanted_routines
+        # What is worth Winograd's transforms, or a step of Strassen's algorithm, depends on the block.
+        assert {routine.descriptor.algorithm for routine in supporting} - {"strassen", "winograd"} == wanted_routines
     for routine in supporting:
         for parameters in variants(routine, layer):
             layouts = routine.layouts(layer, parameters)
@@ -269,14 +269,14 @@ def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
 LAYERS = {
     "resnet_stem": (conv_layer((1, 3, 32, 32), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), {"planar", "direct"}),
     "mobilenet_stem": (conv_layer((2, 3, 33, 33), 32, strides=(2, 2)), {"planar", "direct"}),
-    "resnet_3x3": (conv_layer((1, 64, 14, 14), 128, residual=True), {"direct", "winograd"}),
-    "resnet_3x3_7": (conv_layer((1, 128, 7, 7), 128), {"direct", "winograd"}),
+    "resnet_3x3": (conv_layer((1, 64, 14, 14), 128, residual=True), {"direct"}),
+    "resnet_3x3_7": (conv_layer((1, 128, 7, 7), 128), {"direct"}),
     "resnet_downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), {"direct"}),
     "resnet_wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), {"direct"}),
-    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), {"direct", "winograd"}),
+    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), {"direct"}),
     "regnet_stride": (conv_layer((1, 168, 14, 14), 168, groups=7, strides=(2, 2)), {"direct"}),
     "resnext": (conv_layer((1, 64, 14, 14), 64, groups=32), {"direct", "depthwise"}),
-    "aligned_groups": (conv_layer((1, 128, 9, 9), 128, groups=2), {"direct", "winograd"}),
+    "aligned_groups": (conv_layer((1, 128, 9, 9), 128, groups=2), {"direct"}),
     "multiplier": (conv_layer((1, 20, 9, 9), 40, groups=20), {"direct"}),
     "mobilenet": (conv_layer((1, 40, 28, 28), 40, groups=40), {"direct", "depthwise"}),
     "efficientnet": (
@@ -284,13 +284,13 @@ LAYERS = {
         {"direct", "depthwise"},
     ),
     "convnext": (conv_layer((1, 96, 14, 14), 96, (7, 7), pads=(3,) * 4, groups=96), {"direct", "depthwise"}),
-    "odd_channels": (conv_layer((1, 51, 13, 13), 77), {"direct", "winograd"}),
+    "odd_channels": (conv_layer((1, 51, 13, 13), 77), {"direct"}),
     "odd_pointwise": (conv_layer((1, 97, 7, 7), 279, (1, 1), pads=(0,) * 4, residual=True), {"direct"}),
     "half_a_block_left": (conv_layer((2, 24, 13, 13), 72, (1, 1), pads=(0,) * 4, residual=True), {"direct"}),
     "less_than_half_left": (conv_layer((1, 20, 9, 9), 51, (1, 1), pads=(0,) * 4), {"direct"}),
     "panels_of_two_widths": (conv_layer((1, 40, 7, 7), 272, (1, 1), pads=(0,) * 4), {"direct"}),
     "groups_of_two_and_a_half": (conv_layer((1, 120, 9, 9), 120, groups=3, strides=(2, 2)), {"direct"}),
-    "groups_of_half": (conv_layer((1, 48, 9, 9), 24, groups=3, residual=True), {"direct", "winograd"}),
+    "groups_of_half": (conv_layer((1, 48, 9, 9), 24, groups=3, residual=True), {"direct"}),
     "squeeze": (conv_layer((1, 240, 1, 1), 10, (1, 1), pads=(0,) * 4), {"direct"}),
 }
 

@@ -124,6 +124,9 @@ NNS_INLINE const char *parameters_check(const int64_t *p, const winograd_variant
     const window s = window_read(p);
     if (s.sh > WINOGRAD_MAX_STRIDE || s.sw > WINOGRAD_MAX_STRIDE || s.dh != 1 || s.dw != 1)
         return "a Winograd convolution has strides of at most 2 and no dilation";
+    if (!nns_all_within(p + WINOGRAD_PLANAR, 1, 0, 1) || !nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) ||
+        !nns_activation_known(p[WINOGRAD_ACTIVATION]))
+        return "a parameter of the Winograd convolution is out of range";
     if (s.kh == 1 && s.kw == 1) return "a Winograd convolution has a kernel of more than one tap";
     const winograd_axis down = winograd_axis_of(s.kh, s.sh, variant->alpha, variant->taps);
     const winograd_axis across = winograd_axis_of(s.kw, s.sw, variant->alpha, variant->taps);
@@ -131,9 +134,12 @@ NNS_INLINE const char *parameters_check(const int64_t *p, const winograd_variant
         return "the kernel has more parts than a Winograd convolution can have";
     const int64_t groups = p[WINOGRAD_GROUPS];
     if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
+<<<<<<< HEAD
     if (!nns_all_within(p + WINOGRAD_PLANAR, 1, 0, 1) || !nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) ||
         !nns_activation_known(p[WINOGRAD_ACTIVATION]))
         return "a parameter of the Winograd convolution is out of range";
+=======
+>>>>>>> kernels
     if (p[WINOGRAD_PLANAR] && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input has one group of few channels";
     if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
     return NULL;

@@ -37,52 +37,6 @@ def dense_layer(batch: int, inputs: int, outputs: int, *, bias: bool, residual: 
     )
 
 
-<<<<<<< HEAD
-=======
-def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
-    assert isinstance(result, np.ndarray)
-    return result
-
-
-def variants(routine: Routine, layer: Layer) -> list[Parameters]:
-    """What the routine offers, and what it does not: small units, sums in several passes."""
-    space = list(routine.parameter_space(layer))
-    if routine.descriptor.algorithm == "direct":
-        offered = (*space[:2], space[-1])
-        space += [{**p, "tiles": 2, "order": 1, "ic_bn": 1} for p in offered]
-        space += [{**p, "tiles": 3, "order": 0, "ic_bn": 32} for p in offered]
-    if "rows" in space[0]:
-        space += [{**p, "rows": rows} for p in space[:2] for rows in (1, 3)]
-    return space
-
-
-def check(routines: Sequence[Routine], layer: Layer, wanted_routines: set[str] | None = None) -> None:
-    feeds = [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
-    wanted = reference(layer, feeds)
-    assert wanted.shape == layer.outputs[0].shape
-    span = max(float(np.abs(wanted).max()), 1e-3)
-    supporting = [routine for routine in routines if routine.supports(layer)]
-    assert supporting
-    if wanted_routines is not None:
-        # What is worth Winograd's transforms, or a step of Strassen's algorithm, depends on the block.
-        assert {routine.descriptor.algorithm for routine in supporting} - {"strassen", "winograd"} == wanted_routines
-    for routine in supporting:
-        for parameters in variants(routine, layer):
-            layouts = routine.layouts(layer, parameters)
-            (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
-            error = float(np.abs(found - wanted).max()) / span
-            assert error < TOLERANCE, f"{routine.descriptor} {dict(parameters)}: {error:.1e}"
-
-
-pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
-pads = st.tuples(*[st.integers(0, 3)] * 4)
->>>>>>> kernels
 kernels = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
 

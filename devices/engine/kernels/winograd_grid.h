@@ -134,12 +134,6 @@ NNS_INLINE const char *parameters_check(const int64_t *p, const winograd_variant
         return "the kernel has more parts than a Winograd convolution can have";
     const int64_t groups = p[WINOGRAD_GROUPS];
     if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
-<<<<<<< HEAD
-    if (!nns_all_within(p + WINOGRAD_PLANAR, 1, 0, 1) || !nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) ||
-        !nns_activation_known(p[WINOGRAD_ACTIVATION]))
-        return "a parameter of the Winograd convolution is out of range";
-=======
->>>>>>> kernels
     if (p[WINOGRAD_PLANAR] && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input has one group of few channels";
     if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
     return NULL;

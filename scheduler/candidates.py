@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,11 +10,12 @@ import numpy as np
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
 from nnstretch.errors import DesignError, ModelError
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
+from nnstretch.scheduler.runs import find_runs
 from nnstretch.scheduler.units import Unit, UnitGraph
 
 
@@ -45,7 +45,7 @@ def unit_choices(
 ) -> list[list[Choice]]:
     """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
 
-    Where costs are measured, two units that one routine can compute as one get choices for that too.
+    Where costs are measured, units that one routine can compute as one get choices for that too.
 
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
@@ -64,42 +64,24 @@ def unit_choices(
             raise ModelError(f"no routine computes layer {unit.name} ({op}) on {', '.join(_names(pool))}")
         choices.append(found)
     if costs.measured:
-        _add_fused(graph, pool, costs, choices)
+        _add_runs(graph, pool, costs, choices)
     if progress:
         progress(len(graph.units), len(graph.units), "")
     return choices
 
 
-def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
-    """Adds the choices of heads and tails of all pairs of units for which there is a routine."""
-    for head, tail in _pairs(graph):
-        first, second = graph.units[head], graph.units[tail]
-        assert first.layer is not None and second.layer is not None
-        chain = chain_layer(first.layer, second.layer)
-        lanes = [lane for lane in _allowed_lanes(first, pool) if lane in _allowed_lanes(second, pool)]
-        for choice in _cheapest(chain, lanes, pool, costs):
-            count = len(first.inputs)
-            between = Fused(lane=choice.lane, inputs=choice.inputs[:count])
-            choices[head].append(Choice(choice.lane, choice.routine, {}, choice.inputs[:count], (between,), 0.0))
-            inputs = (between, *choice.inputs[count:])
-            choices[tail].append(replace(choice, inputs=inputs, chain=chain))
-
-
-def _pairs(graph: UnitGraph) -> list[tuple[int, int]]:
-    """Units (head, tail) of which the tail reads the head's only output, as its layer's input 0, and nobody else does."""
-    readers: dict[str, list[int]] = defaultdict(list)
-    for number, unit in enumerate(graph.units):
-        for name in unit.inputs:
-            readers[name].append(number)
-    pairs = []
-    for number, unit in enumerate(graph.units):
-        mine = readers[unit.outputs[0]]
-        if unit.layer is None or len(unit.outputs) != 1 or len(mine) != 1 or unit.outputs[0] in graph.outputs:
-            continue
-        tail = graph.units[mine[0]]
-        if tail.layer is not None and tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]:
-            pairs.append((number, mine[0]))
-    return pairs
+def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
+    """Adds the choices of all units of all runs for which there is a routine."""
+    for run in find_runs(graph):
+        lanes = [lane for lane in pool.lane_of if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
+        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, costs)):
+            between = Fused(units=run.units, choice=number)
+            for unit in run.units:
+                inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
+                if unit == run.units[-1]:
+                    choices[unit].append(replace(choice, inputs=inputs, run=run))
+                else:
+                    choices[unit].append(Choice(choice.lane, choice.routine, {}, inputs, (between,), 0.0))
 
 
 def _names(pool: LanePool) -> list[str]:

@@ -155,7 +155,7 @@ class Profiler(CostModel):
 
 def _repeats(single: SingleLayer) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`)."""
-    weights = sum(array.nbytes for array in single.lowering.constants)
+    weights = single.lowering.weight_bytes
     copies = -(-_CACHES_BYTES // weights) if weights > _CACHED_BYTES else 1
     short = single.processor.memory == "opencl" and single.layer.macs < _SHORT_MACS
     return min(_REPEATS, max(copies, _REPEATS if short else 1))

@@ -76,6 +76,7 @@ class _Maker:
         ]
         self._buffers: list[PlanBuffer] = []
         self._constants: list[np.ndarray] = []
+        self._models: dict[str, bytes] = {}
         self._constant_bytes = 0
         self._arena_bytes = 0
         self._shared_bytes: list[int] = []
@@ -90,7 +91,7 @@ class _Maker:
         steps: tuple[PlanStep, ...] = ()
         for repeat in range(self._single.repeats):
             copies = {i: self._constant(f"w{repeat}.{i}", a) for i, a in enumerate(lowering.constants)}
-            steps += self._steps(lowering, {**tables, "constant": copies})
+            steps += self._steps(lowering, {**tables, "constant": copies}, repeat)
         slots = tuple(range(len(self._shared_bytes)))
         subgraphs = [PlanSubgraph(self._domain, 0, len(steps), releases=slots)]
         if self._opencl and self._single.host:
@@ -112,7 +113,7 @@ class _Maker:
             constant_ranges={self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
-        return Compiled(plan, self._pack())
+        return Compiled(plan, self._pack(), self._models)
 
     def _lanes(self) -> tuple[PlanLane, ...]:
         processor = self._single.processor
@@ -148,25 +149,41 @@ class _Maker:
         self._shared_bytes.append(aligned(size))
         return self._add(PlanBuffer(f"y{index}", "shared", len(self._shared_bytes) - 1, 0, size))
 
-    def _steps(self, lowering: Lowering, tables: Mapping[str, Mapping[int, int]]) -> tuple[PlanStep, ...]:
+    def _steps(
+        self, lowering: Lowering, tables: Mapping[str, Mapping[int, int]], repeat: int
+    ) -> tuple[PlanStep, ...]:
         def number(operand: Operand) -> int:
             return tables[operand.kind][operand.index]
 
         layer = self._single.layer
-        return tuple(
-            PlanStep(
-                layer=layer.name,
-                op=layer.op,
-                routine=str(self._single.routine.descriptor),
-                kind="opencl" if call.launch else "kernel",
-                kernel=call.kernel,
-                reads=tuple(None if o is None else number(o) for o in call.reads),
-                writes=tuple(number(o) for o in call.writes),
-                arguments=call.parameters,
-                launch=call.launch,
+        steps: list[PlanStep] = []
+        for call in lowering.calls:
+            name = call.kernel
+            if call.model is not None:
+                name = f"{call.kernel}#{repeat}"
+                self._models[name] = call.model
+            steps.append(
+                PlanStep(
+                    layer=layer.name,
+                    op=layer.op,
+                    routine=str(self._single.routine.descriptor),
+                    kind="call" if call.model is not None else "opencl" if call.launch else "kernel",
+                    kernel=name,
+                    reads=tuple(None if o is None else number(o) for o in call.reads),
+                    writes=tuple(number(o) for o in call.writes),
+                    arguments=call.parameters,
+                    launch=call.launch,
+                    read_types=self._types(call.reads) if call.model is not None else (),
+                    write_types=self._types(call.writes) if call.model is not None else (),
+                )
             )
-            for call in lowering.calls
-        )
+        return tuple(steps)
+
+    def _types(self, operands: Sequence[Operand | None]) -> tuple[TensorType, ...]:
+        """Types of the layer's inputs and outputs that a model reads or writes."""
+        layer = self._single.layer
+        found = [o for o in operands if o is not None]
+        return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
 
     def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
         """Steps on the host that copy what the device made into the caller's arrays."""

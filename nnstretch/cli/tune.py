@@ -11,6 +11,7 @@ import typer
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,
+    Engines,
     Json,
     Model,
     Processors,
@@ -18,6 +19,7 @@ from nnstretch.cli.options import (
     Threads,
     Weights,
     check_writable,
+    parse_engines,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.text import plain_table
@@ -36,6 +38,7 @@ def tune(
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
+    engines: Engines = None,
     json: Json = False,
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
@@ -59,7 +62,7 @@ def tune(
         if output is not None:
             check_writable(output)
         graph = source.load()
-        found = build_processors(processors, threads)
+        found = build_processors(processors, threads, parse_engines(engines))
         begin = time.perf_counter()
         with report.progress("Tuning") as told:
             compiled = plan_model(graph, found, progress=told)

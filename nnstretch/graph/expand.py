@@ -175,16 +175,17 @@ def _write_layer(writer: _Writer, layer: Layer, inputs: Sequence[str | None], ou
 
 
 def _write_chain(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
-    given = iter(inputs)
-    before: list[str] = []
-    for link in layer.chain:
+    made: list[str] = []
+    for link, sources in zip(layer.chain, layer.wiring, strict=True):
         names: list[str | None] = [None] * len(link.inputs)
         for index in link.constants:
             names[index] = writer.constant("constant", link.constants[index])
-        for index in link.activations:
-            names[index] = before[0] if before and index == 0 else next(given)
-        before = list(outputs) if link is layer.chain[-1] else [writer.fresh(link.op)]
-        _write_layer(writer, link, names, before)
+        for index, source in zip(link.activations, sources, strict=True):
+            names[index] = inputs[source] if source >= 0 else made[-1 - source]
+        last = link is layer.chain[-1]
+        results = list(outputs) if last else [writer.fresh(link.op)]
+        _write_layer(writer, link, names, results)
+        made.append(results[0])
 
 
 def _write_onnx(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
-from nnstretch.devices.cpu.routines.dense import Dense
+from nnstretch.devices.cpu.routines.dense import Dense, DenseAsConvolution
 from nnstretch.devices.cpu.routines.depthwise import DepthwiseConvolution
 from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
@@ -29,15 +29,17 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
     tiles = tiles_of(isa)
     direct = [Tile(pixels, vectors, isa.block) for pixels, vectors in tiles.direct]
     direct += [Tile(pixels, vectors, isa.block // 2) for pixels, vectors in tiles.halves]
+    convolution = DirectConvolution(isa.block, direct)
     return (
         DepthwiseConvolution(isa.block),
         PlanarConvolution(isa.block, tiles.planar),
-        DirectConvolution(isa.block, direct),
+        convolution,
         ExpandDepthwise(isa.block, tiles.pair),
         DepthwiseProject(isa.block, tiles.pair),
         StrassenConvolution(isa.block, tiles.strassen),
         WinogradConvolution(isa.block, tiles.winograd),
         Dense(isa.block, tiles.dense),
+        DenseAsConvolution(isa.block, convolution),
     )
 
 

@@ -90,7 +90,8 @@ def _named(tensor: TensorType) -> TensorType:
 
 
 def _is_onnxruntimes(error: Exception) -> bool:
-    return type(error).__module__.startswith("onnxruntime")
+    """Whether ONNX Runtime raised it: of a class of its own, or a RuntimeError, as from runs on bound memory."""
+    return isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime")
 
 
 def _line(error: Exception) -> str:

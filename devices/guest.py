@@ -44,7 +44,8 @@ def open_guest(
         routine: descriptor of the step's routine.
         content: the model, which need not be trusted.
         cores: those of lane 0; the guest gets a thread for each.
-        reads, writes: what the step gives it and wants of it.
+        reads: types of what the step gives it.
+        writes: types of what the step wants of it.
 
     Raises:
         MissingExtraError: the guest is not installed.
@@ -151,7 +152,9 @@ def guest_routines(names: Sequence[str]) -> tuple[Routine, ...]:
     known = ("ort", "litert")
     wrong = [name for name in names if name not in known]
     if wrong or len(set(names)) != len(names):
-        raise UsageError(f"engines {','.join(names)!r} are not understood; name each of {', '.join(known)} at most once")
+        raise UsageError(
+            f"engines {','.join(names)!r} are not understood; name each of {', '.join(known)} at most once"
+        )
     made: list[Routine] = []
     for name in names:
         if name == "ort":

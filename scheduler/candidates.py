@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
+from nnstretch.devices.routine import PLAIN, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costs import CostModel
@@ -30,6 +31,9 @@ class LanePool:
     processors: tuple[Processor, ...]
     lane_of: tuple[int, ...]
 
+
+_MOST_SAVED_BY_RUNS = 0.6
+"""A run takes a guest this share of its calls for single layers or more: less is copied and turned, no more is fused."""
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) while routines are being measured."""
@@ -71,10 +75,13 @@ def unit_choices(
 
 
 def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
-    """Adds the choices of all units of all runs for which there is a routine."""
+    """Adds the choices of all units of all runs for which there is a routine; guests are asked for promising ones alone."""
+    native = _NativeCosts(costs)
+    singles = [list(options) for options in choices]
     for run in find_runs(graph):
+        asked = costs if run.between_cuts and _may_suit_guests([singles[u] for u in run.units]) else native
         lanes = [lane for lane in pool.lane_of if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
-        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, costs)):
+        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, asked)):
             between = Fused(units=run.units, choice=number)
             for unit in run.units:
                 inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
@@ -82,6 +89,31 @@ def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Seque
                     choices[unit].append(replace(choice, inputs=inputs, run=run))
                 else:
                     choices[unit].append(Choice(choice.lane, choice.routine, {}, inputs, (between,), 0.0))
+
+
+class _NativeCosts(CostModel):
+    """Costs as another model has them, but of guests none."""
+
+    measured = True
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return None if isinstance(routine, GuestRoutine) else self._costs.seconds(processor, routine, layer, parameters)
+
+    def handover(self, tensor: TensorType) -> float:
+        return self._costs.handover(tensor)
+
+
+def _may_suit_guests(singles: Sequence[Sequence[Choice]]) -> bool:
+    """Whether a guest may compute units faster as a run than native routines do one by one, as far as its single calls tell."""
+    guests = native = 0.0
+    for options in singles:
+        plain = [c.seconds or 0.0 for c in options if {*c.inputs, *c.outputs} == {PLAIN}]
+        guests += min(plain, default=float("inf"))
+        native += min((c.seconds or 0.0 for c in options if not isinstance(c.routine, GuestRoutine)), default=guests)
+    return _MOST_SAVED_BY_RUNS * guests <= native
 
 
 def _names(pool: LanePool) -> list[str]:

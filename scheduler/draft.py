@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,6 +106,13 @@ class Draft:
 Reorders = Mapping[int, Routine]
 """For each lane the routine that changes layouts there."""
 
+AdaptSeconds = Callable[[Layer, int], float | None]
+"""What an adapt layer takes on a lane, if that is known."""
+
+
+def _unknown(layer: Layer, lane: int) -> float | None:
+    return None
+
 
 def draft(
     graph: UnitGraph,
@@ -113,6 +120,7 @@ def draft(
     lanes: Sequence[PlanLane],
     reorders: Reorders,
     coherent: bool,
+    adapt_seconds: AdaptSeconds = _unknown,
 ) -> Draft:
     """Steps and values for all units.
 
@@ -122,12 +130,14 @@ def draft(
         lanes: the plan's lanes.
         reorders: the layout-changing routine of each lane.
         coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
+        adapt_seconds: what adapt layers take.
     """
-    return _Drafter(graph, choices, lanes, reorders, coherent).draft()
+    return _Drafter(graph, choices, lanes, reorders, coherent, adapt_seconds).draft()
 
 
 _Variant = tuple[str, Layout, int]
 """Tensor, layout, and memory domain (0: host, else an OpenCL lane) of what made it or of the copy made for it."""
+
 
 class _Drafter:
     def __init__(
@@ -137,12 +147,14 @@ class _Drafter:
         lanes: Sequence[PlanLane],
         reorders: Reorders,
         coherent: bool,
+        adapt_seconds: AdaptSeconds,
     ) -> None:
         self._graph = graph
         self._choices = choices
         self._lanes = lanes
         self._reorders = reorders
         self._coherent = coherent
+        self._adapt_seconds = adapt_seconds
         self._draft = Draft()
         self._values: dict[_Variant, Value] = {}
         self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
@@ -337,7 +349,8 @@ class _Drafter:
         assert source.type is not None
         layer = reorder_layer(source.type, before, after)
         routine = self._reorders[lane]
-        choice = Choice(lane, routine, routine.parameter_space(layer)[0], (before,), (after,))
+        seconds = self._adapt_seconds(layer, lane)
+        choice = Choice(lane, routine, routine.parameter_space(layer)[0], (before,), (after,), seconds)
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:

@@ -215,7 +215,9 @@ class _Loader:
         for buffers, types in ((step.reads, step.read_types), (step.writes, step.write_types)):
             sizes = [-1 if b is None else self._plan.buffers[b].bytes for b in buffers]
             if sizes != [_bytes(t) for t in types]:
-                raise PackageError(f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again")
+                raise PackageError(
+                    f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
+                )
         guest = open_guest(step.routine, model, self._lanes[0].cores, step.read_types, step.write_types)
         return partial(_run_guest, guest, step.read_types, step.write_types)
 

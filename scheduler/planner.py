@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.devices.processor import Processor
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
@@ -61,7 +61,14 @@ def make_plan(
     chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent)
+
+    def adapt_seconds(layer: Layer, lane: int) -> float | None:
+        routine = reorders[lane]
+        if not costs.measured:
+            return None
+        return costs.seconds(pool.processors[lane], routine, layer, routine.parameter_space(layer)[0])
+
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent, adapt_seconds)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
     models = {s.call.kernel: s.call.model for s in steps.steps if s.call.model is not None}
     return Compiled(plan, constants, models, assignment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nnstretch.graph.layer import Layer, run_of_layers
 from nnstretch.scheduler.units import UnitGraph
@@ -18,11 +19,13 @@ class Run:
         units: their numbers, ascending; the last makes what is seen outside, all others one tensor each.
         layer: what they compute.
         reads: the tensors that the layer's inputs are.
+        between_cuts: whether it is all that lies between two cut points; else it is a pair.
     """
 
     units: tuple[int, ...]
     layer: Layer
     reads: tuple[str, ...]
+    between_cuts: bool
 
     def sources(self, unit: int) -> tuple[int, ...]:
         """For each input of a unit of the run the layer's input that it is, or a negative number if it never leaves the run."""
@@ -32,14 +35,14 @@ class Run:
 def find_runs(graph: UnitGraph) -> list[Run]:
     """All runs that a routine may be written for, or that are worth measuring as one.
 
-    These are pairs of which the second unit alone reads the first, as its layer's input 0; what lies between two
-    neighbouring cut points, where one tensor is all that passes; stretches of these whose images are of one size, the segments of a
-    branched network (NN-Stretch); and everything from the first cut point to the last.
+    These are pairs of which the second unit alone reads the first, as its layer's input 0; what lies between two neighbouring
+    cut points, where one tensor is all that passes; stretches of these whose images are of one size, the segments of a branched
+    network (NN-Stretch); and everything from the first cut point to the last.
     """
-    found = dict.fromkeys(_pairs(graph))
     cuts = _cuts(graph)
-    found.update(dict.fromkeys(tuple(range(a + 1, b + 1)) for a, b in _stretches(graph, cuts)))
-    return [_run(graph, units) for units in found if len(units) > 1 and _is_closed(graph, units)]
+    stretches = {tuple(range(a + 1, b + 1)) for a, b in _stretches(graph, cuts)}
+    found = dict.fromkeys((*_pairs(graph), *sorted(stretches)))
+    return [_run(graph, u, u in stretches) for u in found if len(u) > 1 and _is_closed(graph, u)]
 
 
 def _readers(graph: UnitGraph) -> dict[str, list[int]]:
@@ -97,7 +100,7 @@ def _cuts(graph: UnitGraph) -> list[int]:
 
 def _stretches(graph: UnitGraph, cuts: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Pairs of cut points: neighbours, ends of segments, and the first and the last."""
-    yield from zip(cuts, cuts[1:], strict=False)
+    yield from pairwise(cuts)
     sizes = [_size(graph, cut) for cut in cuts]
     begin = 0
     for end in range(1, len(cuts)):
@@ -113,7 +116,7 @@ def _size(graph: UnitGraph, cut: int) -> tuple[int, ...]:
     return graph.types[graph.units[cut].outputs[0]].shape[2:] if cut >= 0 else ()
 
 
-def _run(graph: UnitGraph, units: tuple[int, ...]) -> Run:
+def _run(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) -> Run:
     position = {graph.units[number].outputs[0]: place for place, number in enumerate(units)}
     reads: dict[str, int] = {}
     wiring: list[list[int]] = []
@@ -125,4 +128,4 @@ def _run(graph: UnitGraph, units: tuple[int, ...]) -> Run:
         wiring.append(
             [-1 - position[name] if name in position else reads.setdefault(name, len(reads)) for name in unit.inputs]
         )
-    return Run(units, run_of_layers(links, wiring), tuple(reads))
+    return Run(units, run_of_layers(links, wiring), tuple(reads), between_cuts)

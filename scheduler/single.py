@@ -149,9 +149,7 @@ class _Maker:
         self._shared_bytes.append(aligned(size))
         return self._add(PlanBuffer(f"y{index}", "shared", len(self._shared_bytes) - 1, 0, size))
 
-    def _steps(
-        self, lowering: Lowering, tables: Mapping[str, Mapping[int, int]], repeat: int
-    ) -> tuple[PlanStep, ...]:
+    def _steps(self, lowering: Lowering, tables: Mapping[str, Mapping[int, int]], repeat: int) -> tuple[PlanStep, ...]:
         def number(operand: Operand) -> int:
             return tables[operand.kind][operand.index]
 

@@ -33,9 +33,7 @@ def load_onnxruntime() -> Any:
 class OnnxRuntimeModel(GuestModel):
     """A session that reads and writes the plan's memory itself."""
 
-    def __init__(
-        self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]
-    ) -> None:
+    def __init__(self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> None:
         """Loads a serialised ONNX model; its threads spin during a run and never between two.
 
         Raises:

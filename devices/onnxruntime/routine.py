@@ -27,4 +27,5 @@ class OnnxRuntimeRoutine(GuestRoutine):
 
         if layer.weight_bytes > _LIMIT:
             raise ModelError(f"{layer.weight_bytes >> 20} MB of weights do not fit an ONNX model, which holds 2 GB")
-        return expand(layer).SerializeToString()
+        content: bytes = expand(layer).SerializeToString()
+        return content

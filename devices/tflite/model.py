@@ -34,9 +34,7 @@ def load_interpreter() -> Any:
 class LiteRtModel(GuestModel):
     """An interpreter; what it reads and makes is copied, because it keeps tensors in memory of its own."""
 
-    def __init__(
-        self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]
-    ) -> None:
+    def __init__(self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> None:
         """Loads a TFLite file and runs it once, so that all its threads are there.
 
         Raises:

@@ -143,7 +143,7 @@ class Layer:
 
         Holds operator, types, attributes, fusion and which inputs are constant, but neither names nor weights' values.
         """
-        description = {
+        description: dict[str, object] = {
             "op": self.op,
             "inputs": [str(t) if t else None for t in self.inputs],
             "constants": sorted(self.constants),

@@ -14,8 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as fn
 
-from nnstretch.devices.guest import LITERT, ONNXRUNTIME, GuestModel, GuestRoutine, guest_routines, open_guest
-from nnstretch.devices.guest import release_number
+from nnstretch.devices.guest import (
+    LITERT,
+    ONNXRUNTIME,
+    GuestModel,
+    GuestRoutine,
+    guest_routines,
+    open_guest,
+    release_number,
+)
 from nnstretch.devices.routine import Routine
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError, UsageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nnstretch.devices.routine import Lowering, Operand
+import numpy as np
+
+from nnstretch.devices.routine import KernelCall, Lowering, Operand
 
 
 def pipeline(stages: Sequence[Lowering], between: Sequence[int]) -> Lowering:
@@ -15,7 +17,9 @@ def pipeline(stages: Sequence[Lowering], between: Sequence[int]) -> Lowering:
         stages: lowerings of layers with one run-time input and one output.
         between: bytes of what passes from each stage to the next; these become workspaces.
     """
-    calls, constants, workspaces = [], [], list(between)
+    calls: list[KernelCall] = []
+    constants: list[np.ndarray] = []
+    workspaces = list(between)
     for number, stage in enumerate(stages):
         first_constant, first_workspace = len(constants), len(workspaces)
         constants += stage.constants

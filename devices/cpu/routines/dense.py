@@ -13,7 +13,7 @@ from nnstretch.devices.cpu.routines.light_reorder import change_layout
 from nnstretch.devices.cpu.routines.window import has_constant_weights, is_convolution, lowering
 from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.strided import StridedCopy
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 
 class Dense(Routine):
@@ -106,6 +106,7 @@ def _as_convolution(layer: Layer) -> Layer:
     outputs = layer.type_of(1).shape[0]
     constants = {**layer.constants, 1: layer.constants[1].reshape(outputs, channels, 1, 1)}
     types = (TensorType((1, channels, rows, 1)), TensorType((outputs, channels, 1, 1)), *layer.inputs[2:3])
-    attributes = MappingProxyType({"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1})
+    window = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    attributes = MappingProxyType[str, Attribute]({**window, "groups": 1})
     made = (TensorType((1, outputs, rows, 1)),)
     return Layer(layer.name, "Conv", types, made, attributes, layer.activation, MappingProxyType(constants))

@@ -106,7 +106,7 @@ class GuestRoutine(Routine):
         """Whatever nnstretch computes itself, in float32, with something to compute and something to read."""
         links = layer.chain or (layer,)
         types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
-        known = all(link.op in OPERATORS for link in links)
+        known = all(link.op in OPERATORS and _has_weights(link) for link in links)
         moves = any(link.op not in _MOVES_NOTHING for link in links)
         return known and moves and bool(layer.activations) and all(t.dtype == "float32" and t.elements for t in types)
 
@@ -133,6 +133,12 @@ class GuestRoutine(Routine):
         Raises:
             ModelError: the format has no words for it, or it is too large.
         """
+
+
+def _has_weights(layer: Layer) -> bool:
+    """Whether the weights of a layer that has some are known before the run."""
+    wanted = {"Conv": (1, 2), "Dense": (1, 2), "Affine": (1, 2)}.get(layer.op, ())
+    return all(index in layer.constants for index in wanted if layer.has(index))
 
 
 def release_number(version: str) -> int:

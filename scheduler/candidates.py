@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nnstretch.devices.guest import GuestRoutine
+from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import DesignError, ModelError
@@ -40,8 +41,9 @@ Progress = Callable[[int, int, str], None]
 
 
 def is_native(pool: LanePool) -> Callable[[Layer], bool]:
-    """Whether any named processor has a routine for a layer."""
-    return lambda layer: any(r.supports(layer) for lane in pool.lane_of for r in pool.processors[lane].routines)
+    """Whether any named processor has a routine of its own for a layer."""
+    routines = [r for lane in pool.lane_of for r in pool.processors[lane].routines if not isinstance(r, GuestRoutine)]
+    return lambda layer: any(routine.supports(layer) for routine in routines)
 
 
 def unit_choices(
@@ -59,13 +61,12 @@ def unit_choices(
         if progress:
             progress(number, len(graph.units), unit.name)
         allowed = _allowed_lanes(unit, pool)
-        if unit.layer is None:
-            found = _fallback_choices(unit, allowed, pool)
+        if unit.is_fallback:
+            found = _fallback_choices(unit, allowed, pool, costs)
         else:
             found = _cheapest(unit.layer, allowed, pool, costs) or _cheapest(unit.layer, pool.lane_of, pool, costs)
         if not found:
-            op = unit.layer.op if unit.layer else unit.name
-            raise ModelError(f"no routine computes layer {unit.name} ({op}) on {', '.join(_names(pool))}")
+            raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
         choices.append(found)
     if costs.measured:
         _add_runs(graph, pool, costs, choices)
@@ -131,10 +132,18 @@ def _allowed_lanes(unit: Unit, pool: LanePool) -> tuple[int, ...]:
     return (pool.lane_of[unit.placement],)
 
 
-def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool) -> list[Choice]:
-    hosts = [lane for lane in allowed if pool.lanes[lane].kind == "host"] or [0]
-    plain = (PLAIN,)
-    return [Choice(lane, None, {}, plain * len(unit.inputs), plain * len(unit.outputs), 0.0) for lane in hosts[:1]]
+def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
+    lane = next((lane for lane in allowed if pool.lanes[lane].kind == "host"), 0)
+    seconds = _fallback_seconds(unit.layer, pool.processors[lane], costs) if costs.measured else None
+    return [Choice(lane, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
+
+
+def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> float | None:
+    """What the fallback takes; None if that cannot be measured on random inputs."""
+    routine = OnnxRuntimeRoutine()
+    if not routine.supports(layer):
+        return None
+    return costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
 
 
 def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:

@@ -216,7 +216,7 @@ class _Drafter:
         """Makes the inputs of joinable concats parts of the concat's value, before anything writes them."""
         for unit, choice in zip(self._graph.units, self._choices, strict=True):
             layer = unit.layer
-            if layer is None or layer.op != "Concat" or choice.run or choice.is_head:
+            if layer.op != "Concat" or choice.run or choice.is_head:
                 continue
             offsets = joinable(layer, choice.outputs[0])
             if offsets is None:
@@ -234,7 +234,7 @@ class _Drafter:
             return
         maker = self._producer[name][0]
         layer, is_run = self._graph.units[maker].layer, self._choices[maker].run
-        if layer is not None and layer.op == "Reshape" and not is_run:
+        if layer.op == "Reshape" and not is_run:
             return
         part = self._values.setdefault((name, layout, made), self._new(name, self._graph.types[name], layout))
         if part.root is None:
@@ -252,7 +252,7 @@ class _Drafter:
         reads = self._reads(unit, choice)
         if choice.run:
             self._emit_lowering(choice.run.layer, choice, dict(enumerate(reads)), self._writes(unit, choice))
-        elif unit.layer is None or choice.routine is None:
+        elif choice.routine is None:
             self._emit_fallback(unit, choice, reads, self._writes(unit, choice))
         elif not self._emit_as_view(unit, unit.layer, choice, reads):
             by_input = dict(zip(unit.layer.activations, reads, strict=True))

@@ -16,7 +16,7 @@ class Run:
     """Units as one layer.
 
     Attributes:
-        units: their numbers, ascending; the last makes what is seen outside, all others one tensor each.
+        units: their numbers, ascending; the last makes what is seen outside.
         layer: what they compute.
         reads: the tensors that the layer's inputs are.
         between_cuts: whether it is all that lies between two cut points; else it is a pair.
@@ -61,23 +61,16 @@ def _pairs(graph: UnitGraph) -> list[tuple[int, ...]]:
         if len(mine) != 1:
             continue
         tail = graph.units[mine[0]]
-        if tail.layer is not None and tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]:
+        if tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]:
             pairs.append((number, mine[0]))
     return pairs
 
 
 def _is_closed(graph: UnitGraph, units: Sequence[int]) -> bool:
-    """Whether all units are layers and what all but the last make is one tensor each and read by the others alone."""
-    if any(graph.units[number].layer is None for number in units):
-        return False
+    """Whether all that all but the last unit make is read, and by the others alone."""
     readers, inside = _readers(graph), set(units)
-    for number in units[:-1]:
-        made = graph.units[number].outputs
-        if len(made) != 1 or made[0] in graph.outputs or not set(readers[made[0]]) <= inside:
-            return False
-        if not readers[made[0]]:
-            return False
-    return True
+    made = [name for number in units[:-1] for name in graph.units[number].outputs]
+    return all(name not in graph.outputs and readers[name] and set(readers[name]) <= inside for name in made)
 
 
 def _cuts(graph: UnitGraph) -> list[int]:
@@ -117,13 +110,13 @@ def _size(graph: UnitGraph, cut: int) -> tuple[int, ...]:
 
 
 def _run(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) -> Run:
-    position = {graph.units[number].outputs[0]: place for place, number in enumerate(units)}
+    made = [name for number in units for name in graph.units[number].outputs]
+    position = {name: place for place, name in enumerate(made)}
     reads: dict[str, int] = {}
     wiring: list[list[int]] = []
     links: list[Layer] = []
     for number in units:
         unit = graph.units[number]
-        assert unit.layer is not None
         links.append(unit.layer)
         wiring.append(
             [-1 - position[name] if name in position else reads.setdefault(name, len(reads)) for name in unit.inputs]

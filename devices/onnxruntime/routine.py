@@ -6,7 +6,7 @@ from nnstretch.devices.guest import GuestRoutine, release_number
 from nnstretch.devices.onnxruntime.model import load_onnxruntime
 from nnstretch.devices.routine import Descriptor
 from nnstretch.errors import ModelError
-from nnstretch.graph.layer import Layer
+from nnstretch.graph.layer import CHAIN, Layer
 
 _LIMIT = (1 << 31) - (1 << 20)
 """Bytes of weights that an ONNX file without external data holds beside the rest."""
@@ -20,6 +20,13 @@ class OnnxRuntimeRoutine(GuestRoutine):
     def __init__(self) -> None:
         """Raises a MissingExtraError if ONNX Runtime is not installed."""
         super().__init__(release_number(load_onnxruntime().__version__))
+
+    def supports(self, layer: Layer) -> bool:
+        """Beside what all guests do, runs with any ONNX operators in them, if all that they read at run time is float32."""
+        if layer.op != CHAIN:
+            return super().supports(layer)
+        reads = [layer.type_of(i) for i in layer.activations]
+        return bool(reads) and all(t.dtype == "float32" for t in reads) and all(t.elements for t in layer.outputs)
 
     def model(self, layer: Layer) -> bytes:
         """The standard ONNX model of the layer."""

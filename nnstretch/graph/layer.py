@@ -101,9 +101,10 @@ class Layer:
         attributes: integers, floats, strings and tuples of them, as in the table above.
         activation: applied to the result, last.
         constants: input index -> value, for inputs known before the run (weights).
-        chain: of an operator CHAIN the layers that it computes one after another; the last makes the outputs.
+        chain: of an operator CHAIN the layers that it computes one after another.
         wiring: for each layer of the chain where its run-time inputs come from, in the order of its `activations`: input i of
-            the CHAIN as i, what layer j of the chain makes as -1 - j.
+            the CHAIN as i, and tensor j of all that its layers make, counted in their order, as -1 - j.
+        results: of an operator CHAIN the tensors, counted in this way, that are its outputs.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Layer:
     constants: Mapping[int, np.ndarray] = field(default_factory=lambda: MappingProxyType({}))
     chain: tuple[Layer, ...] = ()
     wiring: tuple[tuple[int, ...], ...] = ()
+    results: tuple[int, ...] = ()
 
     def ints(self, name: str) -> tuple[int, ...]:
         """The attribute `name`, which is a tuple of integers."""
@@ -154,6 +156,7 @@ class Layer:
         if self.chain:
             description["chain"] = [layer.workload for layer in self.chain]
             description["wiring"] = self.wiring
+            description["results"] = self.results
         return json.dumps(description, separators=(",", ":"))
 
     @property
@@ -177,19 +180,32 @@ class Layer:
         return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.chain)
 
 
-def run_of_layers(links: Sequence[Layer], wiring: Sequence[Sequence[int]]) -> Layer:
-    """The layer that computes `links` one after another; nobody else sees what all but the last of them make.
+def run_of_layers(
+    links: Sequence[Layer], wiring: Sequence[Sequence[int]], results: Sequence[int] | None = None
+) -> Layer:
+    """The layer that computes `links` one after another; nobody sees what they make beside its outputs.
 
-    Its inputs are those that `wiring` (see `Layer`) names, all weights stay in `chain`. All but the last make one tensor each.
+    Its inputs are those that `wiring` (see `Layer`) names, its outputs those of `results`, or else all of the last layer's. All
+    weights stay in `chain`.
     """
     types: dict[int, TensorType] = {}
     for link, sources in zip(links, wiring, strict=True):
         for index, source in zip(link.activations, sources, strict=True):
             if source >= 0:
                 types[source] = link.type_of(index)
-    name = f"{links[0].name}{'+' if len(links) == 2 else '…'}{links[-1].name}"
-    inputs = tuple(types[i] for i in range(len(types)))
-    return Layer(name, CHAIN, inputs, links[-1].outputs, chain=tuple(links), wiring=tuple(map(tuple, wiring)))
+    made = [tensor for link in links for tensor in link.outputs]
+    if results is None:
+        results = range(len(made) - len(links[-1].outputs), len(made))
+    name = f"{links[0].name}{'+' if len(links) == 2 else '…'}{links[-1].name}" if len(links) > 1 else links[0].name
+    return Layer(
+        name,
+        CHAIN,
+        tuple(types[i] for i in range(len(types))),
+        tuple(made[i] for i in results),
+        chain=tuple(links),
+        wiring=tuple(map(tuple, wiring)),
+        results=tuple(results),
+    )
 
 
 def chain_layer(first: Layer, second: Layer) -> Layer:

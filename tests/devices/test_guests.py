@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 
@@ -155,6 +156,11 @@ def test_new_memory_is_written_and_old_memory_is_not(routine: Routine) -> None:
     assert relative_error(results[2], computed(layer, feeds[2])) < 1e-5
 
 
+def conv_of_two_inputs() -> Layer:
+    """A convolution whose weights are computed at run time."""
+    return replace(conv((1, 4, 5, 5), 4, 3), constants=MappingProxyType({}))
+
+
 @every_guest
 def test_what_a_guest_does_not_support(routine: Routine) -> None:
     x = TensorType((1, 4, 5, 5))
@@ -162,7 +168,9 @@ def test_what_a_guest_does_not_support(routine: Routine) -> None:
     assert not routine.supports(Layer("a", "onnx:Erf", (x,), (x,)))
     assert not routine.supports(Layer("a", "Activation", (number,), (number,), activation=RELU))
     assert not routine.supports(Layer("a", "Reshape", (x,), (TensorType((1, 100)),)))
-    assert not routine.supports(chain_layer(conv((1, 4, 5, 5), 4, 3), Layer("a", "onnx:Erf", (x,), (x,))))
+    assert not routine.supports(conv_of_two_inputs())
+    chain = chain_layer(conv((1, 4, 5, 5), 4, 3), Layer("a", "onnx:Erf", (x,), (x,)))
+    assert routine.supports(chain) == (str(routine.descriptor) == ONNXRUNTIME)
 
 
 def threads() -> dict[int, set[int]]:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx import numpy_helper, parser
 
 import nnstretch
 from nnstretch.compiler import build_processors, plan_model
@@ -20,7 +22,7 @@ from nnstretch.devices.tflite.routine import LiteRtRoutine
 from nnstretch.errors import DeviceError, ModelError, PackageError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
-from nnstretch.graph.reference import relative_error
+from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.package import read_package
 from nnstretch.package.model_file import check_standalone
 from nnstretch.scheduler.compiled import Compiled
@@ -188,6 +190,53 @@ def test_a_wrong_answer_cannot_win(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store.close()
     assert any("wrong answer" in reason for reason in failures(tmp_path))
     assert LITERT not in routines(compiled)
+
+
+def test_a_run_takes_the_fallback_in(tmp_path: Path) -> None:
+    """Where ONNX Runtime is free, one call of it computes everything, what only the fallback computes included."""
+
+    class FreeGuest(RandomPrices):
+        def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+            return 1e-6 if str(routine.descriptor) == ONNXRUNTIME else 1.0
+
+    network = RandomNetwork(0, processors=0)
+    graph = foreign(network)
+    usable = build_processors(CPU, engines=("ort",))
+    compiled = make_plan(optimize(graph), usable.named, usable.host, FreeGuest(0))
+    assert [step.routine for step in compiled.plan.steps] == [ONNXRUNTIME]
+    assert not compiled.plan.fallback_layers
+    with Session(compiled) as session:
+        found = session.run(None, {"x": network.input})
+    for y, expected in zip(found, run_proto(ir.to_proto(graph), {"x": network.input}), strict=True):
+        assert relative_error(y, expected) < 1e-4
+
+
+def test_the_fallback_is_measured(tmp_path: Path) -> None:
+    usable = build_processors(CPU)
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    compiled = make_plan(
+        optimize(foreign(RandomNetwork(0, 0))), usable.named, usable.host, Profiler(store, usable.host)
+    )
+    store.close()
+    assert compiled.plan.fallback_layers
+    assert compiled.plan.predicted_ms
+    assert all(step.cost_ms for step in compiled.plan.steps if step.is_fallback)
+
+
+def foreign(network: RandomNetwork) -> ir.Model:
+    """A chain of a convolution, an operator that no native routine covers, and a convolution."""
+    model = parser.parse_model(
+        """
+        <ir_version: 10, opset_import: ["" : 20]>
+        net (float[SHAPE] x) => (float[SHAPE] y) <float[16,16,3,3] w> {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            b = Erf (a)
+            y = Conv <pads = [1, 1, 1, 1]> (b, w)
+        }""".replace("SHAPE", ",".join(map(str, network.input.shape)))
+    )
+    weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32) / 10
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return ir.from_proto(model)
 
 
 # ---- the option -------------------------------------------------------------------------------------------------

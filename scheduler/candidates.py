@@ -51,11 +51,12 @@ def unit_choices(
 ) -> list[list[Choice]]:
     """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
 
-    Where costs are measured, units that one routine can compute as one get choices for that too.
+    Where costs are measured, units that one routine can compute as one get choices for that too, and guests have choices.
 
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
     """
+    asked = costs if costs.measured else _NativeCosts(costs)
     choices: list[list[Choice]] = []
     for number, unit in enumerate(graph.units):
         if progress:
@@ -64,7 +65,7 @@ def unit_choices(
         if unit.is_fallback:
             found = _fallback_choices(unit, allowed, pool, costs)
         else:
-            found = _cheapest(unit.layer, allowed, pool, costs) or _cheapest(unit.layer, pool.lane_of, pool, costs)
+            found = _cheapest(unit.layer, allowed, pool, asked) or _cheapest(unit.layer, pool.lane_of, pool, asked)
         if not found:
             raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
         choices.append(found)
@@ -95,10 +96,9 @@ def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Seque
 class _NativeCosts(CostModel):
     """Costs as another model has them, but of guests none."""
 
-    measured = True
-
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
+        self.measured = costs.measured
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return None if isinstance(routine, GuestRoutine) else self._costs.seconds(processor, routine, layer, parameters)

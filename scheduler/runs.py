@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,13 +39,17 @@ def find_runs(graph: UnitGraph) -> list[Run]:
     cut points, where one tensor is all that passes; stretches of these whose images are of one size, the segments of a branched
     network (NN-Stretch); and everything from the first cut point to the last.
     """
-    cuts = _cuts(graph)
-    stretches = {tuple(range(a + 1, b + 1)) for a, b in _stretches(graph, cuts)}
-    found = dict.fromkeys((*_pairs(graph), *sorted(stretches)))
-    return [_run(graph, u, u in stretches) for u in found if len(u) > 1 and _is_closed(graph, u)]
+    readers = _readers(graph)
+    stretches = {tuple(range(a + 1, b + 1)) for a, b in _stretches(graph, _cuts(graph))}
+    found = dict.fromkeys((*_pairs(graph, readers), *sorted(stretches)))
+    return [_run(graph, u, u in stretches) for u in found if len(u) > 1 and _is_closed(graph, u, readers)]
 
 
-def _readers(graph: UnitGraph) -> dict[str, list[int]]:
+_Readers = Mapping[str, Sequence[int]]
+"""For each tensor the units that read it, once per time that they do."""
+
+
+def _readers(graph: UnitGraph) -> _Readers:
     readers: dict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(graph.units):
         for name in unit.inputs:
@@ -53,8 +57,7 @@ def _readers(graph: UnitGraph) -> dict[str, list[int]]:
     return readers
 
 
-def _pairs(graph: UnitGraph) -> list[tuple[int, ...]]:
-    readers = _readers(graph)
+def _pairs(graph: UnitGraph, readers: _Readers) -> list[tuple[int, ...]]:
     pairs: list[tuple[int, ...]] = []
     for number, unit in enumerate(graph.units):
         mine = readers[unit.outputs[0]]
@@ -66,9 +69,9 @@ def _pairs(graph: UnitGraph) -> list[tuple[int, ...]]:
     return pairs
 
 
-def _is_closed(graph: UnitGraph, units: Sequence[int]) -> bool:
+def _is_closed(graph: UnitGraph, units: Sequence[int], readers: _Readers) -> bool:
     """Whether all that all but the last unit make is read, and by the others alone."""
-    readers, inside = _readers(graph), set(units)
+    inside = set(units)
     made = [name for number in units[:-1] for name in graph.units[number].outputs]
     return all(name not in graph.outputs and readers[name] and set(readers[name]) <= inside for name in made)
 

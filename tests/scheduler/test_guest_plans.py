@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import nnstretch
+from nnstretch.cli.main import main
 from nnstretch.compiler import build_processors, plan_model
 from nnstretch.devices.guest import LITERT, ONNXRUNTIME
 from nnstretch.devices.processor import Processor
@@ -192,7 +193,7 @@ def test_a_wrong_answer_cannot_win(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert LITERT not in routines(compiled)
 
 
-def test_a_run_takes_the_fallback_in(tmp_path: Path) -> None:
+def test_a_run_takes_the_fallback_in() -> None:
     """Where ONNX Runtime is free, one call of it computes everything, what only the fallback computes included."""
 
     class FreeGuest(RandomPrices):
@@ -264,9 +265,30 @@ def test_engines_are_for_tuned_plans_on_a_cpu() -> None:
         build_processors(CPU, engines=("abacus",))
 
 
+def test_untuned_plans_have_none() -> None:
+    usable = build_processors(CPU, engines=GUESTS)
+    for seed in range(4):
+        compiled = make_plan(optimize(RandomNetwork(seed, 0).graph()), usable.named, usable.host)
+        assert not {ONNXRUNTIME, LITERT} & routines(compiled)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tune", "resnet18", "--engines", "abacus"), "ort, litert"),
+        (("compile", "resnet18", "--engines", "ort", "--no-tune"), "tune, or leave them out"),
+        (("compile", "resnet18", "--engines", "ort", "--standalone"), "leave --engines or --standalone out"),
+        (("tune", "resnet18", "--engines", "ort", "-p", "opencl"), "no CPU is among the processors"),
+    ],
+)
+def test_the_command_line(arguments: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(list(arguments)) == 2
+    assert said in " ".join(capfd.readouterr()[1].split())
+
+
 def test_standalone_models_have_none() -> None:
     compiled = next(c for c in (planned(RandomNetwork(0, 0), s) for s in range(99)) if LITERT in routines(c))
-    with pytest.raises(UsageError, match="another engine computes"):
+    with pytest.raises(UsageError, match="ONNX Runtime or LiteRT computes"):
         check_standalone(compiled.plan)
 
 

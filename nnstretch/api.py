@@ -69,8 +69,10 @@ def stretch(
     *,
     alpha: float = 0.3,
     beta: float = 0.8,
+    multiple: int | None = None,
+    designs: int = 1,
     progress: Progress | None = None,
-    **options: Any,
+    **limits: float,
 ) -> Sequence[StretchResult]:
     """Finds branchings of a trained module for processors, best first.
 
@@ -80,13 +82,15 @@ def stretch(
         processors: one branch is made for each, in this order.
         alpha: a meeting point may cost this share of the segment before it.
         beta: a branch may take this share of the original segment on the fastest processor.
+        multiple: scaled layers have multiples of so many channels; the block of the processors' layout if None.
+        designs: how many to return at most.
         progress: told how far measuring has come.
-        options: further arguments of `nnstretch.branching.stretch.stretch`; `multiple`, the channels that layers are
-            rounded to, is the block of the processors' layout if left out.
+        limits: `min_depth`, `min_width` and `min_macs` of `nnstretch.branching.SearchLimits`.
 
     Returns:
         Results whose `module` is a torch module with inherited weights and whose `design` is data.
     """
+    from nnstretch.branching.options import SearchLimits
     from nnstretch.branching.stretch import stretch as search
     from nnstretch.compiler import build_processors, predictor
 
@@ -100,9 +104,9 @@ def stretch(
         module,
         example_input,
         predictor(usable),
-        processors=len(usable.named),
-        alpha=alpha,
-        beta=beta,
+        len(usable.named),
+        SearchLimits(alpha, beta, **limits),
+        multiple=usable.host.blocked.block if multiple is None else multiple,
+        designs=designs,
         progress=report,
-        **{"multiple": usable.host.blocked.block, **options},
     )

@@ -14,7 +14,7 @@ from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Routine
-from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
+from nnstretch.devices.spec import ProcessorSpec, default_cores, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
@@ -67,7 +67,7 @@ def build_processors(text: str, threads: int | None = None, engines: Sequence[st
         raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
     named = tuple(_open(spec, guests if spec is first else ()) for spec in specs)
     hosts = [p for p in named if p.memory == "host"]
-    host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=usable_cores()))
+    host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, tuple(engines))
 
 
@@ -126,9 +126,16 @@ def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int,
 
 
 def plan_model(
-    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    *,
+    tune: bool = True,
+    fresh: bool = False,
+    progress: Progress | None = None,
 ) -> Compiled:
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
+
+    With `fresh`, they are measured even then.
 
     Raises:
         UsageError: engines of others are to be chosen without measuring.
@@ -137,13 +144,19 @@ def plan_model(
         raise UsageError(
             f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
         )
-    costs = profiler(processors) if tune else None
-    return make_plan(optimize(model), processors.named, processors.host, costs, progress=progress)
+    graph = optimize(model)
+    if not tune:
+        return make_plan(graph, processors.named, processors.host, progress=progress)
+    with profiler(processors, fresh=fresh) as costs:
+        return make_plan(graph, processors.named, processors.host, costs, progress=progress)
 
 
-def profiler(processors: Processors) -> Profiler:
-    """Measured costs on processors, kept in the profile store of the cache directory."""
-    made = Profiler(ProfileStore(), processors.host)
+def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
+    """Measured costs on processors, kept in the profile store of the cache directory.
+
+    With `fresh`, what was measured before this call is ignored.
+    """
+    made = Profiler(ProfileStore(), processors.host, fresh=fresh)
     made.watch(processors.named)
     return made
 

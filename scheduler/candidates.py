@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +13,12 @@ from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.runs import find_runs
-from nnstretch.scheduler.units import Unit, UnitGraph
+from nnstretch.scheduler.units import Unit, UnitGraph, working_set
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def unit_choices(
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
     """
+    costs.expect(working_set(graph))
     asked = costs if costs.measured else _NativeCosts(costs)
     choices: list[list[Choice]] = []
     for number, unit in enumerate(graph.units):
@@ -103,6 +104,11 @@ class _NativeCosts(CostModel):
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return None if isinstance(routine, GuestRoutine) else self._costs.seconds(processor, routine, layer, parameters)
 
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        native = [c for c in candidates if not isinstance(c.routine, GuestRoutine)]
+        found = dict(zip(map(id, native), self._costs.compare(processor, layer, native), strict=True))
+        return [found.get(id(candidate)) for candidate in candidates]
+
     def handover(self, tensor: TensorType) -> float:
         return self._costs.handover(tensor)
 
@@ -149,24 +155,33 @@ def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> f
 def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
     best: dict[tuple[object, ...], Choice] = {}
     for lane in allowed:
-        processor = pool.processors[lane]
-        for routine in processor.routines:
-            if not routine.supports(layer):
-                continue
-            space = routine.parameter_space(layer)
-            for position, parameters in enumerate(space):
-                inputs, outputs = routine.layouts(layer, parameters)
-                key = (lane, inputs, outputs)
-                if not costs.measured and position and key in best:
-                    continue
-                seconds = (
-                    0.0
-                    if _becomes_view(layer, inputs, outputs)
-                    else costs.seconds(processor, routine, layer, parameters)
-                )
-                if seconds is not None and (key not in best or seconds < (best[key].seconds or 0.0)):
-                    best[key] = Choice(lane, routine, parameters, inputs, outputs, seconds)
+        for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs.measured), pool, costs):
+            key = (lane, choice.inputs, choice.outputs)
+            if choice.seconds is not None and (key not in best or choice.seconds < (best[key].seconds or 0.0)):
+                best[key] = choice
     return list(best.values())
+
+
+def _lane_choices(layer: Layer, lane: int, pool: LanePool, measured: bool) -> list[Choice]:
+    """The ways to compute `layer` on a lane, without costs: where they are not measured, a routine's first for its layouts."""
+    found: dict[object, Choice] = {}
+    for routine in pool.processors[lane].routines:
+        if not routine.supports(layer):
+            continue
+        for parameters in routine.parameter_space(layer):
+            inputs, outputs = routine.layouts(layer, parameters)
+            key = (id(routine), inputs, outputs, tuple(parameters.items()) if measured else ())
+            found.setdefault(key, Choice(lane, routine, parameters, inputs, outputs))
+    return list(found.values())
+
+
+def _priced(layer: Layer, lane: int, choices: Sequence[Choice], pool: LanePool, costs: CostModel) -> Iterator[Choice]:
+    """Choices with their costs; all that need a kernel are compared in one go."""
+    busy = [c for c in choices if not _becomes_view(layer, c.inputs, c.outputs)]
+    candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
+    prices = dict(zip(map(id, busy), costs.compare(pool.processors[lane], layer, candidates), strict=True))
+    for choice in choices:
+        yield replace(choice, seconds=prices.get(id(choice), 0.0))
 
 
 def _becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A routine with its parameters: one way to compute a layer."""
+
+    routine: Routine
+    parameters: Parameters
 
 
 class CostModel(ABC):
@@ -18,6 +28,16 @@ class CostModel(ABC):
     @abstractmethod
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Seconds that `routine` takes for `layer` on `processor`; None if it failed or its answer was wrong."""
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        """Seconds of several candidates for one layer, each as `seconds` has it; measured together where they are measured."""
+        return [self.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
+
+    def expect(self, working_set: int) -> None:  # noqa: B027 - what is not measured does not depend on it
+        """Tells how many bytes of weights and activations a whole network goes through between two runs of one layer.
+
+        Costs that are asked for from now on are those of a layer in such a network.
+        """
 
     @abstractmethod
     def handover(self, tensor: TensorType) -> float:

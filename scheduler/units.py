@@ -48,6 +48,15 @@ class UnitGraph:
     outputs: tuple[str, ...]
 
 
+def working_set(graph: UnitGraph) -> int:
+    """Bytes that a run goes through between two uses of a layer's weights.
+
+    All weights count, and the largest tensor twice: one layer writes it, the next reads it.
+    """
+    weights = sum(unit.layer.weight_bytes for unit in graph.units)
+    return weights + 2 * max((4 * tensor.elements for tensor in graph.types.values()), default=0)
+
+
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
     """Cuts an optimised model into units: consecutive layers that are not native become one fallback unit.
 

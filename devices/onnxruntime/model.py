@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.devices.guest import GuestModel, check_signature
+from nnstretch.devices.onnxruntime.refusals import first_line, refusals
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError
 from nnstretch.graph.layer import TensorType
 
@@ -48,12 +49,12 @@ class OnnxRuntimeModel(GuestModel):
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's exceptions have no base of their own; others go on
-            if not _is_onnxruntimes(error):
-                raise
-            raise ModelError(f"ONNX Runtime cannot run a part of the model: {_line(error)}") from error
+        except refusals() as error:
+            raise ModelError(f"ONNX Runtime cannot run a part of the model: {first_line(error)}") from error
         check_signature("input", [_type(i) for i in self._session.get_inputs()], [_named(t) for t in reads])
         check_signature("output", [_type(o) for o in self._session.get_outputs()], [_named(t) for t in writes])
+        # Runs on bound memory raise a RuntimeError.
+        self._failures: tuple[type[Exception], ...] = (RuntimeError, *refusals())
         self._addresses: list[int] = []
         self._binding: Any = None
 
@@ -61,10 +62,8 @@ class OnnxRuntimeModel(GuestModel):
         try:
             self._bind(reads, writes)
             self._session.run_with_iobinding(self._binding)
-        except Exception as error:
-            if not _is_onnxruntimes(error):
-                raise
-            raise DeviceError(f"ONNX Runtime failed: {_line(error)}") from error
+        except self._failures as error:
+            raise DeviceError(f"ONNX Runtime failed: {first_line(error)}") from error
 
     def _bind(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """Binds where the arrays lie; that seldom changes from one run to the next."""
@@ -85,12 +84,3 @@ def _type(about: Any) -> TensorType:
 
 def _named(tensor: TensorType) -> TensorType:
     return TensorType(tensor.shape, f"tensor({_NAMES.get(tensor.dtype, tensor.dtype)})")
-
-
-def _is_onnxruntimes(error: Exception) -> bool:
-    """Whether ONNX Runtime raised it: of a class of its own, or a RuntimeError, as from runs on bound memory."""
-    return isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime")
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

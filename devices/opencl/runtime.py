@@ -16,14 +16,14 @@ from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
 from nnstretch.devices.routine import Launch
-from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.devices.spec import ProcessorSpec, default_cores
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.settings import atomic_write, cache_dir
 
 if TYPE_CHECKING:
     import pyopencl
 
-__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "library_path", "probe", "sources_hash"]
+__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "probe", "sources_hash"]
 
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -50,15 +50,6 @@ def sources_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def library_path() -> str:
-    """A shared library through which the engine finds the functions of OpenCL."""
-    drivers.import_pyopencl()
-    import pyopencl
-
-    # The extension module links the ICD loader.
-    return str(pyopencl._cl.__file__)
-
-
 class OpenCLRuntime:
     """One device with a context, an in-order queue and the programs built for it.
 
@@ -74,7 +65,7 @@ class OpenCLRuntime:
         device, context, queue: pyopencl's objects.
 
     Args:
-        spec: kind "opencl", the device's number and its cores (all usable ones if empty).
+        spec: kind "opencl", the device's number and its cores (those of `default_cores` if empty).
         profile: whether the queue takes the times of commands, which makes each of them slower.
         sources: texts of kernel files (as `kernel_source` gives them) to use instead of the installed ones.
 
@@ -87,7 +78,7 @@ class OpenCLRuntime:
         import pyopencl as cl
 
         self.spec = spec
-        self._cores = spec.cores or usable_cores()
+        self._cores = spec.cores or default_cores()
         self.device = drivers.find_device(spec.index, self._cores)
         self.info = drivers.probe_device(spec.index)
         if not self.info.usable:

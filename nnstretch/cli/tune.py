@@ -39,11 +39,15 @@ def tune(
     weights: Weights = None,
     design: DesignFile = None,
     engines: Engines = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
 
-    What was measured before is reused: a second model tunes faster.
+    What was measured before is reused: tuning that was interrupted goes on where it was, and a second model tunes faster.
+    See `nnstretch profiles` for what there is.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
@@ -65,7 +69,7 @@ def tune(
         found = build_processors(processors, threads, parse_engines(engines))
         begin = time.perf_counter()
         with report.progress("Tuning") as told:
-            compiled = plan_model(graph, found, progress=told)
+            compiled = plan_model(graph, found, fresh=fresh, progress=told)
         seconds = time.perf_counter() - begin
         with Session.from_compiled(compiled) as session:
             measured = float(np.median(session.time())) * 1e3

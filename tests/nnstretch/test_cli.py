@@ -118,7 +118,7 @@ def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProce
 # -- help ----------------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "compile", "run", "bench")
+COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "profiles", "compile", "run", "bench")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -136,6 +136,29 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+WATCH = """
+import os, sys
+from nnstretch.cli.main import main
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.write(1, os.environ.get("OMP_WAIT_POLICY", "unset").encode())
+            os._exit(0)
+
+sys.meta_path.insert(0, Watch())
+main(["train", "net.py:small", "--data", "digits", "-o", "w.safetensors"])
+"""
+
+
+@pytest.mark.parametrize(("asked", "found"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_train_lets_idle_threads_sleep_before_torch_is_loaded(asked: dict[str, str], found: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | asked
+    command = [sys.executable, "-c", WATCH]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    assert done.stdout == found, done.stderr
 
 
 def test_version(cli: Cli) -> None:

@@ -16,11 +16,12 @@ import nnstretch
 from nnstretch.cli.main import main
 from nnstretch.compiler import build_processors, plan_model
 from nnstretch.devices.guest import LITERT, ONNXRUNTIME
+from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.spec import usable_cores
 from nnstretch.devices.tflite.routine import LiteRtRoutine
-from nnstretch.errors import DeviceError, ModelError, PackageError, UsageError
+from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_proto
@@ -143,8 +144,8 @@ def test_plans_and_models_that_do_not_fit() -> None:
 def tuned(network: RandomNetwork, folder: Path) -> tuple[Compiled, ProfileStore]:
     usable = build_processors(CPU, engines=GUESTS)
     store = ProfileStore(folder / "profiles.sqlite")
-    profiler = Profiler(store, usable.host)
-    return make_plan(optimize(network.graph()), usable.named, usable.host, profiler), store
+    with Profiler(store, usable.host) as profiler:
+        return make_plan(optimize(network.graph()), usable.named, usable.host, profiler), store
 
 
 def failures(folder: Path) -> list[str]:
@@ -167,26 +168,24 @@ def test_tuning_survives_a_guest_that_raises(tmp_path: Path, monkeypatch: pytest
     def refuse(self: LiteRtRoutine, layer: Layer) -> bytes:
         raise ModelError(f"{layer.op} is too much")
 
-    def fail(*_: object) -> None:
-        raise DeviceError("ONNX Runtime failed: out of memory")
-
     monkeypatch.setattr(LiteRtRoutine, "model", refuse)
-    monkeypatch.setattr("nnstretch.devices.onnxruntime.model.OnnxRuntimeModel.run", fail)
+    monkeypatch.setattr(OnnxRuntimeRoutine, "model", lambda *_: b"nonsense")
     network = RandomNetwork(3, processors=0, nodes=5)
     compiled, store = tuned(network, tmp_path)
     store.close()
     reasons = failures(tmp_path)
     assert any("too much" in reason for reason in reasons)
-    assert any("out of memory" in reason for reason in reasons)
+    assert any("ONNX Runtime cannot run" in reason for reason in reasons)
     assert not {ONNXRUNTIME, LITERT} & routines(compiled)
 
 
 def test_a_wrong_answer_cannot_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(_: object, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
-        for target in writes:
-            target[:] = 0
+    right = LiteRtRoutine.model
 
-    monkeypatch.setattr("nnstretch.devices.tflite.model.LiteRtModel.run", nothing)
+    def wrong(self: LiteRtRoutine, layer: Layer) -> bytes:
+        return right(self, replace(layer, constants={i: 0 * value for i, value in layer.constants.items()}))
+
+    monkeypatch.setattr(LiteRtRoutine, "model", wrong)
     compiled, store = tuned(RandomNetwork(3, processors=0, nodes=5), tmp_path)
     store.close()
     assert any("wrong answer" in reason for reason in failures(tmp_path))
@@ -215,9 +214,8 @@ def test_a_run_takes_the_fallback_in() -> None:
 def test_the_fallback_is_measured(tmp_path: Path) -> None:
     usable = build_processors(CPU)
     store = ProfileStore(tmp_path / "profiles.sqlite")
-    compiled = make_plan(
-        optimize(foreign(RandomNetwork(0, 0))), usable.named, usable.host, Profiler(store, usable.host)
-    )
+    with Profiler(store, usable.host) as profiler:
+        compiled = make_plan(optimize(foreign(RandomNetwork(0, 0))), usable.named, usable.host, profiler)
     store.close()
     assert compiled.plan.fallback_layers
     assert compiled.plan.predicted_ms

@@ -148,7 +148,7 @@ def plan_model(
     if not tune:
         return make_plan(graph, processors.named, processors.host, progress=progress)
     with profiler(processors, fresh=fresh) as costs:
-        return make_plan(graph, processors.named, processors.host, costs, progress=progress)
+        return make_plan(graph, processors.named, processors.host, costs, progress=progress, records=costs)
 
 
 def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,9 +48,11 @@ def is_native(pool: LanePool) -> Callable[[Layer], bool]:
 
 
 def unit_choices(
-    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None
+    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None, near: float = 0.0
 ) -> list[list[Choice]]:
     """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
+
+    With them come those that cost no more than `near` times the cheapest's cost beyond it.
 
     Where costs are measured, units that one routine can compute as one get choices for that too, and guests have choices.
 
@@ -66,7 +69,9 @@ def unit_choices(
         if unit.is_fallback:
             found = _fallback_choices(unit, allowed, pool, costs)
         else:
-            found = _cheapest(unit.layer, allowed, pool, asked) or _cheapest(unit.layer, pool.lane_of, pool, asked)
+            found = _cheapest(unit.layer, allowed, pool, asked, near) or _cheapest(
+                unit.layer, pool.lane_of, pool, asked, near
+            )
         if not found:
             raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
         choices.append(found)
@@ -84,7 +89,7 @@ def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Seque
     for run in find_runs(graph):
         asked = costs if run.between_cuts and _may_suit_guests([singles[u] for u in run.units]) else native
         lanes = [lane for lane in pool.lane_of if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
-        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, asked)):
+        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, asked, 0.0)):
             between = Fused(units=run.units, choice=number)
             for unit in run.units:
                 inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
@@ -152,14 +157,20 @@ def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> f
     return costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
 
 
-def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
-    best: dict[tuple[object, ...], Choice] = {}
+def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel, near: float) -> list[Choice]:
+    found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for lane in allowed:
         for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs.measured), pool, costs):
-            key = (lane, choice.inputs, choice.outputs)
-            if choice.seconds is not None and (key not in best or choice.seconds < (best[key].seconds or 0.0)):
-                best[key] = choice
-    return list(best.values())
+            if choice.seconds is not None:
+                found[lane, choice.inputs, choice.outputs].append(choice)
+    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+
+
+def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
+    """The cheapest, and those that cost up to `near` times as much more."""
+    cheapest, *others = sorted(choices, key=lambda choice: choice.seconds or 0.0)
+    limit = (cheapest.seconds or 0.0) * (1 + near)
+    return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
 
 
 def _lane_choices(layer: Layer, lane: int, pool: LanePool, measured: bool) -> list[Choice]:

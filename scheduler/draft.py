@@ -106,12 +106,8 @@ class Draft:
 Reorders = Mapping[int, Routine]
 """For each lane the routine that changes layouts there."""
 
-AdaptSeconds = Callable[[Layer, int], float | None]
-"""What an adapt layer takes on a lane, if that is known."""
-
-
-def _unknown(layer: Layer, lane: int) -> float | None:
-    return None
+Price = Callable[[Layer, int], float | None]
+"""Seconds that the adapt layer of `reorder_layer` takes on a lane, None if they are not known."""
 
 
 def draft(
@@ -120,7 +116,7 @@ def draft(
     lanes: Sequence[PlanLane],
     reorders: Reorders,
     coherent: bool,
-    adapt_seconds: AdaptSeconds = _unknown,
+    price: Price,
 ) -> Draft:
     """Steps and values for all units.
 
@@ -130,9 +126,9 @@ def draft(
         lanes: the plan's lanes.
         reorders: the layout-changing routine of each lane.
         coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
-        adapt_seconds: what adapt layers take.
+        price: what changes of layout cost.
     """
-    return _Drafter(graph, choices, lanes, reorders, coherent, adapt_seconds).draft()
+    return _Drafter(graph, choices, lanes, reorders, coherent, price).draft()
 
 
 _Variant = tuple[str, Layout, int]
@@ -147,14 +143,14 @@ class _Drafter:
         lanes: Sequence[PlanLane],
         reorders: Reorders,
         coherent: bool,
-        adapt_seconds: AdaptSeconds,
+        price: Price,
     ) -> None:
         self._graph = graph
         self._choices = choices
         self._lanes = lanes
         self._reorders = reorders
         self._coherent = coherent
-        self._adapt_seconds = adapt_seconds
+        self._price = price
         self._draft = Draft()
         self._values: dict[_Variant, Value] = {}
         self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
@@ -349,8 +345,8 @@ class _Drafter:
         assert source.type is not None
         layer = reorder_layer(source.type, before, after)
         routine = self._reorders[lane]
-        seconds = self._adapt_seconds(layer, lane)
-        choice = Choice(lane, routine, routine.parameter_space(layer)[0], (before,), (after,), seconds)
+        parameters = routine.parameter_space(layer)[0]
+        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(layer, lane))
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:

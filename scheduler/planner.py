@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +15,8 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Draft, Step, Value, draft
+from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
+from nnstretch.scheduler.integrated import Network, Records, Refinement
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.plan import (
@@ -33,6 +36,8 @@ from nnstretch.scheduler.units import UnitGraph, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
+_NEAR = 0.1
+"""Choices that are so much slower by themselves than the best may be faster inside a network."""
 
 
 def make_plan(
@@ -42,6 +47,7 @@ def make_plan(
     costs: CostModel | None = None,
     selector: Selector | None = None,
     progress: Progress | None = None,
+    records: Records | None = None,
 ) -> Compiled:
     """Chooses a routine for every layer and lays out lanes, sub-graphs and memory.
 
@@ -52,26 +58,45 @@ def make_plan(
         costs: measured costs (`nnstretch.scheduler.profiling.Profiler`); estimates if None.
         selector: how routines are selected; exact elimination if None.
         progress: told how far measuring has come.
+        records: where the times of layers inside whole networks are kept, by which costs are corrected where all runs on one
+            CPU; None if costs are those of single layers.
     """
     costs = costs or Estimates()
     pool = lane_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
-    choices = unit_choices(graph, pool, costs, progress)
-    assignment = (selector or Elimination()).select(selection_problem(graph, choices, pool, costs))
-    chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
+    integrated = records is not None and costs.measured and len(pool.lanes) == 1
+    choices = unit_choices(graph, pool, costs, progress, near=_NEAR if integrated else 0.0)
+    problem = selection_problem(graph, choices, pool, costs)
+    selector = selector or Elimination()
+    build = partial(_compiled, graph, pool, costs, host.blocked.block)
+    if integrated and records is not None:
+        assignment, chosen = Refinement(Network(graph, choices, pool, problem), records, selector, build).select()
+    else:
+        assignment = selector.select(problem)
+        chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
+    return replace(build(chosen), selection=assignment)
+
+
+def _compiled(graph: UnitGraph, pool: LanePool, costs: CostModel, block: int, chosen: Sequence[Choice]) -> Compiled:
+    """The plan of one choice per unit."""
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
-
-    def adapt_seconds(layer: Layer, lane: int) -> float | None:
-        routine = reorders[lane]
-        if not costs.measured:
-            return None
-        return costs.seconds(pool.processors[lane], routine, layer, routine.parameter_space(layer)[0])
-
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent, adapt_seconds)
-    plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(costs, pool))
+    plan, constants = assemble(graph, steps, pool.lanes, block)
     models = {s.call.kernel: s.call.model for s in steps.steps if s.call.model is not None}
-    return Compiled(plan, constants, models, assignment)
+    return Compiled(plan, constants, models)
+
+
+def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
+    """What changes of layout cost, where costs are measured."""
+
+    def price(layer: Layer, lane: int) -> float | None:
+        processor = pool.processors[lane]
+        routine = processor.reorder()
+        parameters = routine.parameter_space(layer)[0]
+        return costs.seconds(processor, routine, layer, parameters) if costs.measured else None
+
+    return price
 
 
 def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.draft import joinable
 from nnstretch.scheduler.profiling import Profiler
 
@@ -40,9 +41,10 @@ class ProfilePredictor:
     def _measured(self, layer: Layer, processor: Processor) -> float:
         if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
-        times = [
-            self._profiler.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+        candidates = [
+            Candidate(routine, routine.parameter_space(layer)[0])
             for routine in processor.routines
             if routine.supports(layer)
         ]
+        times = self._profiler.compare(processor, layer, candidates)
         return min((t for t in times if t is not None), default=float("inf"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -25,6 +25,7 @@ from nnstretch.scheduler.caches import cache_sizes, layer_state, network_state
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, draft
+from nnstretch.scheduler.integrated import Key
 from nnstretch.scheduler.measuring import Rules, interval, race, typical
 from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
@@ -84,6 +85,7 @@ class Profiler(CostModel):
         self._references = _References()
         self._clocks: dict[str, _Clock] = {}
         self._handovers: dict[TensorType, float] = {}
+        self._inside: dict[Key, float | None] = {}
         self._device: Processor | None = None
         self.measurements = 0
 
@@ -157,6 +159,27 @@ class Profiler(CostModel):
         processor, workload, routine, parameters, state = key
         found = self._store.get(processor, workload, routine, dict(parameters), state)
         return found if found is not None and found.when >= self._since else None
+
+    # -- inside networks -----------------------------------------------------------------------------------------
+
+    def inside(self, key: Key) -> float | None:
+        """Seconds of a layer inside a network, or None."""
+        if key not in self._inside:
+            workload = f"{key.workload} in {key.network}"
+            found = self._stored((key.processor, workload, key.routine, key.parameters, "warm"))
+            self._inside[key] = found.seconds if found is not None else None
+        return self._inside[key]
+
+    def keep_inside(self, found: Mapping[Key, tuple[float, ...]]) -> None:
+        """Keeps what layers took on a path of a network: samples, seconds."""
+        rows = []
+        for key, samples in found.items():
+            values = np.array(samples)
+            self._inside[key] = typical(values)
+            measurement = Measurement(typical(values), tuple(map(float, samples)), interval=interval(list(samples)))
+            workload = f"{key.workload} in {key.network}"
+            rows.append(Row(key.processor, workload, key.routine, dict(key.parameters), measurement))
+        self._store.put_all(rows)
 
     # -- layers --------------------------------------------------------------------------------------------------
 
@@ -405,6 +428,6 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
         Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
     ]
     reorders = {lane: p.reorder() for lane, p in enumerate(pool.processors)}
-    steps = draft(graph, choices, pool.lanes, reorders, device.coherent)
+    steps = draft(graph, choices, pool.lanes, reorders, device.coherent, lambda *_: None)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
     return Compiled(plan, constants)

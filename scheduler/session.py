@@ -133,6 +133,14 @@ class Session:
         nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
 
+    def step_seconds(self, runs: int) -> np.ndarray:
+        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after one run that does not count."""
+        inputs, outputs = self._inputs(self.zeros()), self._new_outputs()
+        self._loaded.activate()
+        self._loaded.program.run_traced(inputs, outputs)
+        traces = [self._loaded.program.run_traced(inputs, outputs).steps for _ in range(runs)]
+        return np.stack([steps[:, 1] - steps[:, 0] for steps in traces], axis=1) * 1e-9
+
     def zeros(self) -> dict[str, np.ndarray]:
         """Zeros for all inputs."""
         return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}

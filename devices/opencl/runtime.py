@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnstretch.devices.engine.build import local_isa
+from nnstretch.devices.engine.program import aligned_array
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
@@ -156,13 +157,15 @@ class OpenCLRuntime:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
 
     def buffer(self, size: int) -> pyopencl.Buffer:
-        """Memory of the device alone, of `size` bytes.
+        """Memory of the device alone, of `size` bytes; in huge pages where the device lives on the CPU and they can be had.
 
         Raises:
             DeviceError: there is not enough.
         """
         import pyopencl as cl
 
+        if self._takes_pages:
+            return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, aligned_array(size))
         return self._allocate(cl.mem_flags.READ_WRITE, size, None)
 
     def shared(self, host: np.ndarray) -> pyopencl.Buffer:
@@ -181,15 +184,24 @@ class OpenCLRuntime:
         return self._allocate(cl.mem_flags.READ_WRITE, host.nbytes, None)
 
     def constant(self, values: np.ndarray) -> pyopencl.Buffer:
-        """Memory of the device that holds a copy of `values`, to be read only.
+        """Memory of the device that holds a copy of `values`, to be read only; in huge pages as `buffer`.
 
         Raises:
             DeviceError: there is not enough memory.
         """
         import pyopencl as cl
 
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-        return self._allocate(flags, 0, np.ascontiguousarray(values))
+        values = np.ascontiguousarray(values)
+        if self._takes_pages:
+            copy = aligned_array(values.nbytes)
+            copy[:] = values.reshape(-1).view(np.uint8)
+            return self._allocate(cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, 0, copy)
+        return self._allocate(cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, 0, values)
+
+    @property
+    def _takes_pages(self) -> bool:
+        """Whether the device works in memory of the host's making: weights that a CPU streams from huge pages come faster."""
+        return self.info.on_cpu and self.info.unified
 
     def _allocate(self, flags: int, size: int, host: np.ndarray | None) -> pyopencl.Buffer:
         import pyopencl as cl

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.routines.window import Window
 from nnstretch.devices.cpu.routines.winograd import TRANSFORMS, WinogradConvolution, division_of
-from nnstretch.devices.cpu.routines.winograd_weights import POINTS, kernel_transform
 from nnstretch.devices.engine.harness import run_lowering
 from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.winograd import POINTS, kernel_transform
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer

@@ -248,6 +248,46 @@ def test_tune_selects_and_writes_a_plan(cli: Cli, onnx_file: Path, folder: Path)
     assert answer["tuning_s"] > 0
 
 
+def test_profiles_are_listed_carried_and_cleared(
+    cli: Cli, onnx_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nnstretch.devices.engine.binding import engine
+
+    engine()  # built in the usual cache
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
+    common = ("tune", str(onnx_file), "--threads", "1", "--json")
+    answer_of(cli(*common))
+    (first,) = answer_of(cli("profiles", "--json"))["processors"]
+    assert first["measurements"] >= first["workloads"] > 0
+    assert first["failed"] == 0
+    answer_of(cli(*common, "--resume"))
+    assert answer_of(cli("profiles", "list", "--json"))["processors"] == [first]
+    answer_of(cli(*common, "--fresh"))
+    (again,) = answer_of(cli("profiles", "--json"))["processors"]
+    assert again["measurements"] == first["measurements"]
+    assert again["last"] > first["last"]
+    count = first["measurements"]
+    assert answer_of(cli("profiles", "export", "p.json", "--json")) == {"file": "p.json", "measurements": count}
+    assert answer_of(cli("profiles", "clear", "--processor", "no such", "--json"))["measurements"] == 0
+    assert answer_of(cli("profiles", "clear", "--json"))["measurements"] == count
+    assert answer_of(cli("profiles", "--json"))["processors"] == []
+    assert answer_of(cli("profiles", "merge", "p.json", "--json"))["taken"] == count
+    assert answer_of(cli("profiles", "--json"))["processors"] == [again]
+
+
+def test_profiles_refuse_what_they_cannot_use(
+    cli: Cli, folder: Path, onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses(cli("profiles", "export"), "FILE")
+    refuses(cli("profiles", "clear", "p.json"), "no FILE")
+    refuses(cli("profiles", "merge", "missing.json"), "missing.json", "No such file")
+    refuses(cli("profiles", "merge", "net.py"), "net.py", "JSON")
+    (folder / "cache").mkdir()
+    (folder / "cache" / "profiles.sqlite").write_text("no database, but long enough to be looked at " * 30)
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
+    refuses(cli("profiles"), "profiles.sqlite", "NNSTRETCH_CACHE_DIR")
+
+
 def test_compile_answers_with_what_it_wrote(cli: Cli, folder: Path) -> None:
     answer = answer_of(cli("compile", "net.py:small", "--no-tune", "--json"))
     assert answer["file"] == "net.nns"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from nnstretch.devices.cpu.routines.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.window import Window, lowering
-from nnstretch.devices.cpu.routines.winograd_weights import Axis, Division, weight_panels
 from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters
+from nnstretch.devices.winograd import Axis, Division, weight_panels
 from nnstretch.graph.layer import Layer
 
 TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
@@ -17,6 +17,9 @@ LARGEST_STRIDE = 2
 
 AXIS_PARTS = 8
 """Parts along one axis that a kernel may have."""
+
+HALVED_BLOCK = 16
+"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
 
 LEAST_GROUP = 4
 """Input channels per group below which encoding costs more than the products save."""
@@ -151,7 +154,9 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         alpha, taps, vectors = parameters["alpha"], parameters["taps"], parameters["vectors"]
         kernel = f"winograd_a{alpha}r{taps}t{parameters['tiles']}v{vectors}"
         width, block = vectors * self.layout.block, self.layout.block
-        weights = weight_panels(layer.constants[1], window.groups, width, block, division_of(window, alpha, taps))
+        halved = block == HALVED_BLOCK and vectors == 1
+        division = division_of(window, alpha, taps)
+        weights = weight_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
         lanes = -(-window.outputs // block) * block
         words = (window.groups, int(_is_planar(window)), parameters["block"], parameters["panels"])
         return lowering(kernel, layer, weights, lanes, (*window.words(), *words))

@@ -3,7 +3,7 @@
  *
  * Input position i belongs to a point p of the interpolation: 0, then a pair +a, -a for every a below, then infinity. Its
  * weights are the coefficients of the product of (x - q) over the other points q; the output transform has the powers of
- * p. What the kernel's transform must divide by is in devices/cpu/routines/winograd.py, from the same points.
+ * p. What the kernel's transform must divide by is in devices/winograd.py, from the same points.
  *
  *   alpha   points               largest error against exact sums over 256 channels, relative to the largest output
  *   4       ±1                   7e-7

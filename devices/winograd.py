@@ -1,6 +1,7 @@
-"""Weights of Winograd convolutions: parts of kernels, encoded, in the panels that the engine's kernels read.
+"""Winograd's minimal filtering on any processor: its points, and what kernels become under its transforms.
 
-The counterpart of kernels/winograd_parts.h and of the weights' order in kernels/winograd.c.
+The counterpart of engine/kernels/winograd_parts.h and of the weights' order in engine/kernels/winograd.c. OpenCL's kernels read
+the same order of undivided kernels.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ import numpy as np
 POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
 """The interpolation's points besides 0 and infinity, each with its negative, by the positions alpha of a transform.
 
-The engine's transforms of inputs and outputs (kernels/winograd_transform.h) are made for these.
+The transforms of inputs and outputs (engine/kernels/winograd_transform.h, opencl/kernels/winograd_transform.cl) are made for
+these.
 """
-
-HALVED_BLOCK = 16
-"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
 
 
 def kernel_transform(alpha: int, taps: int) -> np.ndarray:
@@ -136,11 +135,14 @@ class Division:
         return result.reshape(self.positions, len(self.parts), outputs, per_group)
 
 
-def weight_panels(weight: np.ndarray, groups: int, width: int, block: int, division: Division) -> np.ndarray:
+def weight_panels(
+    weight: np.ndarray, groups: int, width: int, block: int, division: Division, *, halved: bool
+) -> np.ndarray:
     """Weights O,C/g,KH,KW as the kernels read them: one row per panel of `width` output channels.
 
     A panel holds [position][piece][input block][part][input channel][output channel] with only those input channels that its
-    groups read and those parts that are not 0 at the position. Its pieces are its halves where these are computed one by one.
+    groups read and those parts that are not 0 at the position. Its pieces are its halves where these are computed one by one,
+    which is where they belong to different groups, if `halved`. `width` is a multiple of `block`, the blocked layout's.
     """
     outputs, per_group = weight.shape[:2]
     encoded = division.encoded(weight)
@@ -149,7 +151,7 @@ def weight_panels(weight: np.ndarray, groups: int, width: int, block: int, divis
         full = np.zeros((*encoded.shape[:2], padded, per_group), np.float32)
         full[:, :, :outputs] = encoded
         return np.concatenate(list(_dense_rows(full, width, block, division)), axis=1)
-    pieces = [_pieces(first, width, outputs, outputs // groups, block) for first in range(0, padded, width)]
+    pieces = [_pieces(first, width, outputs, outputs // groups, halved) for first in range(0, padded, width)]
     return _grouped_panels(encoded, outputs // groups, pieces, block, division)
 
 
@@ -165,11 +167,10 @@ def _dense_rows(encoded: np.ndarray, width: int, block: int, division: Division)
             yield panels.transpose(1, 0, 3, 2).reshape(outputs // width, -1)
 
 
-def _pieces(first: int, width: int, outputs: int, per_group: int, block: int) -> list[tuple[int, int]]:
+def _pieces(first: int, width: int, outputs: int, per_group: int, halved: bool) -> list[tuple[int, int]]:
     """The output channels [begin, end) that a panel of `width` from `first` on computes together, as the kernels see it."""
     middle, end = first + width // 2, first + width
-    halved = block == HALVED_BLOCK and width == block and per_group % (width // 2) == 0
-    if halved and middle < outputs and first // per_group != middle // per_group:
+    if halved and per_group % (width // 2) == 0 and middle < outputs and first // per_group != middle // per_group:
         return [(first, middle), (middle, end)]
     return [(first, end)]
 

@@ -28,6 +28,7 @@ def compile(
     tune: bool = True,
     *,
     shapes: dict[str, tuple[int, ...]] | None = None,
+    engines: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Session:
     """Makes a model runnable on processors.
@@ -41,6 +42,8 @@ def compile(
         threads: at most so many cores of the first CPU.
         tune: measure routines (reusing what was measured before) and choose the fastest; else choose by estimates.
         shapes: input name -> shape, for models with dynamic shapes.
+        engines: other engines, "ort" (ONNX Runtime) and "litert" (LiteRT), that compute layers, or runs of layers, on the first
+            CPU where tuning measures them to be faster; what is compiled needs them to run then.
         progress: told how far measuring has come.
 
     Returns:
@@ -56,7 +59,7 @@ def compile(
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
         return Session.load(Path(model))
     loaded = load_any(model, example_input, shapes)
-    return compile_model(loaded, build_processors(processors, threads), tune=tune, progress=progress)
+    return compile_model(loaded, build_processors(processors, threads, engines), tune=tune, progress=progress)
 
 
 def stretch(

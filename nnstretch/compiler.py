@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from nnstretch.devices.engine.build import Isa
+from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Routine
 from nnstretch.devices.spec import ProcessorSpec, default_cores, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
@@ -34,25 +37,40 @@ MOST_CORES = 1024
 
 @dataclass(frozen=True)
 class Processors:
-    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one."""
+    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one.
+
+    `engines` are the engines of others that may compute layers on the first CPU.
+    """
 
     named: tuple[Processor, ...]
     host: Processor
+    engines: tuple[str, ...] = ()
 
 
-def build_processors(text: str, threads: int | None = None) -> Processors:
+def build_processors(text: str, threads: int | None = None, engines: Sequence[str] = ()) -> Processors:
     """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
 
+    Args:
+        text: the specification.
+        threads: at most so many cores of the first CPU.
+        engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
+
     Raises:
-        UsageError: the specification is wrong.
+        UsageError: the specification is wrong, or there is no such engine.
         DeviceError: a processor does not exist or does not work.
+        MissingExtraError: an engine is not installed.
     """
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
-    named = tuple(_open(spec) for spec in specs)
+    guests = guest_routines(engines)
+    first = next((spec for spec in specs if spec.kind == "cpu"), None)
+    if guests and first is None:
+        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
+    named = tuple(_open(spec, guests if spec is first else ()) for spec in specs)
     hosts = [p for p in named if p.memory == "host"]
-    return Processors(named, hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores())))
+    host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
+    return Processors(named, host, tuple(engines))
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:
@@ -64,11 +82,11 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
     return tuple(replace(s, cores=s.cores[:threads]) if i == first else s for i, s in enumerate(specs))
 
 
-def _open(spec: ProcessorSpec) -> Processor:
+def _open(spec: ProcessorSpec, guests: Sequence[Routine] = ()) -> Processor:
     if spec.kind == "cpu":
         from nnstretch.devices.cpu.processor import CpuProcessor
 
-        return CpuProcessor(spec)
+        return CpuProcessor(spec, guests=guests)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec)
@@ -120,7 +138,14 @@ def plan_model(
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
 
     With `fresh`, they are measured even then.
+
+    Raises:
+        UsageError: engines of others are to be chosen without measuring.
     """
+    if processors.engines and not tune:
+        raise UsageError(
+            f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
+        )
     if not tune:
         return make_plan(optimize(model), processors.named, processors.host, progress=progress)
     with profiler(processors, fresh=fresh) as costs:

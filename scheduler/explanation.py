@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nnstretch.devices.guest import ONNXRUNTIME
 from nnstretch.scheduler.candidates import all_choices
-from nnstretch.scheduler.draft import FALLBACK, Choice
+from nnstretch.scheduler.draft import Choice
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.problem import Assignment, Problem
 from nnstretch.scheduler.selectors import default_selector
@@ -49,7 +50,7 @@ def explain(space: ChoiceSpace, answer: Assignment) -> list[Explained]:
     return [
         Explained(
             unit.name,
-            "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes) if unit.layer is None else unit.layer.op,
+            "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes),
             _candidates(space, number, answer),
             _adapts(space, number, answer),
             _greedy_loss(space.problem, number, answer),
@@ -76,7 +77,7 @@ def _key(choice: Choice) -> tuple[object, ...]:
 
 
 def _routine(choice: Choice) -> str:
-    return FALLBACK if choice.routine is None else str(choice.routine.descriptor)
+    return ONNXRUNTIME if choice.routine is None else str(choice.routine.descriptor)
 
 
 def _layouts(choice: Choice) -> str:
@@ -84,7 +85,7 @@ def _layouts(choice: Choice) -> str:
         return "with its reader"
     inputs = list(dict.fromkeys(str(i) for i in choice.inputs))
     outputs = list(dict.fromkeys(str(o) for o in choice.outputs))
-    return f"{'with its source' if choice.chain else ', '.join(inputs)} → {', '.join(outputs)}"
+    return f"{'with its source' if choice.run else ', '.join(inputs)} → {', '.join(outputs)}"
 
 
 def _adapts(space: ChoiceSpace, number: int, answer: Assignment) -> float:

@@ -137,7 +137,7 @@ class _Refinement:
         found: dict[Key, list[np.ndarray]] = defaultdict(list)
         for number, key in enumerate(self._chosen_keys(assignment)):
             choice = self._space.choices[number][assignment.choices[number]]
-            name = choice.chain.name if choice.chain else self._space.graph.units[number].name
+            name = choice.run.layer.name if choice.run else self._space.graph.units[number].name
             if key is not None and name in of_layer:
                 found[key].append(of_layer[name])
         self._records.keep_inside({key: tuple(np.mean(times, axis=0)) for key, times in found.items()})
@@ -145,15 +145,15 @@ class _Refinement:
 
 def _name(space: ChoiceSpace) -> str:
     """A digest of a network's workloads in order and the processors that they may run on."""
-    texts = [u.layer.workload if u.layer else u.name for u in space.graph.units]
+    texts = [u.layer.workload for u in space.graph.units]
     texts += [p.fingerprint for p in space.pool.processors]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Key | None:
     """The key of a unit's choice; None for one that takes no time of its own."""
-    layer = choice.chain or space.graph.units[number].layer
-    if layer is None or choice.routine is None or choice.is_head or not choice.seconds:
+    layer = choice.run.layer if choice.run else space.graph.units[number].layer
+    if choice.routine is None or choice.is_head or not choice.seconds:
         return None
     parameters = tuple(sorted(choice.parameters.items()))
     fingerprint = space.pool.processors[choice.lane].fingerprint

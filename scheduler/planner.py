@@ -30,7 +30,7 @@ from nnstretch.scheduler.plan import (
 from nnstretch.scheduler.problem import Assignment, Problem, Selector
 from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.subgraphs import Subgraph, partition
-from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
+from nnstretch.scheduler.units import UnitGraph, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
@@ -100,7 +100,7 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     coherent = all(p.coherent for p in pool.processors)
     steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(space.costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
-    models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
+    models = {s.call.kernel: s.call.model for s in steps.steps if s.call.model is not None}
     return Compiled(plan, constants, models, assignment)
 
 
@@ -214,7 +214,7 @@ class _Assembler:
     def _find_overwritten(self, order: HappensBefore) -> None:
         """Finds values that are written over an operand which nobody wants any more (in-place layers)."""
         for number, step in enumerate(self._steps):
-            if step.call is None or step.call.launch or step.call.in_place is None:
+            if step.call.launch or step.call.in_place is None:
                 continue
             old, new = step.reads[step.call.in_place], step.writes[0]
             if isinstance(old, Value) and self._may_overwrite(old, new, number, order):
@@ -268,21 +268,23 @@ class _Assembler:
             return None if value is None else self._value_buffer(value)
 
         call = step.call
+        is_model = call.model is not None
         return PlanStep(
             layer=step.unit,
             op=step.op,
             routine=step.routine,
-            kind="call" if call is None else "opencl" if call.launch else "kernel",
-            kernel=step.unit if call is None else call.kernel,
+            kind="call" if is_model else "opencl" if call.launch else "kernel",
+            kernel=call.kernel,
             reads=tuple(read(r) for r in step.reads),
             writes=tuple(self._value_buffer(w) for w in step.writes),
-            arguments=() if call is None else call.parameters,
+            arguments=call.parameters,
             parameters=dict(step.parameters),
-            launch=None if call is None else call.launch,
+            launch=call.launch,
             cost_ms=None if step.seconds is None else step.seconds * 1e3,
             macs=step.macs,
-            read_types=_types(step.reads) if call is None else (),
-            write_types=_types(step.writes) if call is None else (),
+            read_types=_types(step.reads) if is_model else (),
+            write_types=_types(step.writes) if is_model else (),
+            is_fallback=step.is_fallback,
         )
 
     def _plan_subgraphs(self) -> tuple[PlanSubgraph, ...]:

@@ -403,7 +403,7 @@ def _measurement(samples: np.ndarray, error: float | None, state: CacheState, cl
 
 def _repeats(single: SingleLayer, state: CacheState) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`)."""
-    weights = sum(array.nbytes for array in single.lowering.constants)
+    weights = single.lowering.weight_bytes
     layer = single.layer
     if single.processor.memory == "opencl":
         # Here nothing can push weights out of caches but the next copy.

@@ -67,8 +67,8 @@ class _Needs:
     _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def of(self, unit: Unit, choice: Choice, resource: str) -> float:
-        layer = choice.chain or unit.layer
-        if layer is None or choice.routine is None or choice.is_head:
+        layer = choice.run.layer if choice.run else unit.layer
+        if choice.routine is None or choice.is_head:
             return 0.0
         return float(self._memory(layer, choice)) if resource == MEMORY else self._error(layer, choice)
 

@@ -38,7 +38,7 @@ class Session:
         """Binds a plan to this machine.
 
         Args:
-            compiled: the plan with its constants and fallback models.
+            compiled: the plan with its constants and models of other engines.
             sources: OpenCL sources to build instead of the installed ones (from a package).
 
         Raises:

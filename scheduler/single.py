@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class SinglePlan:
         parts: (offset, array) of the constants: a device's inputs, and the first copy of the weights.
         weights: (begin, bytes) of that copy; the others follow it without gaps.
         repeats: copies in all.
+        models: name -> model of another engine that steps of the plan run; every step has it loaded for itself.
     """
 
     plan: Plan
@@ -69,6 +70,7 @@ class SinglePlan:
     parts: tuple[tuple[int, np.ndarray], ...]
     weights: tuple[int, int]
     repeats: int
+    models: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def base_bytes(self) -> int:
@@ -77,8 +79,8 @@ class SinglePlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all constants."""
-        return self.weights[0] + self.repeats * self.weights[1]
+        """Bytes of all constants and loaded models."""
+        return self.weights[0] + self.repeats * (self.weights[1] + sum(map(len, self.models.values())))
 
     def write_base(self, memory: np.ndarray) -> None:
         """Writes the constants with one copy of the weights into `memory`, uint8[base_bytes]."""
@@ -122,6 +124,7 @@ class _Maker:
         ]
         self._buffers: list[PlanBuffer] = []
         self._parts: list[tuple[int, np.ndarray]] = []
+        self._models: dict[str, bytes] = {}
         self._constant_bytes = 0
         self._arena_bytes = 0
         self._shared_bytes: list[int] = []
@@ -162,7 +165,7 @@ class _Maker:
         )
         validate(plan)
         fed = () if self._opencl else tuple(inputs)
-        return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats)
+        return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats, self._models)
 
     def _lanes(self) -> tuple[PlanLane, ...]:
         processor = self._single.processor
@@ -209,20 +212,32 @@ class _Maker:
             return tables[operand.kind][operand.index]
 
         layer = self._single.layer
-        return tuple(
-            PlanStep(
-                layer=layer.name,
-                op=layer.op,
-                routine=str(self._single.routine.descriptor),
-                kind="opencl" if call.launch else "kernel",
-                kernel=call.kernel,
-                reads=tuple(None if o is None else number(o) for o in call.reads),
-                writes=tuple(number(o) for o in call.writes),
-                arguments=call.parameters,
-                launch=call.launch,
+        steps: list[PlanStep] = []
+        for call in lowering.calls:
+            if call.model is not None:
+                self._models[call.kernel] = call.model
+            steps.append(
+                PlanStep(
+                    layer=layer.name,
+                    op=layer.op,
+                    routine=str(self._single.routine.descriptor),
+                    kind="call" if call.model is not None else "opencl" if call.launch else "kernel",
+                    kernel=call.kernel,
+                    reads=tuple(None if o is None else number(o) for o in call.reads),
+                    writes=tuple(number(o) for o in call.writes),
+                    arguments=call.parameters,
+                    launch=call.launch,
+                    read_types=self._types(call.reads) if call.model is not None else (),
+                    write_types=self._types(call.writes) if call.model is not None else (),
+                )
             )
-            for call in lowering.calls
-        )
+        return tuple(steps)
+
+    def _types(self, operands: Sequence[Operand | None]) -> tuple[TensorType, ...]:
+        """Types of the layer's inputs and outputs that a model reads or writes."""
+        layer = self._single.layer
+        found = [o for o in operands if o is not None]
+        return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
 
     def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
         """Steps on the host that copy what the device made into the caller's arrays."""

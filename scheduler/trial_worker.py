@@ -6,7 +6,7 @@ number of the trial that is running, so that it is known which one ended the pro
 the places for their outputs. Requests:
 
     {"do": "open", "trial": number, "plan": JSON, "inputs": [[offset, bytes], ...], "base": [offset, bytes],
-     "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null}
+     "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null, "models": {name: [offset, bytes]}}
     {"do": "time", "trials": [numbers], "state": cache state}   -> {"seconds": [of one run of each]}
     {"do": "clock", "core": number}                             -> {"gflops": of this moment}
     {"do": "clear"}: closes all trials
@@ -79,13 +79,17 @@ def main() -> int:
 
 @dataclass(eq=False)
 class _Trial:
-    """A plan that is ready to run: its program, the arrays that it reads and writes, and its weights."""
+    """A plan that is ready to run: its program, the arrays that it reads and writes, and its weights.
+
+    Where those of models lie that other engines have loaded nobody knows.
+    """
 
     loaded: Loaded
     inputs: list[np.ndarray]
     outputs: list[np.ndarray]
     weights: np.ndarray
     core: int | None
+    has_models: bool
 
     def time(self) -> float:
         """Seconds of one run."""
@@ -108,6 +112,7 @@ class _Workshop:
         self._trials: dict[int, _Trial] = {}
         self._inputs: dict[int, np.ndarray] = {}  # by offset in the shared file
         self._outputs: list[np.ndarray] = []
+        self._swept_all: np.ndarray | None = None
         self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
 
     def running(self, trial: int) -> int:
@@ -142,13 +147,15 @@ class _Workshop:
         plan = Plan.from_json(request["plan"])
         begin, _ = request["weights"]
         constants = copied_weights(self._map(*request["base"]), request["weights"], request["repeats"])
-        loaded = load_program(Compiled(plan, constants), None)
+        models = {name: self._map(*place).tobytes() for name, place in request["models"].items()}
+        loaded = load_program(Compiled(plan, constants, models), None)
         trial = _Trial(
             loaded,
             [self._input(*place) for place in request["inputs"]],
             self._output_arrays(plan),
             constants[begin:],
             plan.lanes[0].cores[0] if plan.lanes[0].cores else None,
+            bool(models),
         )
         self._trials[request["trial"]] = trial
         trial.time()
@@ -212,12 +219,22 @@ class _Workshop:
             return
         if state == "l3":
             self._swept.max()
+        elif trial.has_models:
+            self._sweep_all()
         elif trial.weights.nbytes < _FLUSHED_BYTES:
             engine().flush(trial.weights)
         for array in trial.outputs:
             engine().flush(array)
         for array in trial.inputs:
             array.max()
+
+    def _sweep_all(self) -> None:
+        """Reads so much that nothing else stays in any cache."""
+        import numpy as np
+
+        if self._swept_all is None:
+            self._swept_all = np.ones(_FLUSHED_BYTES // 4, np.float32)
+        self._swept_all.max()
 
 
 if __name__ == "__main__":

@@ -121,6 +121,7 @@ class Trials:
             "weights": single.weights,
             "repeats": single.repeats,
             "outputs": [answers, sum(sizes)] if sizes else None,
+            "models": {name: self._model(model) for name, model in single.models.items()},
         }
         trial = Trial(single, self._count, request)
         self._count += 1
@@ -198,6 +199,12 @@ class Trials:
             self._map(offset, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
             known = self._inputs[id(array)] = array, offset
         return known[1], array.nbytes
+
+    def _model(self, model: bytes) -> tuple[int, int]:
+        """Offset and bytes of another engine's model."""
+        offset = self._allocate(len(model))
+        self._map(offset, len(model))[:] = np.frombuffer(model, np.uint8)
+        return offset, len(model)
 
     def _map(self, offset: int, size: int) -> np.ndarray:
         if not size:

@@ -12,6 +12,7 @@ import typer
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
+    Engines,
     Json,
     Model,
     Processors,
@@ -20,6 +21,7 @@ from nnstretch.cli.options import (
     Threads,
     Weights,
     check_writable,
+    parse_engines,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.text import plain_table
@@ -49,6 +51,7 @@ def tune(
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
+    engines: Engines = None,
     fresh: Annotated[
         bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
     ] = False,
@@ -96,7 +99,14 @@ def tune(
         from nnstretch.cli.tuning import parse_wishes
 
         wishes = parse_wishes(
-            selector, explain=explain, compare=compare, front=pareto, limits=limit or (), seed=seed, fresh=fresh
+            selector,
+            explain=explain,
+            compare=compare,
+            front=pareto,
+            limits=limit or (),
+            seed=seed,
+            engines=parse_engines(engines),
+            fresh=fresh,
         )
         source = make_source(model, shape, weights, design)
         if source.is_package:
@@ -117,7 +127,7 @@ def _tune(
     for path in outputs:
         check_writable(path)
     graph = source.load()
-    found = build_processors(processors, threads)
+    found = build_processors(processors, threads, wishes.engines)
     begin = time.perf_counter()
     with profiler(found, fresh=wishes.fresh) as costs:
         with report.progress("Tuning") as told:

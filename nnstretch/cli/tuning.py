@@ -31,7 +31,7 @@ PICTURES = (".svg", ".html")
 class Wishes:
     """What is to be found out. `traded` are the front's resources beside latency, `limits` amounts by resource.
 
-    With `fresh`, what was measured before is measured again.
+    `engines` may compute layers too. With `fresh`, what was measured before is measured again.
     """
 
     selector: str
@@ -40,6 +40,7 @@ class Wishes:
     traded: tuple[str, ...]
     limits: dict[str, float]
     seed: int
+    engines: tuple[str, ...]
     fresh: bool
 
     @property
@@ -56,6 +57,7 @@ def parse_wishes(
     front: str | None,
     limits: Sequence[str],
     seed: int,
+    engines: tuple[str, ...] = (),
     fresh: bool = False,
 ) -> Wishes:
     """Checks the options before long work.
@@ -67,7 +69,7 @@ def parse_wishes(
 
     name = selector_named(selector).name if selector else default_selector().name
     amounts = {r: _amount(r, text) for r, text in parse_assignments(list(limits), "--limit").items()}
-    return Wishes(name, explain, compare, _traded(front), amounts, seed, fresh)
+    return Wishes(name, explain, compare, _traded(front), amounts, seed, engines, fresh)
 
 
 def _traded(front: str | None) -> tuple[str, ...]:

@@ -22,11 +22,15 @@ Solve = Callable[[Problem], Sequence[int]]
 
 _ROOM = 50_000
 """Labels of one node beyond which the least promising ones are dropped; comparing takes longer with several limits."""
-_ROOM_OF_MANY = 4_000
+_ROOM_OF_MANY = 1_000
 _DOUBLINGS = 60
 _REFINEMENTS = 16
 _ROUNDS = 3
 """How often the prices of several resources are set in turn."""
+_STEPS = 60
+"""How often the prices of several resources are then moved together."""
+_PATIENCE = 6
+"""Steps without a better bound after which they become half as long."""
 
 
 def cheapest_within(problem: Problem, room: int | None = None) -> tuple[Sequence[int], float | None]:
@@ -88,7 +92,43 @@ class _Pricing:
             for number in range(len(resources)):
                 self._prices[number] = 0.0
                 self._settle_one(number, resources[number])
+        if len(resources) > 1 and self.best is not None:
+            self._refine()
         return self._prices
+
+    def _refine(self) -> None:
+        """Moves the prices to where they prove the most: steps along the excess of each resource (Polyak, 1969)."""
+        limits = np.array([self._problem.limits[r] for r in self._problem.limits])
+        scale = np.where(limits > 0, limits, 1.0)
+        prices = best_prices = np.array(self._prices)
+        best_bound, length, waited = -np.inf, 1.0, 0
+        for _ in range(_STEPS):
+            self._prices = prices.tolist()
+            problem = priced(self._problem, self._prices)
+            choices = self._solve(problem)
+            self._note(choices)
+            bound = problem.cost(choices) - float(prices @ limits)
+            waited = 0 if bound > best_bound else waited + 1
+            if bound > best_bound:
+                best_bound, best_prices = bound, prices
+            elif waited > _PATIENCE:
+                prices, length, waited = best_prices, length / 2, 0
+                continue
+            excess = np.array([self._problem.amount(r, choices) for r in self._problem.limits]) - limits
+            pull = excess / scale
+            norm = float(pull @ pull)
+            if norm == 0 or not np.isfinite(bound) or self.best_cost - bound <= 1e-9 * self.best_cost:
+                break
+            step = length * (self.best_cost - bound) / norm
+            prices = np.maximum(0.0, prices + step * pull / scale)
+        self._prices = best_prices.tolist()
+
+    def _note(self, choices: Sequence[int]) -> float:
+        """The cost of choices, which are remembered if they are the best within the limits."""
+        cost = self._problem.cost(choices)
+        if cost < self.best_cost and self._problem.keeps_limits(choices):
+            self.best, self.best_cost = choices, cost
+        return cost
 
     def _settle_one(self, number: int, resource: str) -> None:
         limit = self._problem.limits[resource]
@@ -122,9 +162,7 @@ class _Pricing:
         self._prices[number] = price
         problem = priced(self._problem, self._prices)
         choices = self._solve(problem)
-        cost = self._problem.cost(choices)
-        if cost < self.best_cost and self._problem.keeps_limits(choices):
-            self.best, self.best_cost = choices, cost
+        self._note(choices)
         amount = self._problem.amount(resource, choices)
         return _Point(amount, problem.cost(choices) - price * amount)
 

@@ -48,17 +48,28 @@ def test_fronts_are_complete_and_hold_nothing_else(count: int, data: st.DataObje
     assert found.points[0].cost == pytest.approx(Elimination().select(problem).cost, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_thinned_fronts_say_how_much_may_be_missing(data: st.DataObject) -> None:
-    problem = data.draw(problems(most=5, resources=1))
-    every: list[Values] = [(problem.cost(c), problem.amount("resource0", c)) for c in legal(problem)]
+def test_thinned_fronts_say_how_much_may_be_missing(count: int, data: st.DataObject) -> None:
+    problem = data.draw(problems(most=5, resources=count))
+    resources = [f"resource{i}" for i in range(count)]
+    every = [(problem.cost(c), *(problem.amount(r, c) for r in resources)) for c in legal(problem)]
     if not every:
         return
-    found = pareto(problem, ["resource0"], room=2)
-    slack = found.gap * min(p.cost for p in found.points) if np.isfinite(found.gap) else np.inf
-    front: list[Values] = [(p.cost - slack, p.amounts["resource0"]) for p in found.points]
-    assert all(covers(front, point) for point in every)
+    found = pareto(problem, resources, room=2)
+    assert 0 <= found.gap <= 1
+    front = [(p.cost * (1 - found.gap), *values(p, resources)[1:]) for p in found.points]
+    affordable = [point for point in every if covers([(0.0, *f[1:]) for f in front], point)]
+    assert all(covers(front, point) for point in affordable)
+    assert count > 1 or affordable == every
+
+
+def test_fronts_of_three_objectives_are_nearly_complete() -> None:
+    problem = chain_with_memory(30, 3)
+    found = pareto(problem, ["memory", "loss"])
+    assert len(found.points) > 100
+    assert found.gap < 0.2
 
 
 def chain_with_memory(nodes: int, choices: int) -> Problem:

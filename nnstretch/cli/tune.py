@@ -31,6 +31,33 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.plan import Plan
 
 
+SelectorName = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        metavar="NAME",
+        help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
+        show_default="elimination",
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=AMOUNT",
+        help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
+        "the routines' relative errors. Once per limit.",
+        show_default=False,
+    ),
+]
+Front = Annotated[
+    str | None,
+    typer.Option(
+        "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
+    ),
+]
+
+
 def tune(
     model: Model,
     output: Annotated[
@@ -49,31 +76,9 @@ def tune(
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
-    selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector",
-            metavar="NAME",
-            help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
-            show_default="elimination",
-        ),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit",
-            metavar="NAME=AMOUNT",
-            help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
-            "the routines' relative errors. Once per limit.",
-            show_default=False,
-        ),
-    ] = None,
-    pareto: Annotated[
-        str | None,
-        typer.Option(
-            "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
-        ),
-    ] = None,
+    selector: SelectorName = None,
+    limit: Limits = None,
+    pareto: Front = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show every layer's candidates, and why one was chosen.")
     ] = False,

@@ -142,6 +142,9 @@ class Profiler(CostModel):
             self.measurements += len(made)
         return [self._known[key] for key in keys]
 
+    def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return self.measure(processor, layer, [Candidate(routine, parameters)])[0].error
+
     def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
         """Why a routine that was measured has no time, or None."""
         key = _key(processor, layer, Candidate(routine, parameters), layer_state(layer, self._network))

@@ -33,6 +33,36 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.plan import Plan
 
 
+Fresh = Annotated[
+    bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
+]
+SelectorName = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        metavar="NAME",
+        help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
+        show_default="elimination",
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=AMOUNT",
+        help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
+        "the routines' relative errors. Once per limit.",
+        show_default=False,
+    ),
+]
+Front = Annotated[
+    str | None,
+    typer.Option(
+        "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
+    ),
+]
+
+
 def tune(
     model: Model,
     output: Annotated[
@@ -52,34 +82,10 @@ def tune(
     weights: Weights = None,
     design: DesignFile = None,
     engines: Engines = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
-    ] = False,
-    selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector",
-            metavar="NAME",
-            help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
-            show_default="elimination",
-        ),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit",
-            metavar="NAME=AMOUNT",
-            help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
-            "the routines' relative errors. Once per limit.",
-            show_default=False,
-        ),
-    ] = None,
-    pareto: Annotated[
-        str | None,
-        typer.Option(
-            "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
-        ),
-    ] = None,
+    fresh: Fresh = False,
+    selector: SelectorName = None,
+    limit: Limits = None,
+    pareto: Front = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show every layer's candidates, and why one was chosen.")
     ] = False,

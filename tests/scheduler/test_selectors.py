@@ -51,8 +51,19 @@ def test_every_kind_is_there() -> None:
 
 
 @given(problem=problems())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_exact_ones_find_the_optimum(problem: Problem) -> None:
+    check_optimum(problem)
+
+
+@pytest.mark.slow
+@given(problem=problems())
+@settings(max_examples=4000, deadline=None)
+def test_exact_ones_find_the_optimum_of_thousands(problem: Problem) -> None:
+    check_optimum(problem)
+
+
+def check_optimum(problem: Problem) -> None:
     best = best_cost(problem)
     for selector in EXACT:
         if best is None:

@@ -87,6 +87,9 @@ class Launch:
 class KernelCall:
     """One step: a kernel of the engine (or of OpenCL, then with `launch`) on operands, with integer parameters.
 
+    Or, with `model`, what another engine runs on plain operands: the bytes of a model whose inputs and outputs they are, in
+    order; `kernel` is its name in the package then.
+
     `reads` holds None where the kernel's optional operand is absent. Float parameters travel as the bits of a float32
     (`nnstretch.graph.activation.float_bits`). `in_place` is the index in `reads` of an operand like the first write (same
     shape and layout) whose memory the first write may take, if there is one.
@@ -98,6 +101,7 @@ class KernelCall:
     parameters: tuple[int, ...] = ()
     launch: Launch | None = None
     in_place: int | None = None
+    model: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,11 @@ class Lowering:
     calls: tuple[KernelCall, ...]
     constants: tuple[np.ndarray, ...] = field(default=())
     workspaces: tuple[int, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one run reads; of another engine's model all bytes, most of which are weights."""
+        return sum(a.nbytes for a in self.constants) + sum(len(call.model) for call in self.calls if call.model)
 
 
 class Routine(ABC):

@@ -17,6 +17,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 
+from nnstretch.devices.cgroup import cpu_quota
 from nnstretch.errors import UsageError
 
 KINDS = ("cpu", "opencl")
@@ -38,6 +39,10 @@ class ProcessorSpec:
     cores: tuple[int, ...] = ()
     ratios: tuple[int, ...] = ()
 
+    def limited(self, count: int) -> ProcessorSpec:
+        """The same processor with its first `count` cores at most."""
+        return replace(self, cores=self.cores[:count], ratios=_simplest(self.ratios[:count]))
+
     def __str__(self) -> str:
         cores = format_cores(self.cores)
         if self.kind == "cpu":
@@ -51,11 +56,21 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
+def default_cores() -> tuple[int, ...]:
+    """Cores that processors use if none are named, ascending.
+
+    As many of the usable ones as the control groups of this process give it time for: more threads would wait for each
+    other whenever that time is used up.
+    """
+    return usable_cores()[: cpu_quota()]
+
+
 def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[ProcessorSpec, ...]:
     """Reads a comma-separated list of processors and gives every one its cores.
 
     A processor without cores gets those that nobody else named; several such share them as evenly as possible, the later
-    ones taking what the earlier ones leave. If nothing is left, a CPU gets all cores.
+    ones taking what the earlier ones leave. If nothing is left, a processor gets all cores. Where control groups limit the
+    process's time, only as many cores are given away as that time is enough for (`default_cores`).
 
     Args:
         text: the list.
@@ -64,11 +79,16 @@ def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[
     Raises:
         UsageError: malformed text, unknown kind, a core that cannot be used, or a core named twice.
     """
+    default = default_cores() if usable is None else usable
     usable = usable_cores() if usable is None else usable
     specs = [_parse_one(part.strip(), usable) for part in text.split(",")]
     if len({str(s) for s in specs}) != len(specs):
         raise UsageError(f"processors {text!r} name one processor twice; name each once, with cores of its own")
-    return tuple(_share_cores(specs, text, usable))
+    named = [core for spec in specs for core in spec.cores]
+    if len(set(named)) != len(named):
+        raise UsageError(f"processors {text!r} give one core to two processors; two would wait for each other on it")
+    free = [core for core in usable if core not in named][: max(0, len(default) - len(named))]
+    return tuple(_share_cores(specs, free, default))
 
 
 def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
@@ -89,7 +109,7 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
 
 
 def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple[int, ...]:
-    """Ratios without their greatest common divisor; none where all are equal."""
+    """One ratio for every core, as simple as can be."""
     if text is None:
         return ()
     if not re.fullmatch(r"\d{1,5}(:\d{1,5})*", text):
@@ -103,6 +123,11 @@ def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple
         )
     if 0 in ratios:
         raise UsageError(f"processor {whole!r}: a core with ratio 0 does nothing; leave the core out")
+    return _simplest(ratios)
+
+
+def _simplest(ratios: tuple[int, ...]) -> tuple[int, ...]:
+    """Ratios without their greatest common divisor; none where all are equal."""
     common = math.gcd(*ratios)
     return tuple(ratio // common for ratio in ratios) if len(set(ratios)) > 1 else ()
 
@@ -120,18 +145,15 @@ def _parse_cores(text: str, whole: str, usable: tuple[int, ...]) -> tuple[int, .
     return tuple(sorted(set(cores)))
 
 
-def _share_cores(specs: list[ProcessorSpec], text: str, usable: tuple[int, ...]) -> list[ProcessorSpec]:
-    named = [core for spec in specs for core in spec.cores]
-    if len(set(named)) != len(named):
-        raise UsageError(f"processors {text!r} give one core to two processors; two would wait for each other on it")
-    free = [core for core in usable if core not in named]
+def _share_cores(specs: list[ProcessorSpec], free: list[int], default: tuple[int, ...]) -> list[ProcessorSpec]:
+    """Gives `free` to processors without cores, or `default` to those for which nothing is left."""
     waiting = sum(not spec.cores for spec in specs)
     shared: list[ProcessorSpec] = []
     for spec in specs:
         if not spec.cores:
             take = -(-len(free) // waiting) if waiting else 0
             mine, free, waiting = free[:take], free[take:], waiting - 1
-            spec = replace(spec, cores=tuple(mine) or usable)
+            spec = replace(spec, cores=tuple(mine) or default)
         shared.append(spec)
     return shared
 

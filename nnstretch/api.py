@@ -28,6 +28,7 @@ def compile(
     tune: bool = True,
     *,
     shapes: dict[str, tuple[int, ...]] | None = None,
+    engines: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Session:
     """Makes a model runnable on processors.
@@ -41,6 +42,8 @@ def compile(
         threads: at most so many cores of the first CPU.
         tune: measure routines (reusing what was measured before) and choose the fastest; else choose by estimates.
         shapes: input name -> shape, for models with dynamic shapes.
+        engines: other engines, "ort" (ONNX Runtime) and "litert" (LiteRT), that compute layers, or runs of layers, on the first
+            CPU where tuning measures them to be faster; what is compiled needs them to run then.
         progress: told how far measuring has come.
 
     Returns:
@@ -56,7 +59,7 @@ def compile(
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
         return Session.load(Path(model))
     loaded = load_any(model, example_input, shapes)
-    return compile_model(loaded, build_processors(processors, threads), tune=tune, progress=progress)
+    return compile_model(loaded, build_processors(processors, threads, engines), tune=tune, progress=progress)
 
 
 def stretch(
@@ -67,8 +70,10 @@ def stretch(
     alpha: float = 0.3,
     beta: float = 0.8,
     learned: bool = False,
+    multiple: int | None = None,
+    designs: int = 1,
     progress: Progress | None = None,
-    **options: Any,
+    **limits: float,
 ) -> Sequence[StretchResult]:
     """Finds branchings of a trained module for processors, best first.
 
@@ -79,13 +84,15 @@ def stretch(
         alpha: a meeting point may cost this share of the segment before it.
         beta: a branch may take this share of the original segment on the fastest processor.
         learned: latencies of layers that were never measured are predicted from those that were (needs xgboost).
+        multiple: scaled layers have multiples of so many channels; the block of the processors' layout if None.
+        designs: how many to return at most.
         progress: told how far measuring has come.
-        options: further arguments of `nnstretch.branching.stretch.stretch`; `multiple`, the channels that layers are
-            rounded to, is the block of the processors' layout if left out.
+        limits: `min_depth`, `min_width` and `min_macs` of `nnstretch.branching.SearchLimits`.
 
     Returns:
         Results whose `module` is a torch module with inherited weights and whose `design` is data.
     """
+    from nnstretch.branching.options import SearchLimits
     from nnstretch.branching.stretch import stretch as search
     from nnstretch.compiler import build_processors, predictor
 
@@ -99,9 +106,9 @@ def stretch(
         module,
         example_input,
         predictor(usable, learned=learned),
-        processors=len(usable.named),
-        alpha=alpha,
-        beta=beta,
+        len(usable.named),
+        SearchLimits(alpha, beta, **limits),
+        multiple=usable.host.blocked.block if multiple is None else multiple,
+        designs=designs,
         progress=report,
-        **{"multiple": usable.host.blocked.block, **options},
     )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from nnstretch.devices.engine.build import Isa
+from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.spec import ProcessorSpec, parse_processors, usable_cores
+from nnstretch.devices.routine import Routine
+from nnstretch.devices.spec import ProcessorSpec, default_cores, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
@@ -19,10 +22,11 @@ from nnstretch.scheduler.candidates import Progress, is_native
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costmodel.searching import Search, exhaustive, explore, remembering
-from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.planner import lane_pool, make_plan
+from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
+from nnstretch.scheduler.integrated import NEAR, refined
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, make_plan, plan_of
 from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.store import ProfileStore
 from nnstretch.scheduler.units import unit_graph
@@ -37,25 +41,40 @@ MOST_CORES = 1024
 
 @dataclass(frozen=True)
 class Processors:
-    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one."""
+    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one.
+
+    `engines` are the engines of others that may compute layers on the first CPU.
+    """
 
     named: tuple[Processor, ...]
     host: Processor
+    engines: tuple[str, ...] = ()
 
 
-def build_processors(text: str, threads: int | None = None) -> Processors:
+def build_processors(text: str, threads: int | None = None, engines: Sequence[str] = ()) -> Processors:
     """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
 
+    Args:
+        text: the specification.
+        threads: at most so many cores of the first CPU.
+        engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
+
     Raises:
-        UsageError: the specification is wrong.
+        UsageError: the specification is wrong, or there is no such engine.
         DeviceError: a processor does not exist or does not work.
+        MissingExtraError: an engine is not installed.
     """
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
-    named = tuple(_open(spec) for spec in specs)
+    guests = guest_routines(engines)
+    first = next((spec for spec in specs if spec.kind == "cpu"), None)
+    if guests and first is None:
+        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
+    named = tuple(_open(spec, guests if spec is first else ()) for spec in specs)
     hosts = [p for p in named if p.memory == "host"]
-    return Processors(named, hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=usable_cores())))
+    host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
+    return Processors(named, host, tuple(engines))
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:
@@ -64,16 +83,14 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
         raise UsageError(f"threads is {threads}; it must be at least 1")
     if first is None:
         raise UsageError("threads limits a CPU's cores, but no CPU is among the processors")
-    return tuple(
-        replace(s, cores=s.cores[:threads], ratios=s.ratios[:threads]) if i == first else s for i, s in enumerate(specs)
-    )
+    return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
 
 
-def _open(spec: ProcessorSpec) -> Processor:
+def _open(spec: ProcessorSpec, guests: Sequence[Routine] = ()) -> Processor:
     if spec.kind == "cpu":
         from nnstretch.devices.cpu.processor import CpuProcessor
 
-        return CpuProcessor(spec)
+        return CpuProcessor(spec, guests=guests)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec)
@@ -119,52 +136,74 @@ def plan_model(
     processors: Processors,
     *,
     tune: bool = True,
-    search: Search = "default",
-    told: dict[str, Exploration] | None = None,
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> Compiled:
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
 
+    With `fresh`, they are measured even then.
+
+    Raises:
+        UsageError: engines of others are to be chosen without measuring.
+    """
+    if processors.engines and not tune:
+        raise UsageError(
+            f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
+        )
+    if not tune:
+        return make_plan(optimize(model), processors.named, processors.host, progress=progress)
+    with profiler(processors, fresh=fresh) as costs:
+        space = measured_space(model, processors, costs, progress)
+        return plan_of(space, default_selector().select(space.problem))
+
+
+def measured_space(
+    model: ir.Model, processors: Processors, costs: Profiler, progress: Progress | None = None
+) -> ChoiceSpace:
+    """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network."""
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR)
+    return refined(space, costs)
+
+
+def search_settings(
+    model: ir.Model, processors: Processors, costs: Profiler, search: Search, progress: Progress | None = None
+) -> dict[str, Exploration]:
+    """Has selection take routine parameters from what a search finds, which measures a part of them or leaves it to selection.
+
     Args:
         model: an unoptimised graph.
         processors: what it may run on.
-        tune: whether costs are measured, not estimated.
-        search: how thoroughly routine parameters are searched while tuning.
-        told: filled with what a learned search found, by processor.
+        costs: measure, and are told what to offer from then on.
+        search: how thorough it is.
         progress: told how far measuring has come.
+
+    Returns:
+        What a learned search found, by processor.
 
     Raises:
         MissingExtraError: a learned search without xgboost.
     """
-    graph = optimize(model)
-    costs = _tuning_costs(graph, processors, search, told, progress) if tune else None
-    return make_plan(graph, processors.named, processors.host, costs, progress=progress)
-
-
-def _tuning_costs(
-    graph: ir.Model,
-    processors: Processors,
-    search: Search,
-    told: dict[str, Exploration] | None,
-    progress: Progress | None,
-) -> CostModel:
-    measured = profiler(processors)
-    if search == "default":
-        return remembering(measured, ProfileStore())
     if search == "exhaustive":
-        return exhaustive(measured)
+        costs.offer(all_settings)
+    if search != "learned":
+        return {}
     pool = lane_pool(processors.named, processors.host)
-    prior = LearnedCosts(ProfileStore(), measured)
-    found = explore(unit_graph(graph, is_native(pool)), pool, measured, prior.trees, progress=progress)
-    if told is not None:
-        told.update(found.explorations)
-    return found.costs
+    prior = LearnedCosts(ProfileStore(), costs)
+    found = explore(unit_graph(optimize(model), is_native(pool)), pool, costs, prior.trees, progress=progress)
+    costs.offer(found.settings)
+    return found.explorations
 
 
-def profiler(processors: Processors) -> Profiler:
-    """Measured costs on processors, kept in the profile store of the cache directory."""
-    made = Profiler(ProfileStore(), processors.host)
+def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
+    """Measured costs on processors, kept in the profile store of the cache directory.
+
+    Selection is offered what thorough searches found before, beside what routines recommend. With `fresh`, times from before
+    this call are ignored.
+    """
+    store = ProfileStore()
+    made = Profiler(store, processors.host, fresh=fresh)
     made.watch(processors.named)
+    made.offer(remembered_settings(store))
     return made
 
 

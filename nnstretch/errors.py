@@ -25,6 +25,10 @@ class DesignError(NNStretchError):
     """A branching that cannot be found, built or read."""
 
 
+class SelectionError(NNStretchError):
+    """A selection problem that is malformed, or that no assignment solves within its limits."""
+
+
 class PackageError(NNStretchError):
     """A package (.nns) or plan that is damaged, too new or inconsistent."""
 

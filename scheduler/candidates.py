@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nnstretch.devices.guest import GuestRoutine
+from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
 from nnstretch.errors import DesignError, ModelError
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
-from nnstretch.scheduler.costs import CostModel
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
-from nnstretch.scheduler.units import Unit, UnitGraph
+from nnstretch.scheduler.runs import find_runs
+from nnstretch.scheduler.units import Unit, UnitGraph, working_set
 
 
 @dataclass(frozen=True)
@@ -31,75 +34,93 @@ class LanePool:
     lane_of: tuple[int, ...]
 
 
+_MOST_SAVED_BY_RUNS = 0.6
+"""A run takes a guest this share of its calls for single layers or more: less is copied and turned, no more is fused."""
+
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) while routines are being measured."""
 
 
 def is_native(pool: LanePool) -> Callable[[Layer], bool]:
-    """Whether any named processor has a routine for a layer."""
-    return lambda layer: any(r.supports(layer) for lane in pool.lane_of for r in pool.processors[lane].routines)
+    """Whether any named processor has a routine of its own for a layer."""
+    routines = [r for lane in pool.lane_of for r in pool.processors[lane].routines if not isinstance(r, GuestRoutine)]
+    return lambda layer: any(routine.supports(layer) for routine in routines)
 
 
 def unit_choices(
-    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None
+    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None, near: float = 0.0
 ) -> list[list[Choice]]:
     """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
 
-    Where costs are measured, two units that one routine can compute as one get choices for that too.
+    With them come those that cost no more than `near` times the cheapest's cost beyond it.
+
+    Where costs are measured, units that one routine can compute as one get choices for that too, and guests have choices.
 
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
     """
+    costs.expect(working_set(graph))
     choices: list[list[Choice]] = []
     for number, unit in enumerate(graph.units):
         if progress:
             progress(number, len(graph.units), unit.name)
         allowed = _allowed_lanes(unit, pool)
-        if unit.layer is None:
-            found = _fallback_choices(unit, allowed, pool)
+        if unit.is_fallback:
+            found = _fallback_choices(unit, allowed, pool, costs)
         else:
-            found = _cheapest(unit.layer, allowed, pool, costs) or _cheapest(unit.layer, pool.lane_of, pool, costs)
+            found = _cheapest(unit.layer, allowed, pool, costs, near, guests=costs.measured) or _cheapest(
+                unit.layer, pool.lane_of, pool, costs, near, guests=costs.measured
+            )
         if not found:
-            op = unit.layer.op if unit.layer else unit.name
-            raise ModelError(f"no routine computes layer {unit.name} ({op}) on {', '.join(_names(pool))}")
+            raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
         choices.append(found)
     if costs.measured:
-        _add_fused(graph, pool, costs, choices)
+        _add_runs(graph, pool, costs, choices)
     if progress:
         progress(len(graph.units), len(graph.units), "")
     return choices
 
 
-def _add_fused(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
-    """Adds the choices of heads and tails of all pairs of units for which there is a routine."""
-    for head, tail in fusable_pairs(graph):
-        first, second = graph.units[head], graph.units[tail]
-        assert first.layer is not None and second.layer is not None
-        chain = chain_layer(first.layer, second.layer)
-        lanes = [lane for lane in _allowed_lanes(first, pool) if lane in _allowed_lanes(second, pool)]
-        for choice in _cheapest(chain, lanes, pool, costs):
-            count = len(first.inputs)
-            between = Fused(lane=choice.lane, inputs=choice.inputs[:count])
-            choices[head].append(Choice(choice.lane, choice.routine, {}, choice.inputs[:count], (between,), 0.0))
-            inputs = (between, *choice.inputs[count:])
-            choices[tail].append(replace(choice, inputs=inputs, chain=chain))
+def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
+    """Every working way to compute a unit on the lanes that it may use, with its cost; none for a fallback unit."""
+    found: list[Choice] = []
+    for lane in () if unit.is_fallback else _allowed_lanes(unit, pool):
+        processor = pool.processors[lane]
+        for routine in processor.routines:
+            for parameters in costs.settings(processor, routine, unit.layer) if routine.supports(unit.layer) else ():
+                inputs, outputs = routine.layouts(unit.layer, parameters)
+                seconds: float | None = 0.0
+                if not _becomes_view(unit.layer, inputs, outputs):
+                    seconds = costs.seconds(processor, routine, unit.layer, parameters)
+                if seconds is not None:
+                    found.append(Choice(lane, routine, parameters, inputs, outputs, seconds))
+    return found
 
 
-def fusable_pairs(graph: UnitGraph) -> list[tuple[int, int]]:
-    """Units (head, tail) of which the tail reads the head's only output, as its layer's input 0, and nobody else does."""
-    readers: dict[str, list[int]] = defaultdict(list)
-    for number, unit in enumerate(graph.units):
-        for name in unit.inputs:
-            readers[name].append(number)
-    pairs = []
-    for number, unit in enumerate(graph.units):
-        mine = readers[unit.outputs[0]]
-        if unit.layer is None or len(unit.outputs) != 1 or len(mine) != 1 or unit.outputs[0] in graph.outputs:
-            continue
-        tail = graph.units[mine[0]]
-        if tail.layer is not None and tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]:
-            pairs.append((number, mine[0]))
-    return pairs
+def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
+    """Adds the choices of all units of all runs for which there is a routine; guests are asked for promising ones alone."""
+    singles = [list(options) for options in choices]
+    for run in find_runs(graph):
+        guests = run.between_cuts and _may_suit_guests([singles[u] for u in run.units])
+        lanes = [lane for lane in pool.lane_of if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
+        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, costs, guests=guests)):
+            between = Fused(units=run.units, choice=number)
+            for unit in run.units:
+                inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
+                if unit == run.units[-1]:
+                    choices[unit].append(replace(choice, inputs=inputs, run=run))
+                else:
+                    choices[unit].append(Choice(choice.lane, choice.routine, {}, inputs, (between,), 0.0))
+
+
+def _may_suit_guests(singles: Sequence[Sequence[Choice]]) -> bool:
+    """Whether a guest may compute units faster as a run than native routines do one by one, as far as its single calls tell."""
+    guests = native = 0.0
+    for options in singles:
+        plain = [c.seconds or 0.0 for c in options if {*c.inputs, *c.outputs} == {PLAIN}]
+        guests += min(plain, default=float("inf"))
+        native += min((c.seconds or 0.0 for c in options if not isinstance(c.routine, GuestRoutine)), default=guests)
+    return _MOST_SAVED_BY_RUNS * guests <= native
 
 
 def _names(pool: LanePool) -> list[str]:
@@ -117,32 +138,60 @@ def _allowed_lanes(unit: Unit, pool: LanePool) -> tuple[int, ...]:
     return (pool.lane_of[unit.placement],)
 
 
-def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool) -> list[Choice]:
-    hosts = [lane for lane in allowed if pool.lanes[lane].kind == "host"] or [0]
-    plain = (PLAIN,)
-    return [Choice(lane, None, {}, plain * len(unit.inputs), plain * len(unit.outputs), 0.0) for lane in hosts[:1]]
+def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
+    lane = next((lane for lane in allowed if pool.lanes[lane].kind == "host"), 0)
+    seconds = _fallback_seconds(unit.layer, pool.processors[lane], costs) if costs.measured else None
+    return [Choice(lane, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
 
 
-def _cheapest(layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
-    best: dict[tuple[object, ...], Choice] = {}
+def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> float | None:
+    """What the fallback takes; None if that cannot be measured on random inputs."""
+    routine = OnnxRuntimeRoutine()
+    if not routine.supports(layer):
+        return None
+    return costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+
+
+def _cheapest(
+    layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel, near: float = 0.0, *, guests: bool
+) -> list[Choice]:
+    """The cheapest choices of each (lane, layouts), and those that are near them; of guests only with `guests`."""
+    found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for lane in allowed:
-        processor = pool.processors[lane]
-        for routine in processor.routines:
-            if not routine.supports(layer):
-                continue
-            for position, parameters in enumerate(costs.settings(processor, routine, layer)):
-                inputs, outputs = routine.layouts(layer, parameters)
-                key = (lane, inputs, outputs)
-                if not costs.measured and position and key in best:
-                    continue
-                seconds = (
-                    0.0
-                    if _becomes_view(layer, inputs, outputs)
-                    else costs.seconds(processor, routine, layer, parameters)
-                )
-                if seconds is not None and (key not in best or seconds < (best[key].seconds or 0.0)):
-                    best[key] = Choice(lane, routine, parameters, inputs, outputs, seconds)
-    return list(best.values())
+        for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs, guests), pool, costs):
+            if choice.seconds is not None:
+                found[lane, choice.inputs, choice.outputs].append(choice)
+    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+
+
+def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
+    """The cheapest, and those that cost up to `near` times as much more."""
+    cheapest, *others = sorted(choices, key=lambda choice: choice.seconds or 0.0)
+    limit = (cheapest.seconds or 0.0) * (1 + near)
+    return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
+
+
+def _lane_choices(layer: Layer, lane: int, pool: LanePool, costs: CostModel, guests: bool) -> list[Choice]:
+    """The ways to compute `layer` on a lane, without costs: where they are not measured, a routine's first for its layouts."""
+    found: dict[object, Choice] = {}
+    processor = pool.processors[lane]
+    for routine in processor.routines:
+        if (isinstance(routine, GuestRoutine) and not guests) or not routine.supports(layer):
+            continue
+        for parameters in costs.settings(processor, routine, layer):
+            inputs, outputs = routine.layouts(layer, parameters)
+            key = (id(routine), inputs, outputs, tuple(parameters.items()) if costs.measured else ())
+            found.setdefault(key, Choice(lane, routine, parameters, inputs, outputs))
+    return list(found.values())
+
+
+def _priced(layer: Layer, lane: int, choices: Sequence[Choice], pool: LanePool, costs: CostModel) -> Iterator[Choice]:
+    """Choices with their costs; all that need a kernel are compared in one go."""
+    busy = [c for c in choices if not _becomes_view(layer, c.inputs, c.outputs)]
+    candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
+    prices = dict(zip(map(id, busy), costs.compare(pool.processors[lane], layer, candidates), strict=True))
+    for choice in choices:
+        yield replace(choice, seconds=prices.get(id(choice), 0.0))
 
 
 def _becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
@@ -184,7 +233,7 @@ class _ProblemMaker:
             if name in producer:
                 u, k = producer[name]
                 node_costs[u] = node_costs[u] + self._to_caller(graph.types[name], u, k)
-        return Problem(tuple(node_costs), edges)
+        return Problem(tuple(node_costs), edges, names=tuple(unit.name for unit in graph.units))
 
     def _matrix(self, tensor: TensorType, u: int, output: int, v: int, position: int) -> Costs:
         return np.array(

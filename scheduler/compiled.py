@@ -20,7 +20,7 @@ class Compiled:
     Attributes:
         plan: validated.
         constants: the bytes that the plan's constant ranges lie in.
-        models: name -> serialised ONNX model of the steps that the fallback engine runs.
+        models: name -> model, ONNX or TFLite, of the steps that another engine runs.
         selection: the selector's answer.
     """
 

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A routine with its parameters: one way to compute a layer."""
+
+    routine: Routine
+    parameters: Parameters
+
+
+Settings = Callable[[Processor, Routine, Layer], Sequence[Parameters]]
+"""The parameter settings that are worth comparing of a routine that supports a layer."""
+
+
+def usual_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+    """The short list that the routine recommends."""
+    return routine.parameter_space(layer)
 
 
 class CostModel(ABC):
@@ -15,18 +33,37 @@ class CostModel(ABC):
 
     measured: bool
     """Whether costs are measured seconds: then all parameters of a routine are worth comparing."""
+    _offered: Settings = staticmethod(usual_settings)
 
     @abstractmethod
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Seconds that `routine` takes for `layer` on `processor`; None if it failed or its answer was wrong."""
 
+    def offer(self, settings: Settings) -> None:
+        """From now on, selection takes the best of the parameter settings that `settings` says, whatever their costs."""
+        self._offered = settings
+
     def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        """The parameter settings of a routine that supports `layer` from which selection takes the best; may be empty."""
-        return routine.parameter_space(layer)
+        """The parameter settings of a routine that supports `layer` from which selection takes the best; may be none."""
+        return self._offered(processor, routine, layer)
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        """Seconds of several candidates for one layer, each as `seconds` has it; measured together where they are measured."""
+        return [self.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
+
+    def expect(self, working_set: int) -> None:  # noqa: B027 - what is not measured does not depend on it
+        """Tells how many bytes of weights and activations a whole network goes through between two runs of one layer.
+
+        Costs that are asked for from now on are those of a layer in such a network.
+        """
 
     @abstractmethod
     def handover(self, tensor: TensorType) -> float:
         """Seconds that a tensor costs when host and OpenCL lanes meet at it, beyond layout changes."""
+
+    def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        """Error of a working routine's answer relative to the output's range; None if it is not known."""
+        return None
 
 
 class Estimates(CostModel):

@@ -10,35 +10,37 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from nnstretch.devices.guest import ONNXRUNTIME
 from nnstretch.devices.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.plan import PlanLane
-from nnstretch.scheduler.units import Unit, UnitGraph
+from nnstretch.scheduler.runs import Run
+from nnstretch.scheduler.units import Unit, UnitGraph, fallback_model
 
 
 @dataclass(frozen=True)
 class Fused(Layout):
-    """Where a tensor would be that a routine for two layers never stores: between a head and its tail.
+    """Where a tensor would be that a routine for a run of units never stores.
 
-    Equal only to that of the same lane and the same layouts of the head's inputs, so that heads meet tails made for them.
+    Equal only to that of the same units and the same of their choices, so that all of them take it or none does.
     """
 
-    lane: int = 0
-    inputs: tuple[Layout, ...] = ()
+    units: tuple[int, ...] = ()
+    choice: int = 0
 
 
 @dataclass(frozen=True)
 class Choice:
     """A unit's routine, parameters and lane. `routine` is None for the fallback; `seconds` is its cost if known.
 
-    Two units that one routine computes as one have a choice each: the head's has a `Fused` output, costs nothing and becomes no
-    step; the tail's has that as its first input, the whole cost, and `chain`, the layer made of both.
+    Units that one routine computes as one have a choice each. What passes between them is `Fused`; the last unit's choice has
+    the whole cost and the `run`, those of all others, the heads, cost nothing and become no step.
     """
 
     lane: int
@@ -47,11 +49,11 @@ class Choice:
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     seconds: float | None = None
-    chain: Layer | None = None
+    run: Run | None = None
 
     @property
     def is_head(self) -> bool:
-        """Whether the unit is computed with its reader."""
+        """Whether the unit is computed with its readers."""
         return isinstance(self.outputs[0], Fused)
 
 
@@ -78,19 +80,19 @@ class Value:
 
 @dataclass(eq=False)
 class Step:
-    """One kernel call, or one call of the fallback, on a lane."""
+    """One kernel call, or one call of a guest's model, on a lane."""
 
     unit: str
     op: str
     routine: str
     lane: int
-    call: KernelCall | None  # None: fallback
+    call: KernelCall
     reads: tuple[Value | int | None, ...]  # int: a constant of the lane's constants
     writes: tuple[Value, ...]
     parameters: Parameters
     seconds: float | None
     macs: int
-    fallback: Unit | None = None
+    is_fallback: bool = False
 
 
 @dataclass
@@ -104,6 +106,9 @@ class Draft:
 Reorders = Mapping[int, Routine]
 """For each lane the routine that changes layouts there."""
 
+Price = Callable[[Layer, int], float | None]
+"""Seconds that the adapt layer of `reorder_layer` takes on a lane, None if they are not known."""
+
 
 def draft(
     graph: UnitGraph,
@@ -111,6 +116,7 @@ def draft(
     lanes: Sequence[PlanLane],
     reorders: Reorders,
     coherent: bool,
+    price: Price,
 ) -> Draft:
     """Steps and values for all units.
 
@@ -120,15 +126,13 @@ def draft(
         lanes: the plan's lanes.
         reorders: the layout-changing routine of each lane.
         coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
+        price: what changes of layout cost.
     """
-    return _Drafter(graph, choices, lanes, reorders, coherent).draft()
+    return _Drafter(graph, choices, lanes, reorders, coherent, price).draft()
 
 
 _Variant = tuple[str, Layout, int]
 """Tensor, layout, and memory domain (0: host, else an OpenCL lane) of what made it or of the copy made for it."""
-
-FALLBACK = "cpu:float32/onnxruntime"
-"""Descriptor of the fallback engine's steps."""
 
 
 class _Drafter:
@@ -139,12 +143,14 @@ class _Drafter:
         lanes: Sequence[PlanLane],
         reorders: Reorders,
         coherent: bool,
+        price: Price,
     ) -> None:
         self._graph = graph
         self._choices = choices
         self._lanes = lanes
         self._reorders = reorders
         self._coherent = coherent
+        self._price = price
         self._draft = Draft()
         self._values: dict[_Variant, Value] = {}
         self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
@@ -206,8 +212,10 @@ class _Drafter:
         """Makes the inputs of joinable concats parts of the concat's value, before anything writes them."""
         for unit, choice in zip(self._graph.units, self._choices, strict=True):
             layer = unit.layer
-            offsets = joinable(layer, choice.outputs[0]) if layer is not None and layer.op == "Concat" else None
-            if layer is None or offsets is None:
+            if layer.op != "Concat" or choice.run or choice.is_head:
+                continue
+            offsets = joinable(layer, choice.outputs[0])
+            if offsets is None:
                 continue
             domain = self._domain(choice.lane)
             whole = self._new(unit.outputs[0], layer.outputs[0], choice.outputs[0])
@@ -220,8 +228,9 @@ class _Drafter:
         layout, made = self._home(name)
         if name not in self._producer or layout != whole.layout or (made != domain and not self._coherent):
             return
-        layer = self._graph.units[self._producer[name][0]].layer
-        if layer is not None and layer.op == "Reshape":
+        maker = self._producer[name][0]
+        layer, is_run = self._graph.units[maker].layer, self._choices[maker].run
+        if layer.op == "Reshape" and not is_run:
             return
         part = self._values.setdefault((name, layout, made), self._new(name, self._graph.types[name], layout))
         if part.root is None:
@@ -236,48 +245,44 @@ class _Drafter:
         unit, choice = self._graph.units[number], self._choices[number]
         if choice.is_head:
             return
-        domain = self._domain(choice.lane)
         reads = self._reads(unit, choice)
-        if choice.chain:
-            writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
-            self._emit_lowering(choice.chain, choice, dict(enumerate(reads)), writes)
-        elif unit.layer is None or choice.routine is None:
-            writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
-            self._emit_fallback(unit, choice, reads, writes)
+        if choice.run:
+            self._emit_lowering(choice.run.layer, choice, dict(enumerate(reads)), self._writes(unit, choice))
+        elif choice.routine is None:
+            self._emit_fallback(unit, choice, reads, self._writes(unit, choice))
         elif not self._emit_as_view(unit, unit.layer, choice, reads):
-            writes = [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
             by_input = dict(zip(unit.layer.activations, reads, strict=True))
-            self._emit_lowering(unit.layer, choice, by_input, writes)
+            self._emit_lowering(unit.layer, choice, by_input, self._writes(unit, choice))
         for name in unit.outputs:
             self._adapt(name)
 
     def _reads(self, unit: Unit, choice: Choice) -> list[Value]:
-        """The values that a unit reads; for a tail its head's come first."""
-        reads: list[Value] = []
-        for name, layout in zip(unit.inputs, choice.inputs, strict=True):
-            if isinstance(layout, Fused):
-                head = self._producer[name][0]
-                reads += self._reads(self._graph.units[head], self._choices[head])
-            else:
-                reads.append(self._values[self._variant(name, layout, self._domain(choice.lane))])
-        return reads
+        """The values that a unit reads, or a whole run if it is the last of one."""
+        names, layouts = unit.inputs, choice.inputs
+        if choice.run and choice.routine:
+            names, layouts = choice.run.reads, choice.routine.layouts(choice.run.layer, choice.parameters)[0]
+        domain = self._domain(choice.lane)
+        return [self._values[self._variant(n, layout, domain)] for n, layout in zip(names, layouts, strict=True)]
+
+    def _writes(self, unit: Unit, choice: Choice) -> list[Value]:
+        domain = self._domain(choice.lane)
+        return [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
 
     def _emit_fallback(self, unit: Unit, choice: Choice, reads: Sequence[Value], writes: Sequence[Value]) -> None:
         operators = "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes)
-        macs = sum(n.layer.macs for n in unit.nodes)
         self._draft.steps.append(
             Step(
                 unit.name,
                 operators,
-                FALLBACK,
+                ONNXRUNTIME,
                 choice.lane,
-                None,
+                KernelCall(unit.name, (), (), model=fallback_model(unit).SerializeToString()),
                 tuple(reads),
                 tuple(writes),
                 choice.parameters,
                 choice.seconds,
-                macs,
-                unit,
+                sum(n.layer.macs for n in unit.nodes),
+                is_fallback=True,
             )
         )
 
@@ -340,7 +345,8 @@ class _Drafter:
         assert source.type is not None
         layer = reorder_layer(source.type, before, after)
         routine = self._reorders[lane]
-        choice = Choice(lane, routine, routine.parameter_space(layer)[0], (before,), (after,))
+        parameters = routine.parameter_space(layer)[0]
+        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(layer, lane))
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:

@@ -1,9 +1,9 @@
-"""Loading: a validated plan becomes a program of the native engine, with memory, OpenCL objects and fallback sessions bound."""
+"""Loading: a validated plan becomes a program of the native engine, with memory, OpenCL objects and guests' models bound."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     aligned_array,
 )
-from nnstretch.devices.onnxruntime import FallbackModel
+from nnstretch.devices.guest import GuestModel, open_guest
 from nnstretch.devices.spec import format_cores, parse_processors, usable_cores
 from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
@@ -86,6 +86,7 @@ class _Loader:
         for number, lane in enumerate(self._plan.lanes):
             if lane.kind == "opencl":
                 self._runtimes[number] = _runtime(lane.processor, sources)
+        self._lanes = place_lanes(self._plan.lanes, usable_cores())
         self._regions: list[Region] = []
         self._region_of: dict[tuple[str, int], int] = {}
         self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
@@ -103,7 +104,7 @@ class _Loader:
                 self._runtimes[number].queue if number in self._runtimes else None,
                 lane.ratios,
             )
-            for number, lane in enumerate(place_lanes(self._plan.lanes, usable_cores()))
+            for number, lane in enumerate(self._lanes)
         ]
         steps = [
             self._step(step, subgraph.lane)
@@ -210,9 +211,15 @@ class _Loader:
     def _call(self, step: PlanStep) -> CallFunction:
         model = self._compiled.models.get(step.kernel)
         if model is None:
-            raise PackageError(f"the package lacks the fallback model of {step.layer}; compile it again")
-        threads = max(1, len(self._plan.lanes[0].cores))
-        return partial(_run_fallback, FallbackModel(model, threads).run, step.read_types, step.write_types)
+            raise PackageError(f"the package lacks the model of {step.layer}; compile it again")
+        for buffers, types in ((step.reads, step.read_types), (step.writes, step.write_types)):
+            sizes = [-1 if b is None else self._plan.buffers[b].bytes for b in buffers]
+            if sizes != [_bytes(t) for t in types]:
+                raise PackageError(
+                    f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
+                )
+        guest = open_guest(step.routine, model, self._lanes[0].cores, step.read_types, step.write_types)
+        return partial(_run_guest, guest, step.read_types, step.write_types)
 
     def _used_sources(self) -> dict[str, str]:
         names = {step.launch.source for step in self._plan.steps if step.launch is not None}
@@ -274,15 +281,15 @@ def _fixed(memory: np.ndarray) -> Region:
     return Region(RegionKind.FIXED, memory.nbytes, memory=memory)
 
 
-def _run_fallback(
-    run: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None],
+def _run_guest(
+    guest: GuestModel,
     read_types: Sequence[TensorType],
     write_types: Sequence[TensorType],
     reads: Sequence[np.ndarray],
     writes: Sequence[np.ndarray],
 ) -> None:
     """Gives the bytes of a call step their types and shapes."""
-    run(
+    guest.run(
         [_typed(r, t) for r, t in zip(reads, read_types, strict=True)],
         [_typed(w, t) for w, t in zip(writes, write_types, strict=True)],
     )

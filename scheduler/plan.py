@@ -56,7 +56,10 @@ class PlanBuffer:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One kernel call, or one call of the fallback engine (`kind == "call"`, `kernel` names its model in the package)."""
+    """One kernel call, or one call of another engine (`kind == "call"`, `kernel` names its model in the package).
+
+    `is_fallback` says that no native routine covers the layers, which nobody chose that engine for.
+    """
 
     layer: str
     op: str
@@ -72,6 +75,7 @@ class PlanStep:
     macs: int = 0
     read_types: tuple[TensorType, ...] = ()
     write_types: tuple[TensorType, ...] = ()
+    is_fallback: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class Plan:
     @property
     def fallback_layers(self) -> tuple[str, ...]:
         """Names of the layers that run on the fallback engine."""
-        return tuple(step.layer for step in self.steps if step.kind == "call")
+        return tuple(step.layer for step in self.steps if step.is_fallback)
 
     def to_json(self) -> str:
         """The plan as JSON text."""

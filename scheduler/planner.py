@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.devices.processor import Processor
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Draft, Step, Value, draft
+from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.plan import (
@@ -27,13 +28,28 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.problem import Selector
-from nnstretch.scheduler.selectors import Elimination
+from nnstretch.scheduler.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.subgraphs import Subgraph, partition
-from nnstretch.scheduler.units import UnitGraph, fallback_model, unit_graph
+from nnstretch.scheduler.units import UnitGraph, unit_graph
 from nnstretch.scheduler.validate import validate
 
 _PAGE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceSpace:
+    """What a plan is selected from: units, lanes, costs, each unit's choices, and the selection problem that they make.
+
+    `host` is the CPU processor that serves lane 0 when no CPU was named.
+    """
+
+    graph: UnitGraph
+    pool: LanePool
+    costs: CostModel
+    host: Processor
+    choices: Sequence[Sequence[Choice]]
+    problem: Problem
 
 
 def make_plan(
@@ -51,21 +67,54 @@ def make_plan(
         processors: those that may be used, in the order that designs number them.
         host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
         costs: measured costs (`nnstretch.scheduler.profiling.Profiler`); estimates if None.
-        selector: how routines are selected; exact elimination if None.
+        selector: how routines are selected; `default_selector` if None.
         progress: told how far measuring has come.
+    """
+    space = choice_space(model, processors, host, costs, progress)
+    return plan_of(space, (selector or default_selector()).select(space.problem))
+
+
+def choice_space(
+    model: ir.Model,
+    processors: Sequence[Processor],
+    host: Processor,
+    costs: CostModel | None = None,
+    progress: Progress | None = None,
+    near: float = 0.0,
+) -> ChoiceSpace:
+    """What selectors choose from.
+
+    Arguments are those of `make_plan`, and `near`: choices that cost up to so many times the best's cost more are kept too.
     """
     costs = costs or Estimates()
     pool = lane_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
-    choices = unit_choices(graph, pool, costs, progress)
-    assignment = (selector or Elimination()).select(selection_problem(graph, choices, pool, costs))
-    chosen = [options[i] for options, i in zip(choices, assignment.choices, strict=True)]
+    choices = unit_choices(graph, pool, costs, progress, near)
+    return ChoiceSpace(graph, pool, costs, host, choices, selection_problem(graph, choices, pool, costs))
+
+
+def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
+    """The plan of an assignment of the space's problem."""
+    graph, pool = space.graph, space.pool
+    chosen = [options[i] for options, i in zip(space.choices, assignment.choices, strict=True)]
     reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent)
-    plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
-    models = {s.unit: fallback_model(s.fallback).SerializeToString() for s in steps.steps if s.fallback}
+    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(space.costs, pool))
+    plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
+    models = {s.call.kernel: s.call.model for s in steps.steps if s.call.model is not None}
     return Compiled(plan, constants, models, assignment)
+
+
+def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
+    """What changes of layout cost, where costs are measured."""
+
+    def price(layer: Layer, lane: int) -> float | None:
+        processor = pool.processors[lane]
+        routine = processor.reorder()
+        parameters = routine.parameter_space(layer)[0]
+        return costs.seconds(processor, routine, layer, parameters) if costs.measured else None
+
+    return price
 
 
 def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:
@@ -167,7 +216,7 @@ class _Assembler:
     def _find_overwritten(self, order: HappensBefore) -> None:
         """Finds values that are written over an operand which nobody wants any more (in-place layers)."""
         for number, step in enumerate(self._steps):
-            if step.call is None or step.call.launch or step.call.in_place is None:
+            if step.call.launch or step.call.in_place is None:
                 continue
             old, new = step.reads[step.call.in_place], step.writes[0]
             if isinstance(old, Value) and self._may_overwrite(old, new, number, order):
@@ -221,21 +270,23 @@ class _Assembler:
             return None if value is None else self._value_buffer(value)
 
         call = step.call
+        is_model = call.model is not None
         return PlanStep(
             layer=step.unit,
             op=step.op,
             routine=step.routine,
-            kind="call" if call is None else "opencl" if call.launch else "kernel",
-            kernel=step.unit if call is None else call.kernel,
+            kind="call" if is_model else "opencl" if call.launch else "kernel",
+            kernel=call.kernel,
             reads=tuple(read(r) for r in step.reads),
             writes=tuple(self._value_buffer(w) for w in step.writes),
-            arguments=() if call is None else call.parameters,
+            arguments=call.parameters,
             parameters=dict(step.parameters),
-            launch=None if call is None else call.launch,
+            launch=call.launch,
             cost_ms=None if step.seconds is None else step.seconds * 1e3,
             macs=step.macs,
-            read_types=_types(step.reads) if call is None else (),
-            write_types=_types(step.writes) if call is None else (),
+            read_types=_types(step.reads) if is_model else (),
+            write_types=_types(step.writes) if is_model else (),
+            is_fallback=step.is_fallback,
         )
 
     def _plan_subgraphs(self) -> tuple[PlanSubgraph, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Routine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
+from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.draft import joinable
 from nnstretch.scheduler.profiling import Profiler
 
@@ -43,26 +43,29 @@ class ProfilePredictor:
         Raises:
             MissingExtraError: xgboost is not installed.
         """
-        return self._learned.error(self._processors[processor]) if self._learned else None
+        return self._learned.errors(self._processors[processor]) if self._learned else None
 
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key = (number, layer.workload)
         if key not in self._fastest:
-            self._fastest[key] = self._measured(layer, self._processors[number])
+            self._fastest[key] = self._fastest_seconds(layer, self._processors[number])
         return self._fastest[key]
 
-    def _measured(self, layer: Layer, processor: Processor) -> float:
+    def _fastest_seconds(self, layer: Layer, processor: Processor) -> float:
         if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
-        times = [
-            self._routine_seconds(layer, processor, routine)
+        candidates = [
+            Candidate(routine, routine.parameter_space(layer)[0])
             for routine in processor.routines
             if routine.supports(layer)
         ]
+        predicted = self._predicted(layer, processor, candidates)
+        left = [c for c, seconds in zip(candidates, predicted, strict=True) if seconds is None]
+        times = [*predicted, *self._profiler.compare(processor, layer, left)]
         return min((t for t in times if t is not None), default=float("inf"))
 
-    def _routine_seconds(self, layer: Layer, processor: Processor, routine: Routine) -> float | None:
-        """Seconds that a routine takes with its default parameters: known, predicted or else measured."""
-        parameters = routine.parameter_space(layer)[0]
-        found = self._learned.seconds(processor, routine, layer, parameters) if self._learned else None
-        return self._profiler.seconds(processor, routine, layer, parameters) if found is None else found
+    def _predicted(self, layer: Layer, processor: Processor, candidates: Sequence[Candidate]) -> list[float | None]:
+        """Seconds by learned costs; None for what has to be measured."""
+        if self._learned is None:
+            return [None] * len(candidates)
+        return [self._learned.seconds(processor, c.routine, layer, c.parameters) for c in candidates]

@@ -1,13 +1,18 @@
-"""Profiling: measured costs of routines, each workload once (SoftNeuro, section III-B; ACLTuner, task de-duplication).
+"""Profiling: measured costs of routines, each workload once (SoftNeuro, section III-C; ACLTuner, task de-duplication).
 
-A routine's answer is checked against ONNX Runtime before its time counts; one that is wrong, is refused or fails to build is
-remembered with the reason and never chosen.
+All candidates for a layer are measured together, in rounds (`measuring`), in a process of their own (`trials`), with the
+layer's weights where a whole network would leave them (`caches`). A routine's answer is checked against ONNX Runtime before its
+time counts; one that is wrong, is refused, fails to build or ends its process is remembered with the reason and never chosen.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -16,47 +21,71 @@ from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.caches import cache_sizes, layer_state, network_state
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, draft
+from nnstretch.scheduler.integrated import Key
+from nnstretch.scheduler.measuring import Rules, interval, race, typical
 from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.single import SingleLayer, random_inputs, single_layer_plan
-from nnstretch.scheduler.store import Measurement, ProfileStore
+from nnstretch.scheduler.single import SingleLayer, packed_inputs, random_inputs, single_layer_plan
+from nnstretch.scheduler.store import CacheState, Measurement, ProfileStore, Row
+from nnstretch.scheduler.trials import Trial, TrialError, Trials
 from nnstretch.scheduler.units import Unit, UnitGraph
 
 TOLERANCE = 1e-4
 """Error that a routine may have against the reference, relative to the output's range."""
 
-_RUNS = 25
-_BUDGET = 0.03
-_HOPELESS = 1.25
-"""A routine whose first runs all take so many times as long as the best one's is not timed any further."""
-_STEADY = 1.1
-"""Samples are enough if their median is within this factor of the least, or after so many rounds."""
-_ROUNDS = 3
-_REPEATS = 8
-_SHORT_MACS = 30_000_000
-"""A layer of fewer is repeated on a device, so that launching and awaiting the run weigh little."""
-_CACHED_BYTES = 256 << 10
-"""Weights of fewer bytes may be in a core's cache when a network comes to them again; larger ones are not."""
-_CACHES_BYTES = 64 << 20
-"""Copies of weights of so many bytes in all do not fit the caches of any processor that nnstretch was tried on."""
+_RULES = Rules()
+_WARMUP = {"warm": 1, "l3": 1, "memory": 0}
+"""Rounds that bring weights to where they shall lie and do not count."""
+
+_STEADY = 0.95
+"""What ran while the core's clock was below this share of the fastest that it has shown is run again."""
+_AGAIN = 2
+_SHORTEST_RUN = 150e-6
+"""Seconds: a layer is repeated until a run takes about so long, so that beginning and ending it weigh little."""
+_REPEATS = 16
+_MACS_PER_SECOND = 60e9
+_BYTES_PER_SECOND = 20e9
+_DEVICE_REPEATS = 8
+_DEVICE_SHORT_MACS = 30_000_000
+"""A layer of fewer is repeated on a device, where launching and awaiting a run take long."""
+_OPEN_BYTES = 1 << 30
+"""Candidates that take more bytes together are measured in several groups, each with the best one so far."""
+_HANDOVER_RUNS = 25
+_HANDOVER_BUDGET = 0.03
+
+_Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
 
 class Profiler(CostModel):
-    """Measures what the store does not know yet."""
+    """Measures what the store does not know yet. A context manager: leaving it ends the process that it measures in."""
 
     measured = True
 
-    def __init__(self, store: ProfileStore, host: Processor) -> None:
-        """`host` copies results of devices out for the check."""
+    def __init__(
+        self, store: ProfileStore, host: Processor, *, fresh: bool = False, trials: Trials | None = None
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            store: where measurements are looked up and kept.
+            host: copies results of devices out for the check.
+            fresh: whether what was measured before this moment is to be ignored.
+            trials: where candidates run, by default a process of the profiler's own.
+        """
         self._store = store
         self._host = host
-        self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...]], float | None] = {}
-        self._best: dict[tuple[str, str], float] = {}  # (processor, workload) -> seconds of the fastest routine so far
-        self._references: dict[str, list[np.ndarray]] = {}
+        self._since = time.time() if fresh else 0.0
+        self._trials = trials or Trials()
+        self._network: CacheState = "memory"
+        self._known: dict[_Key, Measurement] = {}
+        self._references = _References()
+        self._clocks: dict[str, _Clock] = {}
         self._handovers: dict[TensorType, float] = {}
+        self._inside: dict[Key, float | None] = {}
         self._device: Processor | None = None
         self.measurements = 0
 
@@ -64,17 +93,62 @@ class Profiler(CostModel):
         """Tells which device handovers are measured with: the first OpenCL processor, if any."""
         self._device = next((p for p in processors if p.memory == "opencl"), None)
 
+    def expect(self, working_set: int) -> None:
+        """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
+        self._network = network_state(working_set)
+
+    def close(self) -> None:
+        """Ends the process that candidates run in; the profiler cannot measure afterwards."""
+        self._trials.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- costs ---------------------------------------------------------------------------------------------------
+
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        key = (processor.fingerprint, layer.workload, str(routine.descriptor), tuple(sorted(parameters.items())))
-        if key not in self._known:
-            seconds = self._known[key] = self._measurement(processor, routine, layer, parameters).seconds
-            if seconds is not None:
-                self._best[key[:2]] = min(seconds, self._best.get(key[:2], math.inf))
-        return self._known[key]
+        return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        """Seconds of each candidate; those that are not known are measured together, beside the best one known."""
+        return [m.seconds for m in self.measure(processor, layer, candidates)]
+
+    def measure(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[Measurement]:
+        """As `compare`, with all that is known of each.
+
+        Raises:
+            FileError: the store cannot be read or written.
+            DeviceError: there can be no process to measure in.
+        """
+        state = layer_state(layer, self._network)
+        keys = [_key(processor, layer, candidate, state) for candidate in candidates]
+        for key in keys:
+            if key not in self._known and (found := self._stored(key)) is not None:
+                self._known[key] = found
+        unknown = {k: c for k, c in zip(keys, candidates, strict=True) if k not in self._known}
+        if unknown:
+            known = {k: c for k, c in zip(keys, candidates, strict=True) if k in self._known}
+            best = min(known, key=lambda k: self._known[k].seconds or math.inf, default=None)
+            incumbent = None if best is None else known[best]
+            made = self._measure_all(processor, layer, list(unknown.values()), incumbent, state)
+            found_now = dict(zip(unknown, made, strict=True))
+            self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
+            self._known.update(found_now)
+            self.measurements += len(made)
+        return [self._known[key] for key in keys]
+
+    def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return self.measure(processor, layer, [Candidate(routine, parameters)])[0].error
 
     def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
         """Why a routine that was measured has no time, or None."""
-        found = self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
+        key = _key(processor, layer, Candidate(routine, parameters), layer_state(layer, self._network))
+        found = self._known.get(key) or self._stored(key)
         return found.failure if found else None
 
     def handover(self, tensor: TensorType) -> float:
@@ -84,55 +158,66 @@ class Profiler(CostModel):
             self._handovers[tensor] = self._measured_handover(self._device, tensor)
         return self._handovers[tensor]
 
+    def _stored(self, key: _Key) -> Measurement | None:
+        processor, workload, routine, parameters, state = key
+        found = self._store.get(processor, workload, routine, dict(parameters), state)
+        return found if found is not None and found.when >= self._since else None
+
+    # -- inside networks -----------------------------------------------------------------------------------------
+
+    def inside(self, key: Key) -> float | None:
+        """Seconds of a layer inside a network, or None."""
+        if key not in self._inside:
+            workload = f"{key.workload} in {key.network}"
+            found = self._stored((key.processor, workload, key.routine, key.parameters, "warm"))
+            self._inside[key] = found.seconds if found is not None else None
+        return self._inside[key]
+
+    def keep_inside(self, found: Mapping[Key, tuple[float, ...]]) -> None:
+        """Keeps what layers took on a path of a network: samples, seconds."""
+        rows = []
+        for key, samples in found.items():
+            values = np.array(samples)
+            self._inside[key] = typical(values)
+            measurement = Measurement(typical(values), tuple(map(float, samples)), interval=interval(list(samples)))
+            workload = f"{key.workload} in {key.network}"
+            rows.append(Row(key.processor, workload, key.routine, dict(key.parameters), measurement))
+        self._store.put_all(rows)
+
     # -- layers --------------------------------------------------------------------------------------------------
 
-    def _measurement(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Measurement:
-        names = (processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
-        found = self._store.get(*names)
-        if found is None:
+    def _measure_all(
+        self,
+        processor: Processor,
+        layer: Layer,
+        candidates: Sequence[Candidate],
+        incumbent: Candidate | None,
+        state: CacheState,
+    ) -> list[Measurement]:
+        """Measures candidates in groups that fit memory; the best one so far, or `incumbent`, runs again in every group."""
+        task = _Task(processor, layer, state, random_inputs(layer), self._references.of(layer))
+        found: dict[int, Measurement] = {}
+        waiting = list(enumerate(candidates))
+        best: tuple[Candidate, float] | None = None
+        if incumbent is not None:
+            seconds = self._known[_key(processor, layer, incumbent, state)].seconds
+            best = (incumbent, seconds) if seconds is not None else None
+        while waiting:
+            group = _Group(self._trials, task, self._host, self._clocks.setdefault(processor.name, _Clock(processor)))
             try:
-                found = self._measure(processor, routine, layer, parameters)
-            except NNStretchError as error:
-                found = Measurement(None, failure=str(error))
-            self._store.put(*names, found)
-            self.measurements += 1
-        return found
-
-    def _measure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Measurement:
-        inputs = random_inputs(layer)
-        single = SingleLayer(processor, routine, layer, parameters, routine.lower(layer, parameters))
-        if layer.op != REORDER:
-            wrong = self._wrong(replace(single, host=self._host), inputs)
-            if wrong is not None:
-                return Measurement(None, failure=wrong)
-        single = replace(single, repeats=_repeats(single))
-        best = self._best.get((processor.fingerprint, layer.workload), math.inf)
-        samples = _samples(single_layer_plan(single, inputs), best * single.repeats) / single.repeats
-        return Measurement(_typical(samples), tuple(float(s) for s in samples))
-
-    def _wrong(self, single: SingleLayer, inputs: list[np.ndarray]) -> str | None:
-        """What is wrong with a routine's answer, or None."""
-        from nnstretch.graph.reference import relative_error
-
-        layer = single.layer
-        _, layouts = single.routine.layouts(layer, single.parameters)
-        with Session(single_layer_plan(single, inputs)) as session:
-            stored = session.run(None, {})
-        for index, expected in enumerate(self._reference(layer, inputs)):
-            found = unpack(stored[index], layouts[index], layer.outputs[index].shape)
-            error = relative_error(found, expected)
-            if not error <= TOLERANCE:
-                return f"wrong answer: relative error {error:.1e} exceeds {TOLERANCE:.0e}"
-        return None
-
-    def _reference(self, layer: Layer, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """ONNX Runtime's answer; weights differ between equal workloads, so only the last layer's is kept."""
-        from nnstretch.graph.reference import run_layer
-
-        key = f"{layer.workload_id}:{id(layer)}"
-        if key not in self._references:
-            self._references = {key: run_layer(layer, *inputs)}
-        return self._references[key]
+                if best is not None:
+                    group.add(-1, best[0])
+                while waiting and (group.bytes < _OPEN_BYTES or group.empty):
+                    group.add(*waiting.pop(0))
+                made = group.run(best[1] if best is not None else None)
+            finally:
+                self._trials.clear()
+            made.pop(-1, None)
+            found.update(made)
+            for number, measurement in made.items():
+                if measurement.seconds is not None and (best is None or measurement.seconds < best[1]):
+                    best = candidates[number], measurement.seconds
+        return [found[number] for number in range(len(candidates))]
 
     # -- handovers -----------------------------------------------------------------------------------------------
 
@@ -140,11 +225,12 @@ class Profiler(CostModel):
         """Half of what a round trip host -> device -> host takes beyond its three copies."""
         workload = f"handover {tensor}"
         route = self._host.fingerprint
-        found = self._store.get(device.fingerprint, workload, route, {})
+        found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
-            samples = _samples(_round_trip(self._host, device, tensor))
+            with Session(_round_trip(self._host, device, tensor)) as session:
+                samples = session.time({}, warmup=2, runs=_HANDOVER_RUNS, budget=_HANDOVER_BUDGET)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            found = Measurement(max(0.0, (_typical(samples) - copies) / 2), tuple(map(float, samples)))
+            found = Measurement(max(0.0, (typical(samples) - copies) / 2), tuple(map(float, samples)))
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
@@ -153,31 +239,182 @@ class Profiler(CostModel):
         return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
 
 
-def _repeats(single: SingleLayer) -> int:
+def _key(processor: Processor, layer: Layer, candidate: Candidate, state: CacheState) -> _Key:
+    parameters = tuple(sorted(candidate.parameters.items()))
+    return processor.fingerprint, layer.workload, str(candidate.routine.descriptor), parameters, state
+
+
+class _Clock:
+    """How fast a processor's first core runs, watched so that a drift of its frequency is noticed."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._core = next(iter(processor.spec.cores), None)
+        self._best = 0.0
+
+    def read(self, trials: Trials) -> float | None:
+        """GFLOP/s of this moment: the better of two short measurements, as one may be interrupted; None if unknown."""
+        if self._core is None:
+            return None
+        readings = [trials.clock(self._core) for _ in range(2)]
+        found = max((r for r in readings if r is not None), default=None)
+        self._best = max(self._best, found or 0.0)
+        return found
+
+    def slow(self, reading: float | None) -> bool:
+        """Whether a reading is far below what the core has shown before."""
+        return reading is not None and reading < _STEADY * self._best
+
+
+class _References:
+    """ONNX Runtime's answers. Weights differ between equal workloads, so only the last layer's is kept."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Layer, list[np.ndarray]] | None = None
+
+    def of(self, layer: Layer) -> list[np.ndarray] | None:
+        """Outputs for `random_inputs`; None for a change of layout, which is not checked."""
+        from nnstretch.graph.reference import run_layer
+
+        if layer.op == REORDER:
+            return None
+        if self._last is None or self._last[0] is not layer:
+            self._last = layer, run_layer(layer, *random_inputs(layer))
+        return self._last[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A layer on a processor, with all that its candidates share."""
+
+    processor: Processor
+    layer: Layer
+    state: CacheState
+    inputs: Sequence[np.ndarray]
+    reference: Sequence[np.ndarray] | None
+    _packed: dict[tuple[Layout, ...], tuple[np.ndarray, ...]] = field(default_factory=dict)
+
+    def packed(self, candidate: Candidate) -> tuple[np.ndarray, ...]:
+        """The inputs as a candidate reads them: the same arrays for all that want the same layouts."""
+        layouts, _ = candidate.routine.layouts(self.layer, candidate.parameters)
+        if layouts not in self._packed:
+            self._packed[layouts] = packed_inputs(self.layer, self.inputs, layouts)
+        return self._packed[layouts]
+
+
+@dataclass(eq=False)
+class _Group:
+    """Candidates for one layer that are measured against each other."""
+
+    trials: Trials
+    task: _Task
+    host: Processor
+    clock: _Clock
+    bytes: int = 0
+    _open: dict[int, tuple[Trial, float | None]] = field(default_factory=dict)  # number -> trial, error
+    _failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nobody yet but the incumbent."""
+        return not (self._open.keys() | self._failed.keys()) - {-1}
+
+    def add(self, number: int, candidate: Candidate) -> None:
+        """Opens a candidate and checks its answer."""
+        try:
+            self._open[number] = self._checked(candidate)
+        except (NNStretchError, TrialError) as error:
+            self._failed[number] = str(error)
+
+    def run(self, known: float | None) -> dict[int, Measurement]:
+        """Measures all that are open. `known` is what the incumbent (number -1) took when it was measured."""
+        task = self.task
+        samples = self._race()
+        clock = self.clock.read(self.trials)
+        for _ in range(_AGAIN):
+            if not self.clock.slow(clock):
+                break
+            samples = self._race()
+            clock = self.clock.read(self.trials)
+        scale = known / typical(samples[-1]) if known is not None and samples.get(-1) else 1.0
+        found = {n: Measurement(None, failure=reason, state=task.state) for n, reason in self._failed.items()}
+        for number, (trial, error) in self._open.items():
+            found[number] = (
+                Measurement(None, failure=trial.failure, state=task.state)
+                if trial.failure is not None
+                else _measurement(np.array(samples[number]) * scale, error, task.state, clock)
+            )
+        return found
+
+    def _race(self) -> dict[int, list[float]]:
+        """Samples of all that are open, by number."""
+        numbers = list(self._open)
+
+        def timed(order: Sequence[int]) -> list[float | None]:
+            trials = [self._open[numbers[i]][0] for i in order]
+            times = self.trials.time(trials, self.task.state)
+            return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
+
+        for _ in range(_WARMUP[self.task.state]):
+            timed(range(len(numbers)))
+        return dict(zip(numbers, race(timed, len(numbers), _RULES), strict=True))
+
+    def _checked(self, candidate: Candidate) -> tuple[Trial, float | None]:
+        task = self.task
+        lowering = candidate.routine.lower(task.layer, candidate.parameters)
+        single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
+        repeats = _repeats(single, task.state)
+        checked = task.reference is not None
+        if task.processor.memory == "host":
+            trial, outputs = self._opened(replace(single, repeats=repeats), checked)
+            return trial, self._error(candidate, outputs) if checked else None
+        error = None
+        if checked:  # on a device the copy of the answers must not be part of what is timed
+            _, outputs = self._opened(replace(single, host=self.host), True)
+            error = self._error(candidate, outputs)
+        return self._opened(replace(single, repeats=repeats), False)[0], error
+
+    def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
+        plan = single_layer_plan(single, self.task.packed(Candidate(single.routine, single.parameters)))
+        self.bytes += plan.bytes
+        return self.trials.open(plan, outputs)
+
+    def _error(self, candidate: Candidate, stored: Sequence[np.ndarray]) -> float:
+        """The largest relative error of a candidate's answers.
+
+        Raises:
+            TrialError: it is too large.
+        """
+        from nnstretch.graph.reference import relative_error
+
+        layer = self.task.layer
+        _, layouts = candidate.routine.layouts(layer, candidate.parameters)
+        assert self.task.reference is not None
+        worst = 0.0
+        for index, expected in enumerate(self.task.reference):
+            found = unpack(stored[index], layouts[index], layer.outputs[index].shape)
+            error = relative_error(found, expected)
+            if not error <= TOLERANCE:
+                raise TrialError(f"wrong answer: relative error {error:.1e} exceeds {TOLERANCE:.0e}")
+            worst = max(worst, error)
+        return worst
+
+
+def _measurement(samples: np.ndarray, error: float | None, state: CacheState, clock: float | None) -> Measurement:
+    values = tuple(map(float, samples))
+    return Measurement(typical(values), values, None, interval(values), error, state, clock)
+
+
+def _repeats(single: SingleLayer, state: CacheState) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`)."""
-    weights = sum(array.nbytes for array in single.lowering.constants)
-    copies = -(-_CACHES_BYTES // weights) if weights > _CACHED_BYTES else 1
-    short = single.processor.memory == "opencl" and single.layer.macs < _SHORT_MACS
-    return min(_REPEATS, max(copies, _REPEATS if short else 1))
-
-
-def _samples(compiled: Compiled, best: float = math.inf) -> np.ndarray:
-    """Seconds of each of several runs: of more where they differ, of few where `best` is out of reach."""
-    with Session(compiled) as session:
-        samples = session.time({}, warmup=1, runs=2, budget=_BUDGET)
-        for _ in range(_ROUNDS):
-            if samples.min() > _HOPELESS * best and len(samples) > 2:
-                break
-            runs = 3 if samples.min() > _HOPELESS * best else _RUNS
-            samples = np.append(samples, session.time({}, warmup=0, runs=runs, budget=_BUDGET))
-            if runs == _RUNS and np.median(samples) < _STEADY * samples.min():
-                break
-        return samples
-
-
-def _typical(samples: np.ndarray) -> float:
-    """The lower quartile: whatever disturbs a measurement makes it longer, never shorter."""
-    return float(np.quantile(samples, 0.25))
+    weights = single.lowering.weight_bytes
+    layer = single.layer
+    if single.processor.memory == "opencl":
+        # Here nothing can push weights out of caches but the next copy.
+        copies = -(-2 * cache_sizes().shared // weights) if state == "memory" and weights else 1
+        return min(_DEVICE_REPEATS, max(copies, _DEVICE_REPEATS if layer.macs < _DEVICE_SHORT_MACS else 1))
+    moved = weights + sum(PLAIN.bytes(t) for t in (*layer.inputs, *layer.outputs) if t is not None)
+    seconds = layer.macs / (_MACS_PER_SECOND * len(single.processor.spec.cores)) + moved / _BYTES_PER_SECOND
+    return min(_REPEATS, max(1, math.ceil(_SHORTEST_RUN / max(seconds, 1e-9))))
 
 
 def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compiled:
@@ -194,6 +431,6 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
         Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
     ]
     reorders = {lane: p.reorder() for lane, p in enumerate(pool.processors)}
-    steps = draft(graph, choices, pool.lanes, reorders, device.coherent)
+    steps = draft(graph, choices, pool.lanes, reorders, device.coherent, lambda *_: None)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
     return Compiled(plan, constants)

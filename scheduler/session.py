@@ -38,7 +38,7 @@ class Session:
         """Binds a plan to this machine.
 
         Args:
-            compiled: the plan with its constants and fallback models.
+            compiled: the plan with its constants and models of other engines.
             sources: OpenCL sources to build instead of the installed ones (from a package).
 
         Raises:
@@ -132,6 +132,14 @@ class Session:
         self._loaded.activate()
         nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
+
+    def step_seconds(self, runs: int) -> np.ndarray:
+        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after one run that does not count."""
+        inputs, outputs = self._inputs(self.zeros()), self._new_outputs()
+        self._loaded.activate()
+        self._loaded.program.run_traced(inputs, outputs)
+        traces = [self._loaded.program.run_traced(inputs, outputs).steps for _ in range(runs)]
+        return np.stack([steps[:, 1] - steps[:, 0] for steps in traces], axis=1) * 1e-9
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Zeros for all inputs."""

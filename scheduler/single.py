@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from nnstretch.devices.engine.harness import pack
+from nnstretch.devices.engine.program import aligned_array
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import (
     Memory,
     Plan,
@@ -32,7 +32,7 @@ class SingleLayer:
     Attributes:
         lowering: what the routine makes of the layer.
         repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
-            a copy of the constants: in a network, other layers' weights pass through the caches between two uses of one.
+            a copy of the weights: in a network, those of other layers are used between two uses of one.
         host: the CPU that copies a device's results out, or None if nobody reads them.
     """
 
@@ -52,17 +52,65 @@ def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
     return [rng.standard_normal(t.shape).astype(t.dtype) for t in types]
 
 
-def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> Compiled:
-    """A plan that runs one layer on `inputs`, which lie in its constants, already in the routine's layouts.
+@dataclass(frozen=True, eq=False)
+class SinglePlan:
+    """A plan of one layer, and what it runs on.
+
+    Attributes:
+        plan: validated. On the host its inputs are the layer's, as stored; on a device they lie among the constants.
+        inputs: values of the plan's inputs.
+        parts: (offset, array) of the constants: a device's inputs, and the first copy of the weights.
+        weights: (begin, bytes) of that copy; the others follow it without gaps.
+        repeats: copies in all.
+        models: name -> model of another engine that steps of the plan run; every step has it loaded for itself.
+    """
+
+    plan: Plan
+    inputs: tuple[np.ndarray, ...]
+    parts: tuple[tuple[int, np.ndarray], ...]
+    weights: tuple[int, int]
+    repeats: int
+    models: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the constants with one copy of the weights."""
+        return sum(self.weights)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all constants and loaded models."""
+        return self.weights[0] + self.repeats * (self.weights[1] + sum(map(len, self.models.values())))
+
+    def write_base(self, memory: np.ndarray) -> None:
+        """Writes the constants with one copy of the weights into `memory`, uint8[base_bytes]."""
+        for offset, array in self.parts:
+            memory[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> np.ndarray:
+    """All constants of a `SinglePlan`: its base, and the weights once more for every further repeat."""
+    begin, size = weights
+    if repeats == 1:
+        return base
+    constants = aligned_array(begin + repeats * size, huge=False)
+    constants[:begin] = base[:begin]
+    constants[begin:].reshape(repeats, size)[:] = base[begin : begin + size]
+    return constants
+
+
+def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[Layout]) -> tuple[np.ndarray, ...]:
+    """A layer's row-major run-time inputs as stored in `layouts`."""
+    return tuple(pack(array, layout) for array, layout in zip(inputs, layouts, strict=True))
+
+
+def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
+    """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
 
     Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`. A device without `host` has none.
     """
-    layouts_in, layouts_out = single.routine.layouts(single.layer, single.parameters)
-    packed = {
-        index: pack(array, layout)
-        for index, array, layout in zip(single.layer.activations, inputs, layouts_in, strict=True)
-    }
-    return _Maker(single, layouts_out).make(packed)
+    _, layouts = single.routine.layouts(single.layer, single.parameters)
+    return _Maker(single, layouts).make(inputs)
 
 
 class _Maker:
@@ -75,22 +123,26 @@ class _Maker:
             for t, layout in zip(single.layer.outputs, layouts_out, strict=True)
         ]
         self._buffers: list[PlanBuffer] = []
-        self._constants: list[np.ndarray] = []
+        self._parts: list[tuple[int, np.ndarray]] = []
+        self._models: dict[str, bytes] = {}
         self._constant_bytes = 0
         self._arena_bytes = 0
         self._shared_bytes: list[int] = []
 
-    def make(self, packed: Mapping[int, np.ndarray]) -> Compiled:
+    def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
         lowering = self._single.lowering
+        activations = enumerate(self._single.layer.activations)
         tables: dict[str, dict[int, int]] = {
-            "input": {index: self._constant(f"x{index}", array) for index, array in packed.items()},
+            "input": {index: self._input(position, inputs[position]) for position, index in activations},
             "workspace": {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)},
             "output": {i: self._output(i, t) for i, t in enumerate(self._stored)},
         }
+        begin = self._constant_bytes
         steps: tuple[PlanStep, ...] = ()
         for repeat in range(self._single.repeats):
-            copies = {i: self._constant(f"w{repeat}.{i}", a) for i, a in enumerate(lowering.constants)}
+            copies = {i: self._constant(f"w{repeat}.{i}", a, repeat) for i, a in enumerate(lowering.constants)}
             steps += self._steps(lowering, {**tables, "constant": copies})
+        weights = (begin, (self._constant_bytes - begin) // self._single.repeats)
         slots = tuple(range(len(self._shared_bytes)))
         subgraphs = [PlanSubgraph(self._domain, 0, len(steps), releases=slots)]
         if self._opencl and self._single.host:
@@ -100,7 +152,7 @@ class _Maker:
         plan = Plan(
             block=self._single.processor.blocked.block,
             lanes=self._lanes(),
-            inputs=(),
+            inputs=() if self._opencl else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
             outputs=self._outputs(),
             buffers=tuple(self._buffers),
             steps=steps,
@@ -112,7 +164,8 @@ class _Maker:
             constant_ranges={self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
-        return Compiled(plan, self._pack())
+        fed = () if self._opencl else tuple(inputs)
+        return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats, self._models)
 
     def _lanes(self) -> tuple[PlanLane, ...]:
         processor = self._single.processor
@@ -129,9 +182,15 @@ class _Maker:
         self._buffers.append(buffer)
         return len(self._buffers) - 1
 
-    def _constant(self, name: str, array: np.ndarray) -> int:
+    def _input(self, position: int, array: np.ndarray) -> int:
+        if self._opencl:
+            return self._constant(f"x{position}", array)
+        return self._add(PlanBuffer(f"x{position}", "input", position, 0, array.nbytes))
+
+    def _constant(self, name: str, array: np.ndarray, repeat: int = 0) -> int:
         buffer = PlanBuffer(name, "constant", self._domain, self._constant_bytes, array.nbytes)
-        self._constants.append(array)
+        if not repeat:
+            self._parts.append((self._constant_bytes, array))
         self._constant_bytes = aligned(self._constant_bytes + array.nbytes)
         return self._add(buffer)
 
@@ -153,20 +212,32 @@ class _Maker:
             return tables[operand.kind][operand.index]
 
         layer = self._single.layer
-        return tuple(
-            PlanStep(
-                layer=layer.name,
-                op=layer.op,
-                routine=str(self._single.routine.descriptor),
-                kind="opencl" if call.launch else "kernel",
-                kernel=call.kernel,
-                reads=tuple(None if o is None else number(o) for o in call.reads),
-                writes=tuple(number(o) for o in call.writes),
-                arguments=call.parameters,
-                launch=call.launch,
+        steps: list[PlanStep] = []
+        for call in lowering.calls:
+            if call.model is not None:
+                self._models[call.kernel] = call.model
+            steps.append(
+                PlanStep(
+                    layer=layer.name,
+                    op=layer.op,
+                    routine=str(self._single.routine.descriptor),
+                    kind="call" if call.model is not None else "opencl" if call.launch else "kernel",
+                    kernel=call.kernel,
+                    reads=tuple(None if o is None else number(o) for o in call.reads),
+                    writes=tuple(number(o) for o in call.writes),
+                    arguments=call.parameters,
+                    launch=call.launch,
+                    read_types=self._types(call.reads) if call.model is not None else (),
+                    write_types=self._types(call.writes) if call.model is not None else (),
+                )
             )
-            for call in lowering.calls
-        )
+        return tuple(steps)
+
+    def _types(self, operands: Sequence[Operand | None]) -> tuple[TensorType, ...]:
+        """Types of the layer's inputs and outputs that a model reads or writes."""
+        layer = self._single.layer
+        found = [o for o in operands if o is not None]
+        return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
 
     def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
         """Steps on the host that copy what the device made into the caller's arrays."""
@@ -183,10 +254,6 @@ class _Maker:
             )
         return tuple(steps)
 
-    def _pack(self) -> np.ndarray:
-        packed = np.zeros(self._constant_bytes, dtype=np.uint8)
-        offset = 0
-        for array in self._constants:
-            packed[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            offset = aligned(offset + array.nbytes)
-        return packed
+
+def _stored_type(array: np.ndarray) -> TensorType:
+    return TensorType(array.shape, str(array.dtype))

@@ -1,114 +1,380 @@
 """The profile store: every measurement that was ever finished, in one SQLite file.
 
-A row is keyed by the processor's fingerprint (which stands for the machine, its cores in use and the engine), the workload,
-the routine and its parameters. A measurement is written in one transaction as soon as it is done (write-ahead log), so that a
-killed run loses nothing finished and several processes may measure at once. A routine that failed has the reason instead
-of a time.
+A row is keyed by the processor's fingerprint (which stands for the machine, its cores in use and the engine's version), the
+workload, the routine, its parameters and the cache state. Measurements are written in one transaction as soon as they are done
+(write-ahead log), so that a killed run loses nothing finished and several processes may measure at once. A routine that failed
+has the reason instead of a time.
+
+A store is a file like any other: what is read from it is checked, and what is wrong with it is told in one line.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
-from nnstretch.devices.routine import Parameters
+from nnstretch import __version__
+from nnstretch.devices.routine import NO_PARAMETERS, Parameters
 from nnstretch.errors import FileError
 from nnstretch.settings import cache_dir
 
-_SCHEMA = """
+log = logging.getLogger(__name__)
+
+CacheState = Literal["warm", "l3", "memory"]
+"""Where the weights lie when a layer begins: in the core's own caches, in the shared cache, or in memory alone."""
+
+CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
+
+FORMAT = 2
+"""Version of the tables: SQLite's `user_version`. 0 is a file without tables, or with those of the first version."""
+
+_PATIENCE = 30.0  # seconds that a store may be locked by another process
+_MOST_SAMPLES = 100_000
+_LONGEST_TEXT = 1 << 20
+
+_TABLE = """
 CREATE TABLE IF NOT EXISTS measurement (
     processor  TEXT NOT NULL,
     workload   TEXT NOT NULL,
     routine    TEXT NOT NULL,
     parameters TEXT NOT NULL,
+    state      TEXT NOT NULL,
     seconds    REAL,
-    samples    TEXT NOT NULL,
+    low        REAL,
+    high       REAL,
+    error      REAL,
     failure    TEXT,
+    samples    TEXT NOT NULL,
+    clock      REAL,
+    version    TEXT NOT NULL,
     measured   REAL NOT NULL,
-    PRIMARY KEY (processor, workload, routine, parameters)
+    PRIMARY KEY (processor, workload, routine, parameters, state)
 ) WITHOUT ROWID
+"""
+_INSERT = "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+# The table's columns in their order.
+_KEYS = ("processor", "workload", "routine", "parameters", "state")
+_VALUES = ("seconds", "low", "high", "error", "failure", "samples", "clock", "version", "measured")
+
+# The first version knew no cache states: its layers with weights of 256 KiB and more were measured out of memory. Which those
+# are it did not say; all with weights are taken for them.
+_MIGRATION = """
+INSERT OR IGNORE INTO measurement
+SELECT processor, workload, routine, parameters, CASE WHEN instr(workload, '"constants":[]') THEN 'l3' ELSE 'memory' END,
+       seconds, NULL, NULL, NULL, failure, samples, NULL, '', measured
+FROM measurement_1
 """
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Typical seconds of a routine on a workload with all samples, or the reason why it failed."""
+    """Typical seconds of a routine on a workload with all samples, or the reason why it failed.
+
+    Attributes:
+        seconds: the samples' lower quartile; None if the routine failed.
+        samples: seconds of every run that counts.
+        failure: why there is no time.
+        interval: confidence interval of `seconds`, if there are samples enough for one.
+        error: of the routine's answer against the reference, relative to the output's range; None if it was not checked.
+        state: where the weights lay when a run began.
+        clock: GFLOP/s of the measuring core just before, which shows at what frequency it ran.
+        version: of nnstretch that measured.
+        when: seconds since 1970; 0: now, when it is written.
+    """
 
     seconds: float | None
     samples: tuple[float, ...] = ()
     failure: str | None = None
+    interval: tuple[float, float] | None = None
+    error: float | None = None
+    state: CacheState = "warm"
+    clock: float | None = None
+    version: str = field(default=__version__, compare=False)
+    when: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement with what it was made of: `processor` is a fingerprint, `routine` a descriptor."""
+
+    processor: str
+    workload: str
+    routine: str
+    parameters: Parameters
+    measurement: Measurement
 
 
 class ProfileStore:
-    """Measurements on disk. Thread-safe; several processes may share one file."""
+    """Measurements on disk. Thread-safe; several processes may share one file.
+
+    All methods raise FileError, with a line that says what to do, if the file cannot be read or written, is locked for long,
+    is damaged, or the disk is full.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         """Opens (and creates) the store at `path`, by default `profiles.sqlite` in the cache directory.
 
         Raises:
-            FileError: it cannot be opened, or is not a profile store.
+            FileError: it cannot be opened, is not a profile store, or is one of a newer version.
         """
         self.path = path or cache_dir() / "profiles.sqlite"
         self._lock = threading.Lock()
+        with self._errors("open"):
+            self._database = sqlite3.connect(
+                self.path, timeout=_PATIENCE, check_same_thread=False, isolation_level=None
+            )
         try:
-            self._database = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
-            self._database.execute(_SCHEMA)
-        except sqlite3.Error as error:
-            raise FileError(
-                f"cannot open profile store {self.path}: {error}; move it away or set NNSTRETCH_CACHE_DIR"
-            ) from error
+            with self._errors("open"):
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA synchronous=NORMAL")
+                with self._transaction():
+                    self._make_tables()
+        except FileError:
+            self._database.close()
+            raise
 
-    def get(self, processor: str, workload: str, routine: str, parameters: Parameters) -> Measurement | None:
-        """What is known of this routine on this workload, or None."""
-        with self._lock:
-            row = self._database.execute(
-                "SELECT seconds, samples, failure FROM measurement "
-                "WHERE processor=? AND workload=? AND routine=? AND parameters=?",
-                (processor, workload, routine, _key(parameters)),
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def get(
+        self, processor: str, workload: str, routine: str, parameters: Parameters, state: CacheState = "warm"
+    ) -> Measurement | None:
+        """What is known of this routine on this workload in this cache state, or None.
+
+        A failure in any other state is one in this state too.
+        """
+        key = (processor, workload, routine, _key(parameters))
+        with self._lock, self._errors("read"):
+            found = self._database.execute(
+                "SELECT * FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=? "
+                "AND (state=? OR failure IS NOT NULL) ORDER BY state=? DESC LIMIT 1",
+                (*key, state, state),
             ).fetchone()
-        return Measurement(row[0], tuple(json.loads(row[1])), row[2]) if row else None
+        return self._row(found).measurement if found else None
 
     def put(
         self, processor: str, workload: str, routine: str, parameters: Parameters, measurement: Measurement
     ) -> None:
-        """Writes a finished measurement, replacing an older one.
+        """Writes a finished measurement, replacing an older one."""
+        self.put_all([Row(processor, workload, routine, parameters, measurement)])
 
-        Raises:
-            FileError: the disk is full or the file not writable.
+    def put_all(self, rows: Iterable[Row]) -> None:
+        """Writes measurements that were finished together, all or none of them, replacing older ones."""
+        records = [_record(row) for row in rows]
+        with self._lock, self._errors("write"), self._transaction():
+            self._database.executemany(_INSERT, records)
+
+    def rows(self, processor: str | None = None) -> Iterator[Row]:
+        """All measurements, failures among them, or those of one processor (by fingerprint), in the order of their keys.
+
+        A snapshot: what is written while the rows are read is not among them.
         """
-        row: Sequence[object] = (
-            processor,
-            workload,
-            routine,
-            _key(parameters),
-            measurement.seconds,
-            json.dumps(measurement.samples),
-            measurement.failure,
-            time.time(),
-        )
-        with self._lock:
-            try:
-                with self._database:
-                    self._database.execute("INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?)", row)
-            except sqlite3.Error as error:
-                raise FileError(f"cannot write profile store {self.path}: {error}") from error
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT * FROM measurement WHERE ?1 IS NULL OR processor=?1", (processor,)
+            ).fetchall()
+        for record in records:
+            yield self._row(record)
+
+    def fastest(self, processor: str) -> dict[tuple[str, str], list[Parameters]]:
+        """For each (workload, routine) of a processor the fastest parameters of every cache state, each once."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT workload, routine, parameters, MIN(seconds) FROM measurement "
+                "WHERE processor=? AND seconds IS NOT NULL GROUP BY workload, routine, state",
+                (processor,),
+            ).fetchall()
+        found: dict[tuple[str, str], list[Parameters]] = {}
+        with self._damage():
+            for workload, routine, text, _ in records:
+                parameters = _parameters(json.loads(str(text)))
+                known = found.setdefault((str(workload), str(routine)), [])
+                if parameters not in known:
+                    known.append(parameters)
+        return found
+
+    def clear(self, processor: str | None = None) -> int:
+        """Forgets all measurements, or those of one processor, and returns how many there were."""
+        with self._lock, self._errors("write"), self._transaction():
+            return self._database.execute(
+                "DELETE FROM measurement WHERE ?1 IS NULL OR processor=?1", (processor,)
+            ).rowcount
+
+    def merge(self, rows: Iterable[Row]) -> int:
+        """Takes over measurements that are not known here or newer than those known; returns how many."""
+        known = {(*_identity(row), row.measurement.state): row.measurement.when for row in self.rows()}
+        taken = [r for r in rows if r.measurement.when > known.get((*_identity(r), r.measurement.state), -math.inf)]
+        self.put_all(taken)
+        return len(taken)
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._lock, self._errors("read"):
             return int(self._database.execute("SELECT COUNT(*) FROM measurement").fetchone()[0])
 
     def close(self) -> None:
         """Closes the file; the store cannot be used afterwards."""
-        with self._lock:
+        with self._lock, self._errors("close"):
             self._database.close()
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    def _make_tables(self) -> None:
+        """Makes the tables, or brings those of an older version to this one."""
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+        if version == FORMAT:
+            return
+        if version > FORMAT:
+            raise FileError(
+                f"profile store {self.path} is of version {version}, this nnstretch knows {FORMAT}; "
+                "upgrade nnstretch or set NNSTRETCH_CACHE_DIR"
+            )
+        if tables - {"measurement"} or version not in (0, 1):
+            raise FileError(f"{self.path} is a database but no profile store; move it away or set NNSTRETCH_CACHE_DIR")
+        if tables:
+            self._database.execute("ALTER TABLE measurement RENAME TO measurement_1")
+        self._database.execute(_TABLE)
+        if tables:
+            taken = self._database.execute(_MIGRATION).rowcount
+            self._database.execute("DROP TABLE measurement_1")
+            log.warning("profile store %s: %d measurements of an older version were taken over", self.path, taken)
+        self._database.execute(f"PRAGMA user_version={FORMAT}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        """What SQLite says, as an error of ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise FileError(f"cannot {verb} profile store {self.path}: {error}; {_advice(error)}") from error
+
+    def _row(self, record: Sequence[object]) -> Row:
+        values = dict(zip((*_KEYS, *_VALUES), record, strict=True))
+        with self._damage():
+            for name in ("parameters", "samples"):
+                values[name] = json.loads(str(values[name]))
+            return checked_row(values)
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """What cannot be read of a record, as an error of ours."""
+        try:
+            yield
+        except ValueError as error:
+            raise FileError(
+                f"profile store {self.path} is damaged: {error}; move it away or set NNSTRETCH_CACHE_DIR"
+            ) from error
+
+
+def _advice(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "full" in text:
+        return "make room and run it again: what is finished is kept"
+    if "locked" in text:
+        return "another process holds it; wait for that to end or set NNSTRETCH_CACHE_DIR"
+    if "readonly" in text or "unable to open" in text:
+        return "make it writable or set NNSTRETCH_CACHE_DIR"
+    return "move it away or set NNSTRETCH_CACHE_DIR"
+
+
+def _identity(row: Row) -> tuple[str, str, str, str]:
+    return row.processor, row.workload, row.routine, _key(row.parameters)
 
 
 def _key(parameters: Parameters) -> str:
     return json.dumps(dict(sorted(parameters.items())), separators=(",", ":"))
+
+
+def _record(row: Row) -> tuple[object, ...]:
+    m = row.measurement
+    low, high = m.interval or (None, None)
+    values = (m.seconds, low, high, m.error, m.failure, json.dumps(m.samples), m.clock, m.version)
+    return (*_identity(row), m.state, *values, m.when or time.time())
+
+
+def row_fields(row: Row) -> dict[str, object]:
+    """A row as JSON has it; `checked_row` reads it back."""
+    values = dict(zip((*_KEYS, *_VALUES), _record(row), strict=True))
+    return {**values, "parameters": dict(row.parameters), "samples": list(row.measurement.samples)}
+
+
+def checked_row(fields: Mapping[str, object]) -> Row:
+    """A row from what a file says, every field checked.
+
+    Raises:
+        ValueError: a field is missing or none that a measurement can have; says which.
+    """
+    seconds, failure = _seconds(fields, "seconds"), _text(fields, "failure")
+    if (seconds is None) == (failure is None):
+        raise ValueError("a measurement has either seconds or a failure")
+    low, high = _seconds(fields, "low"), _seconds(fields, "high")
+    state = next((s for s in CACHE_STATES if s == fields.get("state")), None)
+    if state is None:
+        raise ValueError(f"state is {fields.get('state')!r}; it is one of {', '.join(CACHE_STATES)}")
+    measurement = Measurement(
+        seconds,
+        _samples(fields.get("samples")),
+        failure,
+        (low, high) if low is not None and high is not None else None,
+        _seconds(fields, "error"),
+        state,
+        _seconds(fields, "clock"),
+        _text(fields, "version") or "",
+        _seconds(fields, "measured") or 0.0,
+    )
+    processor, workload, routine = (_text(fields, name) for name in _KEYS[:3])
+    if not processor or not workload or not routine:
+        raise ValueError("a measurement has a processor, a workload and a routine")
+    return Row(processor, workload, routine, _parameters(fields.get("parameters")), measurement)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and (not isinstance(value, str) or len(value) > _LONGEST_TEXT):
+        raise ValueError(f"{name} is no text of fewer than {_LONGEST_TEXT} characters")
+    return value
+
+
+def _seconds(fields: Mapping[str, object], name: str) -> float | None:
+    value = fields.get(name)
+    return None if value is None else _number(value, name)
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {str(value)[:40]!r}; it must be a number and not negative")
+    return float(value)
+
+
+def _samples(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or len(value) > _MOST_SAMPLES:
+        raise ValueError("samples are no list of numbers")
+    return tuple(_number(sample, "a sample") for sample in value)
+
+
+def _parameters(value: object) -> Parameters:
+    if not isinstance(value, Mapping):
+        raise ValueError("parameters are no object of integers")
+    for name, number in value.items():
+        if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"parameter {name!r} is no integer")
+    return dict(value) or NO_PARAMETERS

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from nnstretch.errors import ModelError
 from nnstretch.graph.expand import expand_region
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType, run_of_layers
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.placement import PLACEMENT_KEY
 
@@ -21,19 +21,21 @@ class Unit:
 
     Attributes:
         name: unique.
-        layer: the layer, or None for a run of fallback layers.
+        layer: the layer; for fallback layers all of them as one.
         nodes: the graph nodes it stands for.
         inputs: names of the tensors it reads at run time (for a layer in the order of `layer.activations`).
         outputs: names of the tensors it makes.
         placement: index of the processor that a design gave it to, or None if any may run it.
+        is_fallback: whether only the fallback engine computes it.
     """
 
     name: str
-    layer: Layer | None
+    layer: Layer
     nodes: tuple[GraphNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     placement: int | None
+    is_fallback: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,15 @@ class UnitGraph:
     types: dict[str, TensorType]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+def working_set(graph: UnitGraph) -> int:
+    """Bytes that a run goes through between two uses of a layer's weights.
+
+    All weights count, and the largest tensor twice: one layer writes it, the next reads it.
+    """
+    weights = sum(unit.layer.weight_bytes for unit in graph.units)
+    return weights + 2 * max((4 * tensor.elements for tensor in graph.types.values()), default=0)
 
 
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
@@ -106,5 +117,13 @@ def _fallback(run: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> U
             if name is not None and name not in made:
                 inputs[name] = None
     outputs = tuple(n for node in run for n in node.outputs if last_use.get(n, -1) >= end)
-    name = run[0].layer.name if len(run) == 1 else f"{run[0].layer.name}…{run[-1].layer.name}"
-    return Unit(name, None, tuple(run), tuple(inputs), outputs, _placement(dict(run[0].metadata), name))
+    layer = _as_one(run, list(inputs), outputs)
+    placement = _placement(dict(run[0].metadata), layer.name)
+    return Unit(layer.name, layer, tuple(run), tuple(inputs), outputs, placement, is_fallback=True)
+
+
+def _as_one(run: Sequence[GraphNode], inputs: Sequence[str], outputs: Sequence[str]) -> Layer:
+    made = [name for node in run for name in node.outputs]
+    source = {name: number for number, name in enumerate(inputs)} | {name: -1 - i for i, name in enumerate(made)}
+    wiring = [[source[str(node.inputs[i])] for i in node.layer.activations] for node in run]
+    return run_of_layers([node.layer for node in run], wiring, [made.index(name) for name in outputs])

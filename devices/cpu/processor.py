@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
-from nnstretch.devices.cpu.routines.dense import Dense
+from nnstretch.devices.cpu.routines.dense import Dense, DenseAsConvolution
 from nnstretch.devices.cpu.routines.depthwise import DepthwiseConvolution
 from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
@@ -29,15 +29,17 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
     tiles = tiles_of(isa)
     direct = [Tile(pixels, vectors, isa.block) for pixels, vectors in tiles.direct]
     direct += [Tile(pixels, vectors, isa.block // 2) for pixels, vectors in tiles.halves]
+    convolution = DirectConvolution(isa.block, direct)
     return (
         DepthwiseConvolution(isa.block),
         PlanarConvolution(isa.block, tiles.planar),
-        DirectConvolution(isa.block, direct),
+        convolution,
         ExpandDepthwise(isa.block, tiles.pair),
         DepthwiseProject(isa.block, tiles.pair),
         StrassenConvolution(isa.block, tiles.strassen),
         WinogradConvolution(isa.block, tiles.winograd),
         Dense(isa.block, tiles.dense),
+        DenseAsConvolution(isa.block, convolution),
     )
 
 
@@ -57,14 +59,20 @@ class CpuProcessor(Processor):
     dtypes = ("float32",)
     memory = "host"
 
-    def __init__(self, spec: ProcessorSpec, isa: Isa | None = None) -> None:
-        """`spec` names the cores; `isa` is the instruction set of another machine's CPU, for plans that run there.
+    def __init__(self, spec: ProcessorSpec, isa: Isa | None = None, guests: Sequence[Routine] = ()) -> None:
+        """A group of cores.
+
+        Args:
+            spec: names the cores.
+            isa: the instruction set of another machine's CPU, for plans that run there.
+            guests: routines of other engines that compete with the native ones, for tuned plans of this machine.
 
         Raises:
             DeviceError: the engine is not written for this machine's CPU.
         """
         self.spec = spec
         self._isa = isa or local_isa()
+        self._guests = tuple(guests)
         self.blocked = Layout(self._isa.block)
 
     @property
@@ -84,12 +92,12 @@ class CpuProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Convolutions, fused pairs and dense layers, then the light routines."""
+        """Convolutions, fused pairs and dense layers, then the light routines, then those of other engines."""
         return self._routines
 
     @cached_property
     def _routines(self) -> tuple[Routine, ...]:
-        return (*heavy_routines(self._isa), *light_routines(self._isa.block))
+        return (*heavy_routines(self._isa), *light_routines(self._isa.block), *self._guests)
 
     def reorder(self) -> Routine:
         """The routine that changes layouts."""

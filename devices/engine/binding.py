@@ -7,10 +7,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.devices.engine.build import build_engine
 from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ABI = 2
 """NNS_ABI of nns_engine.h."""
@@ -105,6 +108,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "nns_split": (ctypes.c_int32, (ctypes.c_int64, _WORDS, ctypes.c_int64, _WORDS)),
     "nns_join_ns": (ctypes.c_double, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32)),
     "nns_peak_gflops": (ctypes.c_double, (ctypes.c_int32,)),
+    "nns_flush": (None, (Pointer, ctypes.c_int64)),
 }
 
 
@@ -226,6 +230,10 @@ class Engine:
             return float(self.library.nns_peak_gflops(milliseconds))
         finally:
             os.sched_setaffinity(0, before)
+
+    def flush(self, memory: np.ndarray) -> None:
+        """Takes a contiguous array out of all caches, where the CPU lets a program do that."""
+        self.library.nns_flush(memory.ctypes.data, memory.nbytes)
 
 
 @cache

@@ -101,8 +101,13 @@ def _prepared(
     layouts_in: Sequence[Layout],
     layouts_out: Sequence[Layout],
     cores: tuple[int, ...],
+    *,
+    in_place: bool = False,
 ) -> Iterator[_Prepared]:
-    """A one-lane program of the lowering's calls, with every operand in a region of its own."""
+    """A one-lane program of the lowering's calls, with every operand in a region of its own.
+
+    With `in_place` the output takes the memory of the input that its only call says may be written over.
+    """
     assert len(inputs) == len(layouts_in) == len(layer.activations)
     assert len(layouts_out) == len(layer.outputs)
     sources = {
@@ -116,10 +121,16 @@ def _prepared(
         for i, (layout, tensor) in enumerate(zip(layouts_out, layer.outputs, strict=True))
     }
     sizes |= {f"workspace {i}": size for i, size in enumerate(lowering.workspaces)}
+    home, guest = _in_place_names(lowering) if in_place else ("", "")
+    if in_place:
+        assert sizes.pop(guest) == sizes[home]
     guarded = {name: _Guarded.of(size) for name, size in sizes.items()}
     for name, source in sources.items():
         guarded[name].bytes[:] = source.reshape(-1).view(np.uint8)
     numbers = {name: i for i, name in enumerate(guarded)}
+    if in_place:
+        guarded[guest], numbers[guest] = guarded[home], numbers[home]
+        del sources[home]
 
     def number(operand: Operand | None) -> int:
         return -1 if operand is None else numbers[f"{operand.kind} {operand.index}"]
@@ -145,6 +156,15 @@ def _prepared(
         yield _Prepared(program, guarded, sources)
 
 
+def _in_place_names(lowering: Lowering) -> tuple[str, str]:
+    """The operand whose memory the first write of the only call may take, and that write."""
+    (call,) = lowering.calls
+    assert call.in_place is not None, f"kernel {call.kernel} does not say that it works in place"
+    read, written = call.reads[call.in_place], call.writes[0]
+    assert read is not None
+    return f"{read.kind} {read.index}", f"{written.kind} {written.index}"
+
+
 def run_lowering(
     lowering: Lowering,
     layer: Layer,
@@ -152,6 +172,8 @@ def run_lowering(
     layouts_in: Sequence[Layout],
     layouts_out: Sequence[Layout],
     cores: tuple[int, ...] = (0,),
+    *,
+    in_place: bool = False,
 ) -> list[np.ndarray]:
     """Outputs of `layer`, row-major and logical, as the lowering's kernels compute them.
 
@@ -162,12 +184,13 @@ def run_lowering(
         layouts_in: layouts that the routine wants the inputs in.
         layouts_out: layouts that it gives the outputs in.
         cores: one thread per entry.
+        in_place: whether the output takes the memory that the call's `in_place` allows (there is one call then).
 
     Raises:
         PackageError: a kernel refuses its operands, with the kernel's words.
         AssertionError: a kernel wrote outside its buffers, changed an input, or left padding lanes that are not finite.
     """
-    with _prepared(lowering, layer, inputs, layouts_in, layouts_out, cores) as prepared:
+    with _prepared(lowering, layer, inputs, layouts_in, layouts_out, cores, in_place=in_place) as prepared:
         prepared.program.run()
         prepared.check()
         outputs = []

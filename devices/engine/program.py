@@ -443,11 +443,17 @@ def _bind(
     return binding.Bindings(bound_regions, bound_launches, len(launches), queues, calls.callback)
 
 
-@cache
-def _load_opencl(native: Engine) -> None:
+def opencl_library() -> str:
+    """A shared library through which the engine finds the functions of OpenCL."""
     import pyopencl
 
-    native.load_opencl(pyopencl._cl.__file__)
+    # The extension module links the ICD loader.
+    return str(pyopencl._cl.__file__)
+
+
+@cache
+def _load_opencl(native: Engine) -> None:
+    native.load_opencl(opencl_library())
 
 
 def _destroy(native: Engine, handle: ctypes.c_void_p, _keep: object) -> None:

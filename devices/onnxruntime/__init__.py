@@ -1,5 +1,1 @@
-"""The fallback: ONNX Runtime computes the layers that no native routine covers."""
-
-from nnstretch.devices.onnxruntime.fallback import FallbackModel
-
-__all__ = ["FallbackModel"]
+"""ONNX Runtime inside a plan: the fallback of layers that no native routine covers, and a routine for all others."""

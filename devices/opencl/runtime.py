@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnstretch.devices.engine.build import local_isa
+from nnstretch.devices.engine.program import aligned_array
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
 from nnstretch.devices.routine import Launch
-from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.devices.spec import ProcessorSpec, default_cores
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.settings import atomic_write, cache_dir
 
 if TYPE_CHECKING:
     import pyopencl
 
-__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "library_path", "probe", "sources_hash"]
+__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "probe", "sources_hash"]
 
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -50,15 +51,6 @@ def sources_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def library_path() -> str:
-    """A shared library through which the engine finds the functions of OpenCL."""
-    drivers.import_pyopencl()
-    import pyopencl
-
-    # The extension module links the ICD loader.
-    return str(pyopencl._cl.__file__)
-
-
 class OpenCLRuntime:
     """One device with a context, an in-order queue and the programs built for it.
 
@@ -74,7 +66,7 @@ class OpenCLRuntime:
         device, context, queue: pyopencl's objects.
 
     Args:
-        spec: kind "opencl", the device's number and its cores (all usable ones if empty).
+        spec: kind "opencl", the device's number and its cores (those of `default_cores` if empty).
         profile: whether the queue takes the times of commands, which makes each of them slower.
         sources: texts of kernel files (as `kernel_source` gives them) to use instead of the installed ones.
 
@@ -87,7 +79,7 @@ class OpenCLRuntime:
         import pyopencl as cl
 
         self.spec = spec
-        self._cores = spec.cores or usable_cores()
+        self._cores = spec.cores or default_cores()
         self.device = drivers.find_device(spec.index, self._cores)
         self.info = drivers.probe_device(spec.index)
         if not self.info.usable:
@@ -165,13 +157,15 @@ class OpenCLRuntime:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
 
     def buffer(self, size: int) -> pyopencl.Buffer:
-        """Memory of the device alone, of `size` bytes.
+        """Memory of the device alone, of `size` bytes; in huge pages where the device lives on the CPU and they can be had.
 
         Raises:
             DeviceError: there is not enough.
         """
         import pyopencl as cl
 
+        if self._takes_pages:
+            return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, self._pages(size))
         return self._allocate(cl.mem_flags.READ_WRITE, size, None)
 
     def shared(self, host: np.ndarray) -> pyopencl.Buffer:
@@ -190,15 +184,30 @@ class OpenCLRuntime:
         return self._allocate(cl.mem_flags.READ_WRITE, host.nbytes, None)
 
     def constant(self, values: np.ndarray) -> pyopencl.Buffer:
-        """Memory of the device that holds a copy of `values`, to be read only.
+        """Memory of the device that holds a copy of `values`, to be read only; in huge pages as `buffer`.
 
         Raises:
             DeviceError: there is not enough memory.
         """
         import pyopencl as cl
 
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-        return self._allocate(flags, 0, np.ascontiguousarray(values))
+        values = np.ascontiguousarray(values)
+        if self._takes_pages:
+            copy = self._pages(values.nbytes)
+            copy[:] = values.reshape(-1).view(np.uint8)
+            return self._allocate(cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, 0, copy)
+        return self._allocate(cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, 0, values)
+
+    @property
+    def _takes_pages(self) -> bool:
+        """Whether the device works in memory of the host's making: weights that a CPU streams from huge pages come faster."""
+        return self.info.on_cpu and self.info.unified
+
+    def _pages(self, size: int) -> np.ndarray:
+        try:
+            return aligned_array(size)
+        except (MemoryError, OSError, OverflowError) as error:
+            raise self._failure(f"has no {size} bytes of memory", error) from error
 
     def _allocate(self, flags: int, size: int, host: np.ndarray | None) -> pyopencl.Buffer:
         import pyopencl as cl

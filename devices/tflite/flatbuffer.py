@@ -9,7 +9,9 @@ import numpy as np
 
 from nnstretch.errors import MissingExtraError, ModelError
 
-_IDENTIFIER = b"TFL3"
+IDENTIFIER = b"TFL3"
+"""Bytes 4 to 7 of every TFLite file."""
+
 _SCHEMA_VERSION = 3
 _ALIGNMENT = 16  # bytes, what the format promises to readers of weights
 _ROOM = 1 << 20  # bytes for all but the weights, so that large models are not copied again and again
@@ -26,7 +28,7 @@ def load_schema() -> Any:
         from ai_edge_litert import schema_py_generated
     except ImportError as error:
         raise MissingExtraError(
-            "TFLite files need the package ai-edge-litert; install it with pip install nnstretch[bench]"
+            "TFLite files need the package ai-edge-litert; install it with pip install nnstretch[litert]"
         ) from error
     return schema_py_generated
 
@@ -115,7 +117,7 @@ class FlatModel:
         model.subgraphs = [graph]
         builder = flatbuffers.Builder(self._bytes + _ROOM)
         model.buffers = [_Aligned(buffer) for buffer in self._buffers]
-        builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+        builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
         return bytes(builder.Output())
 
     def _add(self, shape: Sequence[int], kind: int, name: str, buffer: int) -> int:

@@ -2,7 +2,7 @@
 
 TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms, as the graph has it and channels last;
 an operator asks for the form that it works in, and a transposition is written where that form is not there yet.
-Inputs and outputs of four axes are channels last in the file, all others as in the graph.
+Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ _LOWEST = float(np.finfo(np.float32).min)
 _NEVER_NEGATIVE = (ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGMOID)
 
 
-def write_tflite(model: ir.Model, name: str = "model") -> bytes:
+def write_tflite(model: ir.Model, name: str = "model", *, channels_last: bool = True) -> bytes:
     """A TFLite file that computes what an ONNX graph computes.
 
     Args:
         model: not fused, with static shapes and float32 inputs and outputs.
         name: of the sub-graph, for people.
+        channels_last: whether inputs and outputs of four axes are N,H,W,C in the file; else they are N,C,H,W, and what it
+            takes to turn them is in the file.
 
     Returns:
-        The file's bytes. Inputs and outputs of four axes are N,H,W,C; their order is the graph's.
+        The file's bytes. The order of inputs and outputs is the graph's.
 
     Raises:
         ModelError: a layer has no counterpart in TFLite, which the message names; or the weights are larger than 2 GB.
         MissingExtraError: the package with the file's schema is not installed.
     """
-    return _Writer(optimize(model), name).write()
+    return _Writer(optimize(model), name).write(channels_last=channels_last)
 
 
 class _Writer:
@@ -71,7 +73,7 @@ class _Writer:
             "Slice": self._slice,
         }
 
-    def write(self) -> bytes:
+    def write(self, *, channels_last: bool) -> bytes:
         for name, kind in graph_inputs(self._graph):
             if kind.dtype != "float32":
                 raise ModelError(f"input {name!r} is {kind.dtype}; TFLite files are written for float32 alone")
@@ -79,12 +81,16 @@ class _Writer:
         foreign = sorted({node.layer.op for node in nodes if node.layer.op not in self._lowerings})
         if foreign:
             raise ModelError(f"TFLite files are written of layers that nnstretch computes, not of {', '.join(foreign)}")
-        inputs = [self._new(name, kind.shape, _natural(kind.shape)) for name, kind in graph_inputs(self._graph)]
+
+        def outer(shape: Sequence[int]) -> Form:
+            return _natural(shape) if channels_last else "plain"
+
+        inputs = [self._new(name, kind.shape, outer(kind.shape)) for name, kind in graph_inputs(self._graph)]
         for node in nodes:
             self._lowerings[node.layer.op](node)
             if self._is_never_negative(node):
                 self._never_negative.update(node.outputs)
-        outputs = [self._tensor(name, _natural(kind.shape)) for name, kind in graph_outputs(self._graph)]
+        outputs = [self._tensor(name, outer(kind.shape)) for name, kind in graph_outputs(self._graph)]
         return self._file.finish(inputs, outputs)
 
     # -- tensors -------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from typing import IO, Any, Literal, Self
 import numpy as np
 
 from nnstretch.bench.engines import EngineEntry, Job, Report, Start
-from nnstretch.bench.frames import read_frame, write_frame
+from nnstretch.child import end, end_reason
+from nnstretch.frames import read_frame, write_frame
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # How threads wait is left to each engine: whoever started the benchmark may have told them in its environment.
 _WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_PROC_BIND", "OMP_PLACES")
-_PATIENCE = 5.0  # seconds that a process gets to end by itself
 
 
 class EngineError(Exception):
@@ -57,7 +57,7 @@ class EngineProcess:
             self._worker.send({}, feeds)
             ready = self._worker.wait_for("ready", report)
             self._worker.stop()
-        except BaseException:
+        except BaseException:  # an interrupt too: nobody else knows the process yet
             self.close()
             raise
         self.facts: dict[str, Any] = dict(ready["ready"])
@@ -107,16 +107,9 @@ class _Worker:
         arguments = {
             "do": do,
             "module": entry.module,
-            "job": {
-                "model": job.model,
-                "onnx": job.onnx,
-                "cores": list(job.cores),
-                "options": dict(job.options),
-                "file": job.file,
-            },
+            "job": {**vars(job), "options": dict(job.options)},
             "folder": str(folder or ""),
             "parent": os.getpid(),
-            "cores": list(job.cores),
         }
         environment = {name: value for name, value in os.environ.items() if name not in _WAITING_VARIABLES}
         # A session of its own: Ctrl-C reaches the benchmark alone, which then ends its processes.
@@ -135,7 +128,7 @@ class _Worker:
         try:
             write_frame(self._process.stdin, message, arrays)
         except BrokenPipeError as error:
-            raise EngineError(self._reason()) from error
+            raise EngineError(end_reason(self._process, self._errors)) from error
 
     def receive(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The next frame."""
@@ -143,7 +136,7 @@ class _Worker:
         try:
             return read_frame(self._process.stdout)
         except EOFError as error:
-            raise EngineError(self._reason()) from error
+            raise EngineError(end_reason(self._process, self._errors)) from error
 
     def wait_for(self, key: str, report: Report) -> dict[str, Any]:
         """The message that has `key`; what comes before it is progress, and is reported."""
@@ -170,19 +163,9 @@ class _Worker:
             self.stop()
 
     def close(self) -> None:
-        """Ends the process: its input ends, and if it does not see that in time it is killed."""
+        """Ends the process."""
         self._process.send_signal(signal.SIGCONT)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue  # it has ended already, and what was left to send is of no use
-        try:
-            self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
         self._errors.close()
 
     def __enter__(self) -> Self:
@@ -194,15 +177,3 @@ class _Worker:
         if error is not None:
             self._process.kill()
         self.close()
-
-    def _reason(self) -> str:
-        """The last line that the process wrote to its standard error, or how it ended."""
-        try:
-            status = self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            return "it closed its pipe and hangs"
-        if status < 0:
-            return f"killed by signal {-status}"
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), f"ended with status {status}")

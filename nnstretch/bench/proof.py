@@ -253,13 +253,13 @@ def perfect_split(latencies: Sequence[float]) -> float:
 
 
 def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
-    from nnstretch.devices.spec import format_cores, usable_cores
+    from nnstretch.devices.spec import default_cores, format_cores
 
     everything = ",".join(names)
-    cores = f"cpu:{format_cores(usable_cores())}"
+    cores = f"cpu:{format_cores(default_cores())}"
     candidates = [bench.native("original", ALONE, name) for name in names]
     candidates.append(bench.native("original", "all CPU cores", cores))
-    candidates += _onnxruntime(bench, usable_cores(), cores)
+    candidates += _onnxruntime(bench, default_cores(), cores)
     candidates.append(bench.native("branched", "concurrent", everything))
     candidates.append(bench.timed("branched", "one after another", everything, bench.serial("branched", everything)))
     candidates += [bench.native("control", ALONE, name) for name in names]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.devices.onnxruntime.refusals import first_line, refusals
 from nnstretch.errors import ModelError
 
 
@@ -26,8 +27,8 @@ def open_reference(model: ir.Model | Path, threads: int = 1) -> Any:
     source = str(model) if isinstance(model, Path) else ir.to_proto(model).SerializeToString()
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except _refusals() as error:
-        raise ModelError(f"ONNX Runtime cannot run the model: {str(error).splitlines()[0]}") from error
+    except refusals() as error:
+        raise ModelError(f"ONNX Runtime cannot run the model: {first_line(error)}") from error
 
 
 def reference_outputs(model: ir.Model | Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -40,12 +41,6 @@ def reference_outputs(model: ir.Model | Path, feeds: Mapping[str, np.ndarray]) -
     names = [i.name for i in session.get_inputs()]
     try:
         found = session.run(None, dict(zip(names, feeds.values(), strict=True)))
-    except _refusals() as error:
-        raise ModelError(f"ONNX Runtime cannot run the model: {str(error).splitlines()[0]}") from error
+    except refusals() as error:
+        raise ModelError(f"ONNX Runtime cannot run the model: {first_line(error)}") from error
     return {o.name: np.asarray(y) for o, y in zip(session.get_outputs(), found, strict=True)}
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    return (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)

@@ -11,15 +11,15 @@ see only the cores that they may use.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import importlib
 import json
 import os
-import signal
 import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
+
+from nnstretch.child import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 _SETTLE = 2  # runs that do not count at the begin of a slice: caches and clocks are still another engine's
 _SETTLED = 0.5  # or one, if it takes more than this share of the slice
-_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def main() -> int:
     """Does what the argument says."""
     arguments = json.loads(sys.argv[1])
-    _die_with_parent(arguments["parent"])
-    os.sched_setaffinity(0, arguments["cores"])
+    die_with_parent(arguments["parent"])
+    os.sched_setaffinity(0, arguments["job"]["cores"])
     frames = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between frames
     from nnstretch.errors import NNStretchError
@@ -53,13 +52,6 @@ def main() -> int:
     return 0
 
 
-def _die_with_parent(parent: int) -> None:
-    """Lets the kernel end this process when the benchmark ends: it may be stopped then, and could not end by itself."""
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
-
-
 def _job(arguments: dict[str, Any]) -> Job:
     from nnstretch.bench.engines import Job
 
@@ -68,7 +60,7 @@ def _job(arguments: dict[str, Any]) -> Job:
 
 
 def _reporter(answers: IO[bytes]) -> Report:
-    from nnstretch.bench.frames import write_frame
+    from nnstretch.frames import write_frame
 
     def report(done: int, total: int, what: str) -> None:
         write_frame(answers, {"progress": [done, total, what]})
@@ -79,7 +71,7 @@ def _reporter(answers: IO[bytes]) -> Report:
 def _prepare(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -> None:
     from pathlib import Path
 
-    from nnstretch.bench.frames import write_frame
+    from nnstretch.frames import write_frame
 
     prepare = importlib.import_module(arguments["module"]).prepare
     path = prepare(_job(arguments), Path(arguments["folder"]), _reporter(answers))
@@ -87,7 +79,7 @@ def _prepare(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes])
 
 
 def _serve(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -> None:
-    from nnstretch.bench.frames import read_frame, write_frame
+    from nnstretch.frames import read_frame, write_frame
 
     _, feeds = read_frame(requests)
     load = importlib.import_module(arguments["module"]).load

@@ -58,12 +58,8 @@ def search(
     example_input: Tensor,
     predictor: LatencyPredictor,
     processors: int = 2,
+    limits: SearchLimits | None = None,
     *,
-    alpha: float = SearchLimits.alpha,
-    beta: float = SearchLimits.beta,
-    min_depth: float = SearchLimits.min_depth,
-    min_width: float = SearchLimits.min_width,
-    min_macs: float = SearchLimits.min_macs,
     multiple: int = DEFAULT_MULTIPLE,
     designs: int = 5,
     progress: Progress | None = None,
@@ -75,11 +71,7 @@ def search(
         example_input: a batch that it accepts; latencies are predicted for it.
         predictor: of latencies.
         processors: number of processors; every branched segment has one branch on each.
-        alpha: seconds of a meeting point over those of its original segment, at most.
-        beta: seconds of a branch over those of its original segment on its fastest processor, at most.
-        min_depth: share of a segment's blocks that a branch keeps, at least.
-        min_width: width ratio of a branch, at least.
-        min_macs: MACs of a segment's branches over the original segment's, where that can be reached.
+        limits: what designs must meet; the usual limits if None.
         multiple: scaled layers have multiples of so many channels where they are wide enough.
         designs: how many to return at most.
         progress: called now and then.
@@ -87,7 +79,7 @@ def search(
     Raises:
         DesignError: the network cannot be branched, or nothing is within the limits; the message says what is.
     """
-    limits = SearchLimits(alpha, beta, min_depth, min_width, min_macs)
+    limits = limits or SearchLimits()
     limits.check()
     prepared = blueprint(module, example_input, multiple)
     return search_blueprint(prepared, predictor, processors, limits, designs=designs, progress=progress)

@@ -35,12 +35,8 @@ def stretch(
     example_input: Tensor,
     predictor: LatencyPredictor,
     processors: int = 2,
+    limits: SearchLimits | None = None,
     *,
-    alpha: float = SearchLimits.alpha,
-    beta: float = SearchLimits.beta,
-    min_depth: float = SearchLimits.min_depth,
-    min_width: float = SearchLimits.min_width,
-    min_macs: float = SearchLimits.min_macs,
     multiple: int = DEFAULT_MULTIPLE,
     designs: int = 1,
     progress: Progress | None = None,
@@ -52,11 +48,7 @@ def stretch(
         example_input: a batch `N,C,H,W` that it accepts; latencies are predicted for it.
         predictor: of latencies.
         processors: number of processors, two or more.
-        alpha: seconds of a meeting point over those of its original segment, at most.
-        beta: seconds of a branch over those of its original segment on its fastest processor, at most.
-        min_depth: share of a segment's blocks that a branch keeps, at least.
-        min_width: width ratio of a branch, at least.
-        min_macs: MACs of a segment's branches over the original segment's, where that can be reached.
+        limits: what designs must meet; the usual limits if None.
         multiple: scaled layers have multiples of so many channels where they are wide enough.
         designs: how many networks to return at most.
         progress: called now and then with what is being done.
@@ -64,7 +56,7 @@ def stretch(
     Raises:
         DesignError: the network cannot be branched, or nothing is within the limits; the message says what is.
     """
-    limits = SearchLimits(alpha, beta, min_depth, min_width, min_macs)
+    limits = limits or SearchLimits()
     limits.check()
     prepared = blueprint(module, example_input, multiple)
     found, report = search_blueprint(prepared, predictor, processors, limits, designs=designs, progress=progress)

@@ -21,64 +21,73 @@ from nnstretch.cli.options import (
 )
 from nnstretch.errors import UsageError
 
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL…]", help="ONNX files, packages, zoo names or module.py:factory.", show_default=False
+    ),
+]
+Suite = Annotated[
+    str | None,
+    typer.Option(
+        "--suite", "-s", metavar="NAME", help="neocpu, mobile or all: networks of the zoo.", show_default=False
+    ),
+]
+Against = Annotated[
+    str, typer.Option("--against", "-a", metavar="LIST", help="ort, openvino, litert, torch, ncnn; commas between.")
+]
+ThreadCounts = Annotated[
+    str,
+    typer.Option("--threads", "-t", metavar="N[,N]", help="Cores for every engine; several are measured in turn."),
+]
+Rounds = Annotated[int, typer.Option("--rounds", "-r", min=1, metavar="R", help="Turns of every engine.")]
+Budget = Annotated[
+    float,
+    typer.Option("--budget", min=0, metavar="S", help="Seconds per engine and model after which rounds end early."),
+]
+Layers = Annotated[bool, typer.Option("--layers", help="Show the time of each of our layers.")]
+Start = Annotated[
+    bool,
+    typer.Option("--start", help="Show what the way from a file to the first result takes; each engine starts thrice."),
+]
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the results there too: .json, .svg (a picture) or .html (a report). Once per file.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what is in the .json file of --output and measure the rest.")
+]
+OriginalWeights = Annotated[
+    Path | None,
+    typer.Option(
+        "--original-weights", metavar="FILE", help="With --design: of the network as it was.", show_default=False
+    ),
+]
+
 
 def bench(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL…]", help="ONNX files, packages, zoo names or module.py:factory.", show_default=False
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            "--suite", "-s", metavar="NAME", help="neocpu, mobile or all: networks of the zoo.", show_default=False
-        ),
-    ] = None,
-    against: Annotated[
-        str,
-        typer.Option("--against", "-a", metavar="LIST", help="ort, openvino, litert, torch, ncnn; commas between."),
-    ] = "ort",
-    threads: Annotated[
-        str,
-        typer.Option("--threads", "-t", metavar="N[,N]", help="Cores for every engine; several are measured in turn."),
-    ] = "1",
-    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, metavar="R", help="Turns of every engine.")] = 10,
-    budget: Annotated[
-        float,
-        typer.Option("--budget", min=0, metavar="S", help="Seconds per engine and model after which rounds end early."),
-    ] = 10.0,
-    layers: Annotated[bool, typer.Option("--layers", help="Show the time of each of our layers.")] = False,
-    start: Annotated[
-        bool,
-        typer.Option(
-            "--start", help="Show what the way from a file to the first result takes; each engine starts thrice."
-        ),
-    ] = False,
+    models: Models = None,
+    suite: Suite = None,
+    against: Against = "ort",
+    threads: ThreadCounts = "1",
+    rounds: Rounds = 10,
+    budget: Budget = 10.0,
+    layers: Layers = False,
+    start: Start = False,
     shape: Shape = None,
     seed: Seed = 0,
     no_tune: NoTune = False,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the results there too: .json, .svg (a picture) or .html (a report). Once per file.",
-            show_default=False,
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep what is in the .json file of --output and measure the rest.")
-    ] = False,
+    output: Outputs = None,
+    resume: Resume = False,
     design: DesignFile = None,
     weights: Weights = None,
-    control_weights: Annotated[
-        Path | None,
-        typer.Option(
-            "--original-weights", metavar="FILE", help="With --design: of the network as it was.", show_default=False
-        ),
-    ] = None,
+    control_weights: OriginalWeights = None,
     processors: Processors = "cpu,opencl",
     json: Json = False,
 ) -> int:

@@ -11,6 +11,7 @@ import typer
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
+    Engines,
     Json,
     Model,
     NoTune,
@@ -20,6 +21,7 @@ from nnstretch.cli.options import (
     Weights,
     check_writable,
     make_directory,
+    parse_engines,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.text import count_text
@@ -60,6 +62,7 @@ def compile_command(
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
+    engines: Engines = None,
     no_tune: NoTune = False,
     json: Json = False,
 ) -> None:
@@ -74,6 +77,8 @@ def compile_command(
 
         if target is not None and not standalone:
             raise UsageError("--target says where a standalone model runs; add --standalone, or leave it out")
+        if engines and standalone:
+            raise UsageError("a standalone model runs on native kernels alone; leave --engines or --standalone out")
         source = make_source(model, shape, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
@@ -83,7 +88,9 @@ def compile_command(
             return
         path = check_writable(output or Path(f"{name}.nns"))
         with report.progress("Compiling") as told:
-            session = source.compile(processors, threads, tune=not no_tune, progress=told)
+            session = source.compile(
+                processors, threads, tune=not no_tune, engines=parse_engines(engines), progress=told
+            )
         with session:
             plan = session.plan
             about = {"source": source.to_json(), "processors": processors, "tuned": not no_tune, "macs": plan.macs}

@@ -19,6 +19,7 @@ from nnstretch.cli.bench import bench
 from nnstretch.cli.compile import compile_command
 from nnstretch.cli.devices import devices
 from nnstretch.cli.evaluate import evaluate
+from nnstretch.cli.profiles import profiles
 from nnstretch.cli.run import run
 from nnstretch.cli.stretch import stretch
 from nnstretch.cli.train import train
@@ -37,6 +38,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
     "tune": tune,
+    "profiles": profiles,
     "compile": compile_command,
     "run": run,
     "bench": bench,

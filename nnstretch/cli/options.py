@@ -62,6 +62,15 @@ SearchParameters = Annotated[
         help="How thoroughly routine parameters are searched: short lists, what a cost model recommends, or everything.",
     ),
 ]
+Engines = Annotated[
+    str | None,
+    typer.Option(
+        "--engines",
+        metavar="LIST",
+        help="Other engines that may compute layers where they are faster: ort, litert, a comma between.",
+        show_default=False,
+    ),
+]
 NoTune = Annotated[bool, typer.Option("--no-tune", help="Choose routines by estimates instead of measuring them.")]
 Weights = Annotated[
     Path | None,
@@ -95,6 +104,11 @@ def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
             raise UsageError(f"{option} names {name!r} twice; give it once")
         found[name] = value
     return found
+
+
+def parse_engines(text: str | None) -> tuple[str, ...]:
+    """The names of a list such as `ort,litert`."""
+    return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def check_writable(path: Path) -> Path:

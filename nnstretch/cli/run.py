@@ -26,35 +26,41 @@ from nnstretch.report.text import count_text, plain_table
 if TYPE_CHECKING:
     import numpy as np
 
+    from nnstretch.bench.statistics import Latency
     from nnstretch.cli.sources import Source
     from nnstretch.scheduler.session import Session
 
 DEFAULT_TOLERANCE = 5e-4
 
 
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="x=FILE.npy", help="An input; random without.", show_default=False),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False)
+]
+Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="How many runs are timed at most.")]
+Timeline = Annotated[
+    Path | None,
+    typer.Option(
+        "--timeline", metavar="FILE", help="Write a trace of one run for Perfetto (.json).", show_default=False
+    ),
+]
+Check = Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")]
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", min=0.0, help="Error that --check allows, relative to the output's range.")
+]
+
+
 def run(
     model: Model,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", metavar="x=FILE.npy", help="An input; random without.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False),
-    ] = None,
-    runs: Annotated[
-        int, typer.Option("--runs", "-n", min=1, metavar="N", help="How many runs are timed at most.")
-    ] = 50,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            "--timeline", metavar="FILE", help="Write a trace of one run for Perfetto (.json).", show_default=False
-        ),
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")] = False,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", min=0.0, help="Error that --check allows, relative to the output's range.")
-    ] = DEFAULT_TOLERANCE,
+    inputs: Inputs = None,
+    output: Output = None,
+    runs: Runs = 50,
+    timeline: Timeline = None,
+    check: Check = False,
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
     processors: ProcessorsUnlessPackage = None,
     threads: Threads = None,
     shape: Shape = None,
@@ -89,14 +95,11 @@ def run(
             if timeline is not None:
                 _write_timeline(timeline, session, feeds)
             plan = session.plan
-        _show(report, outputs)
-        line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; "
-        line += f"{2 * plan.macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(plan.macs)} MACs"
         passed = error is None or error <= tolerance
+        _show_outputs(report, outputs)
+        report.show(_latency_line(times, plan.macs))
         if error is not None:
-            line += f"\nlargest error against ONNX Runtime {error:.1e} of the output's range, "
-            line += f"{'within' if passed else 'beyond'} the tolerance of {tolerance:.0e}"
-        report.show(line)
+            report.show(_error_line(error, tolerance))
         report.finish(
             {
                 "model": model,
@@ -154,7 +157,17 @@ def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.n
     return largest_error(outputs, reference_outputs(graph, ordered))
 
 
-def _show(report: Any, outputs: dict[str, np.ndarray]) -> None:
+def _latency_line(times: Latency, macs: int) -> str:
+    rate = f"{2 * macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
+    return f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
+
+
+def _error_line(error: float, tolerance: float) -> str:
+    judged = f"{'within' if error <= tolerance else 'beyond'} the tolerance of {tolerance:.0e}"
+    return f"largest error against ONNX Runtime {error:.1e} of the output's range, {judged}"
+
+
+def _show_outputs(report: Any, outputs: dict[str, np.ndarray]) -> None:
     shown = plain_table("output", "shape", "type", ">min", ">mean", ">max")
     for name, y in outputs.items():
         numbers = (f"{y.min():.4g}", f"{y.mean():.4g}", f"{y.max():.4g}") if y.size else ("", "", "")

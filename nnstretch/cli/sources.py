@@ -67,7 +67,15 @@ class Source:
 
         return build_network(self.model, Options(), self.weights, self.design).export()
 
-    def compile(self, processors: str | None, threads: int | None, *, tune: bool, progress: Progress) -> Session:
+    def compile(
+        self,
+        processors: str | None,
+        threads: int | None,
+        *,
+        tune: bool,
+        engines: Sequence[str] = (),
+        progress: Progress,
+    ) -> Session:
         """A session; a package runs as it was compiled.
 
         Raises:
@@ -83,7 +91,8 @@ class Source:
                     "made; leave these options out, or compile the model again"
                 )
             return Session.load(self.model)
-        return compile_model(self.load(), build_processors(processors or "cpu", threads), tune=tune, progress=progress)
+        usable = build_processors(processors or "cpu", threads, engines)
+        return compile_model(self.load(), usable, tune=tune, progress=progress)
 
 
 def make_source(

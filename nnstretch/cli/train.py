@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,32 +18,42 @@ if TYPE_CHECKING:
 
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingEvent
+    from nnstretch.training.recipe import Recipe
+
+
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The weights (.safetensors).")]
+RecipeName = Annotated[
+    str, typer.Option("--recipe", metavar="NAME", help="A preset such as quick or quick-retrain, or a JSON file.")
+]
+Teacher = Annotated[
+    str | None,
+    typer.Option("--teacher", metavar="MODEL:WEIGHTS", help="A trained network to learn from.", show_default=False),
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, metavar="N", help="Instead of the recipe's.", show_default=False)
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option("--image-size", min=8, metavar="PIXELS", help="Instead of the recipe's.", show_default=False),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")]
+TrainingThreads = Annotated[
+    int | None, typer.Option("--threads", "-t", min=1, metavar="N", help="CPU threads.", show_default=False)
+]
 
 
 def train(
     model: Network,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The weights (.safetensors).")],
-    recipe: Annotated[
-        str, typer.Option("--recipe", metavar="NAME", help="A preset such as quick or quick-retrain, or a JSON file.")
-    ] = "quick",
+    output: Output,
+    recipe: RecipeName = "quick",
     design: DesignFile = None,
     weights: Weights = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option("--teacher", metavar="MODEL:WEIGHTS", help="A trained network to learn from.", show_default=False),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, metavar="N", help="Instead of the recipe's.", show_default=False)
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option("--image-size", min=8, metavar="PIXELS", help="Instead of the recipe's.", show_default=False),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
-    threads: Annotated[
-        int | None, typer.Option("--threads", "-t", min=1, metavar="N", help="CPU threads.", show_default=False)
-    ] = None,
+    teacher: Teacher = None,
+    epochs: Epochs = None,
+    image_size: ImageSize = None,
+    resume: Resume = False,
+    threads: TrainingThreads = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -51,17 +62,13 @@ def train(
     Example: nnstretch train resnet18 --data digits --recipe quick -o resnet18.safetensors
     """
     with reporting(as_json=json) as report:
-        from dataclasses import replace
-
+        _let_idle_threads_sleep()
         from nnstretch.cli.networks import Options, build_network, read_about
         from nnstretch.training.data import load_dataset
         from nnstretch.training.loop import train as run_training
-        from nnstretch.training.recipe import load_recipe
         from nnstretch.training.weights import save_weights
 
-        settings = replace(load_recipe(recipe), seed=seed, threads=threads)
-        if epochs is not None:
-            settings = replace(settings, epochs=epochs, scales=())
+        settings = _settings(recipe, epochs, threads, seed)
         check_writable(output)
         about = read_about(weights) if weights else {}
         dataset = load_dataset(data, image_size or about.get("image_size") or settings.image_size)
@@ -92,6 +99,22 @@ def train(
                 "history": [asdict(record) for record in result.history],
             }
         )
+
+
+def _let_idle_threads_sleep() -> None:
+    """Asks OpenMP, which reads this when torch is loaded, to let waiting threads sleep, unless the environment says how.
+
+    They spin otherwise, and where other work shares their cores training takes several times as long.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _settings(recipe: str, epochs: int | None, threads: int | None, seed: int) -> Recipe:
+    """A preset or a file, with what the command line says instead."""
+    from nnstretch.training.recipe import load_recipe
+
+    settings = replace(load_recipe(recipe), seed=seed, threads=threads)
+    return settings if epochs is None else replace(settings, epochs=epochs, scales=())
 
 
 def _tell(event: TrainingEvent, told: Progress) -> None:

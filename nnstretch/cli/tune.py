@@ -3,123 +3,224 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nnstretch.cli.console import reporting
+from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
+    Engines,
     Json,
     Model,
     Processors,
     SearchParameters,
+    Seed,
     Shape,
     Threads,
     Weights,
     check_writable,
+    parse_engines,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.text import plain_table
 
 if TYPE_CHECKING:
-    from nnstretch.scheduler.costmodel.explorer import Exploration
+    from nnstretch.cli.sources import Source
+    from nnstretch.cli.tuning import Wishes
+    from nnstretch.scheduler.compiled import Compiled
     from nnstretch.scheduler.plan import Plan
+
+
+Fresh = Annotated[
+    bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
+]
+SelectorName = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        metavar="NAME",
+        help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
+        show_default="elimination",
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=AMOUNT",
+        help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
+        "the routines' relative errors. Once per limit.",
+        show_default=False,
+    ),
+]
+Front = Annotated[
+    str | None,
+    typer.Option(
+        "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
+    ),
+]
 
 
 def tune(
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan (JSON).", show_default=False)
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the plan (JSON); or, if FILE ends so, a picture (.svg) or report (.html) of --compare, --pareto "
+            "and --explain. Once per file.",
+            show_default=False,
+        ),
     ] = None,
     processors: Processors = "cpu",
     threads: Threads = None,
     shape: Shape = None,
     weights: Weights = None,
     design: DesignFile = None,
+    engines: Engines = None,
     search: SearchParameters = "default",
+    fresh: Fresh = False,
+    selector: SelectorName = None,
+    limit: Limits = None,
+    pareto: Front = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show every layer's candidates, and why one was chosen.")
+    ] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Show what all selectors make of the same costs.")] = False,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
 
-    What was measured before is reused: a second model tunes faster. `--search learned` looks for better routine parameters
-    than those that are usually good, guided by a cost model; what it finds is used from then on.
+    What was measured before is reused: tuning that was interrupted goes on where it was, and a second model tunes faster.
+    See `nnstretch profiles` for what there is. `--search learned` looks for better routine parameters than those that are
+    usually good, guided by a cost model; what it finds is used from then on.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
     with reporting(as_json=json) as report:
-        import numpy as np
-
         from nnstretch.cli.sources import make_source
-        from nnstretch.compiler import build_processors, plan_model
-        from nnstretch.scheduler.selectors import Elimination
-        from nnstretch.scheduler.session import Session
-        from nnstretch.settings import atomic_write
+        from nnstretch.cli.tuning import parse_wishes
 
+        wishes = parse_wishes(
+            selector,
+            explain=explain,
+            compare=compare,
+            front=pareto,
+            limits=limit or (),
+            seed=seed,
+            engines=parse_engines(engines),
+            search=search,
+            fresh=fresh,
+        )
         source = make_source(model, shape, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
-        if output is not None:
-            check_writable(output)
-        graph = source.load()
-        found = build_processors(processors, threads)
-        searched: dict[str, Exploration] = {}
-        begin = time.perf_counter()
+        _tune(report, source, processors, threads, wishes, output or [])
+
+
+def _tune(
+    report: Reporter, source: Source, processors: str, threads: int | None, wishes: Wishes, outputs: Sequence[Path]
+) -> None:
+    from nnstretch.cli.tuning import chosen_selector, findings, search_answer, split_outputs, wished_space
+    from nnstretch.compiler import build_processors, profiler, search_settings
+    from nnstretch.scheduler.planner import plan_of
+
+    plans, pictures = split_outputs(outputs)
+    if pictures and not (wishes.compare or wishes.traded or (wishes.explain and pictures[0].suffix == ".html")):
+        raise UsageError(f"there is nothing to draw in {pictures[0]}; ask for --compare, --pareto or (.html) --explain")
+    for path in outputs:
+        check_writable(path)
+    graph = source.load()
+    found = build_processors(processors, threads, wishes.engines)
+    begin = time.perf_counter()
+    with profiler(found, fresh=wishes.fresh) as costs:
         with report.progress("Tuning") as told:
-            compiled = plan_model(graph, found, search=search, told=searched, progress=told)
+            searched = search_settings(graph, found, costs, wishes.search, told)
+            space = wished_space(graph, found, wishes, costs, told)
+            selection = chosen_selector(wishes).select(space.problem)
+            compiled = plan_of(space, selection)
         seconds = time.perf_counter() - begin
-        with Session.from_compiled(compiled) as session:
-            measured = float(np.median(session.time())) * 1e3
-        plan, selection = compiled.plan, compiled.selection
-        if output is not None:
-            with atomic_write(output) as file:
-                file.write(plan.to_json().encode())
-        predicted = plan.predicted_ms
-        report.show(
-            _table(plan),
-            f"tuned in {seconds:.1f} s; predicted {_ms(predicted)} ms (steps one after another), measured {measured:.3f} ms",
-        )
-        for note in _search_notes(searched):
-            report.note(note)
-        report.finish(
-            {
-                "tuning_s": seconds,
-                "predicted_ms": predicted,
-                "measured_ms": measured,
-                "selector": Elimination.name,
-                "optimal": selection.optimal if selection else None,
-                "gap": selection.gap if selection else None,
-                "search": {"kind": search, "processors": _search_answer(searched)},
-                "layers": [
-                    {
-                        "name": step.layer,
-                        "op": step.op,
-                        "routine": step.routine,
-                        "parameters": dict(step.parameters),
-                        "cost_ms": step.cost_ms,
-                    }
-                    for step in plan.steps
-                ],
-            }
-        )
+        answer = _answer(compiled, seconds, wishes) | {"search": search_answer(wishes, searched)}
+        with report.progress("Comparing") as told:
+            answer |= findings(space, selection, wishes, told)
+    _write(answer, compiled.plan, Path(source.model).name, plans, pictures)
+    _show(report, answer, compiled.plan)
+    report.finish(answer)
 
 
-def _search_notes(searched: Mapping[str, Exploration]) -> list[str]:
-    """How a learned search went, a line for each processor."""
-    return [
-        f"{name}: measured {len(found.measured)} of {found.candidates} settings ({found.saved:.0%} saved); "
-        f"the last predictions missed by {found.spread:.1%}"
-        for name, found in searched.items()
-    ]
+def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any]:
+    import numpy as np
 
+    from nnstretch.scheduler.session import Session
 
-def _search_answer(searched: Mapping[str, Exploration]) -> dict[str, Any]:
+    with Session.from_compiled(compiled) as session:
+        measured = float(np.median(session.time())) * 1e3
+    plan, selection = compiled.plan, compiled.selection
+    assert selection is not None
     return {
-        name: {"measured": len(found.measured), "candidates": found.candidates, "spread": found.spread}
-        for name, found in searched.items()
+        "tuning_s": seconds,
+        "predicted_ms": selection.cost * 1e3 if plan.predicted_ms is None else plan.predicted_ms,
+        "measured_ms": measured,
+        "selector": wishes.selector,
+        "optimal": selection.optimal,
+        "gap": selection.gap,
+        "layers": [
+            {
+                "name": step.layer,
+                "op": step.op,
+                "routine": step.routine,
+                "parameters": dict(step.parameters),
+                "cost_ms": step.cost_ms,
+            }
+            for step in plan.steps
+        ],
     }
+
+
+def _write(answer: dict[str, Any], plan: Plan, model: str, plans: Sequence[Path], pictures: Sequence[Path]) -> None:
+    from nnstretch.report.selection_page import selection_html
+    from nnstretch.report.selection_picture import selection_picture
+    from nnstretch.settings import atomic_write
+
+    for path in plans:
+        with atomic_write(path) as file:
+            file.write(plan.to_json().encode())
+    for path in pictures:
+        text = selection_html(answer, model) if path.suffix == ".html" else selection_picture(answer)
+        with atomic_write(path) as file:
+            file.write(text.encode())
+
+
+def _show(report: Reporter, answer: dict[str, Any], plan: Plan) -> None:
+    from nnstretch.report.selection_table import (
+        amount_text,
+        certainty_text,
+        comparison_table,
+        explanation_table,
+        front_table,
+    )
+
+    report.show(_table(plan))
+    for key, table in (("explanation", explanation_table), ("comparison", comparison_table), ("pareto", front_table)):
+        if key in answer:
+            report.show(table(answer[key]))
+    needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
+    report.show(
+        f"tuned in {answer['tuning_s']:.1f} s; predicted {_ms(answer['predicted_ms'])} ms (steps one after another), "
+        f"measured {answer['measured_ms']:.3f} ms; {answer['selector']}: "
+        f"{certainty_text(answer['optimal'], answer['gap'])}{needs}"
+    )
+    for name, found in answer["search"]["processors"].items():
+        report.note(
+            f"{name}: searched {found['candidates']} settings by measuring {found['measured']}; "
+            f"the last predictions missed by {found['spread']:.1%}"
+        )
 
 
 def _table(plan: Plan) -> Any:

@@ -82,11 +82,20 @@ def _opsets(layers: Iterable[Layer]) -> dict[str, int]:
     """Operator set versions that the model of these layers needs."""
     versions: dict[str, int] = {}
     for layer in layers:
-        if layer.op.startswith("onnx:"):
-            version = layer.attributes[OPSET]
-            assert isinstance(version, int)
-            versions[_domain_and_type(layer)[0]] = version
+        versions |= _foreign_opsets(layer)
     versions.setdefault("", OPSET_VERSION)
+    return versions
+
+
+def _foreign_opsets(layer: Layer) -> dict[str, int]:
+    """Operator set versions of the layers that are still ONNX operators."""
+    versions: dict[str, int] = {}
+    for link in layer.chain:
+        versions |= _foreign_opsets(link)
+    if layer.op.startswith("onnx:"):
+        version = layer.attributes[OPSET]
+        assert isinstance(version, int)
+        versions[_domain_and_type(layer)[0]] = version
     return versions
 
 
@@ -175,16 +184,18 @@ def _write_layer(writer: _Writer, layer: Layer, inputs: Sequence[str | None], ou
 
 
 def _write_chain(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
-    given = iter(inputs)
-    before: list[str] = []
-    for link in layer.chain:
+    going_out = dict(zip(layer.results, outputs, strict=True))
+    made: list[str] = []
+    for link, sources in zip(layer.chain, layer.wiring, strict=True):
         names: list[str | None] = [None] * len(link.inputs)
         for index in link.constants:
             names[index] = writer.constant("constant", link.constants[index])
-        for index in link.activations:
-            names[index] = before[0] if before and index == 0 else next(given)
-        before = list(outputs) if link is layer.chain[-1] else [writer.fresh(link.op)]
-        _write_layer(writer, link, names, before)
+        for index, source in zip(link.activations, sources, strict=True):
+            names[index] = inputs[source] if source >= 0 else made[-1 - source]
+        numbers = range(len(made), len(made) + len(link.outputs))
+        results = [going_out.get(number) or writer.fresh("between") for number in numbers]
+        _write_layer(writer, link, names, results)
+        made += results
 
 
 def _write_onnx(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:

@@ -31,8 +31,8 @@ Slice         x any shape                                           starts, step
                                                                     the output's shape
 ============  ====================================================  ======================================================
 
-Beside these there are layers of operator Chain (`chain_layer`), which exist in no graph: selection makes them of two layers
-that one routine may compute as one.
+Beside these there are layers of operator Chain (`run_of_layers`, `chain_layer`), which exist in no graph: selection makes them
+of two or more layers that one routine may compute as one.
 
 Ceil mode and auto_pad are resolved to explicit shapes and pads: the output's shape is in the layer.
 """
@@ -42,7 +42,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -101,7 +101,10 @@ class Layer:
         attributes: integers, floats, strings and tuples of them, as in the table above.
         activation: applied to the result, last.
         constants: input index -> value, for inputs known before the run (weights).
-        chain: of an operator CHAIN the layers that it computes one after another, each reading the one before as its input 0.
+        chain: of an operator CHAIN the layers that it computes one after another.
+        wiring: for each layer of the chain where its run-time inputs come from, in the order of its `activations`: input i of
+            the CHAIN as i, and tensor j of all that its layers make, counted in their order, as -1 - j.
+        results: of an operator CHAIN the tensors, counted in this way, that are its outputs.
     """
 
     name: str
@@ -112,6 +115,8 @@ class Layer:
     activation: Activation = NO_ACTIVATION
     constants: Mapping[int, np.ndarray] = field(default_factory=lambda: MappingProxyType({}))
     chain: tuple[Layer, ...] = ()
+    wiring: tuple[tuple[int, ...], ...] = ()
+    results: tuple[int, ...] = ()
 
     def ints(self, name: str) -> tuple[int, ...]:
         """The attribute `name`, which is a tuple of integers."""
@@ -140,7 +145,7 @@ class Layer:
 
         Holds operator, types, attributes, fusion and which inputs are constant, but neither names nor weights' values.
         """
-        description = {
+        description: dict[str, object] = {
             "op": self.op,
             "inputs": [str(t) if t else None for t in self.inputs],
             "constants": sorted(self.constants),
@@ -150,6 +155,8 @@ class Layer:
         }
         if self.chain:
             description["chain"] = [layer.workload for layer in self.chain]
+            description["wiring"] = self.wiring
+            description["results"] = self.results
         return json.dumps(description, separators=(",", ":"))
 
     @property
@@ -173,10 +180,39 @@ class Layer:
         return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.chain)
 
 
-def chain_layer(first: Layer, second: Layer) -> Layer:
-    """The layer that computes `second` on what `first` makes, which nobody else sees.
+def run_of_layers(
+    links: Sequence[Layer], wiring: Sequence[Sequence[int]], results: Sequence[int] | None = None
+) -> Layer:
+    """The layer that computes `links` one after another; nobody sees what they make beside its outputs.
 
-    Its inputs are the run-time inputs of `first`, then those of `second` but its input 0; all weights stay in `chain`.
+    Its inputs are those that `wiring` (see `Layer`) names, its outputs those of `results`, or else all of the last layer's. All
+    weights stay in `chain`.
     """
-    inputs = [first.type_of(i) for i in first.activations] + [second.type_of(i) for i in second.activations if i != 0]
-    return Layer(f"{first.name}+{second.name}", CHAIN, tuple(inputs), second.outputs, chain=(first, second))
+    types: dict[int, TensorType] = {}
+    for link, sources in zip(links, wiring, strict=True):
+        for index, source in zip(link.activations, sources, strict=True):
+            if source >= 0:
+                types[source] = link.type_of(index)
+    made = [tensor for link in links for tensor in link.outputs]
+    if results is None:
+        results = range(len(made) - len(links[-1].outputs), len(made))
+    name = f"{links[0].name}{'+' if len(links) == 2 else '…'}{links[-1].name}" if len(links) > 1 else links[0].name
+    return Layer(
+        name,
+        CHAIN,
+        tuple(types[i] for i in range(len(types))),
+        tuple(made[i] for i in results),
+        chain=tuple(links),
+        wiring=tuple(map(tuple, wiring)),
+        results=tuple(results),
+    )
+
+
+def chain_layer(first: Layer, second: Layer) -> Layer:
+    """The layer that computes `second` on what `first` makes, its input 0.
+
+    Its inputs are the run-time inputs of `first`, then those of `second` but its input 0.
+    """
+    count = len(first.activations)
+    rest = len([i for i in second.activations if i != 0])
+    return run_of_layers((first, second), (range(count), (-1, *range(count, count + rest))))

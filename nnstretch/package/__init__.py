@@ -1,4 +1,4 @@
-"""Packages (.nns): a plan, its weights, its OpenCL sources and fallback models in one file."""
+"""Packages (.nns): a plan, its weights, its OpenCL sources and models of other engines in one file."""
 
 from nnstretch.package.format import Package, read_package, write_package
 

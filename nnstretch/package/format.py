@@ -4,7 +4,8 @@
     plan.json           the plan (nnstretch.scheduler.plan)
     constants.bin       prepared weights; starts at a multiple of 4096 bytes
     opencl/NAME.cl      sources of the OpenCL kernels that the plan launches
-    onnx/N.onnx         models of the layers that the fallback engine runs, in the order of `nnstretch.json`'s "models"
+    onnx/N.onnx         models of what ONNX Runtime computes; N is the place of the model's name in `nnstretch.json`'s "models"
+    tflite/N.tflite     models of what LiteRT computes, likewise
 
 Reading executes, unpickles and unpacks nothing, and no size is believed before it was compared with the file's own. Running
 a package does compile and run its OpenCL sources, whose accesses nobody can check: they are programs, not data.
@@ -30,6 +31,7 @@ from nnstretch.settings import atomic_write
 FORMAT_VERSION = 1
 _MANIFEST = "nnstretch.json"
 _PAGE = 4096
+_TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
@@ -41,7 +43,7 @@ class Package:
         plan: JSON text of the plan.
         constants: bytes of the prepared weights; read-only and mapped from the file when read from one.
         sources: OpenCL source name -> text.
-        models: fallback step name -> serialised ONNX model.
+        models: name that a step calls a model by -> the model, ONNX or TFLite.
         metadata: free-form JSON object (model name, MACs, how it was tuned).
     """
 
@@ -72,7 +74,7 @@ def write_package(package: Package, path: Path) -> None:
         "constants.bin": package.constants.tobytes(),
     }
     entries |= {f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()}
-    entries |= {f"onnx/{i}.onnx": model for i, model in enumerate(package.models.values())}
+    entries |= {_model_entry(i, model): model for i, model in enumerate(package.models.values())}
     manifest = {
         "format": FORMAT_VERSION,
         "entries": {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in entries.items()},
@@ -86,6 +88,10 @@ def write_package(package: Package, path: Path) -> None:
             if name == "constants.bin":
                 info.extra = _padding(file.tell() + _LOCAL_HEADER.size + len(name))
             archive.writestr(info, data)
+
+
+def _model_entry(number: int, model: bytes) -> str:
+    return f"tflite/{number}.tflite" if model[4:8] == _TFLITE else f"onnx/{number}.onnx"
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -133,9 +139,14 @@ def _read(archive: zipfile.ZipFile, content: mmap.mmap, path: Path) -> Package:
         plan=bytes(data["plan.json"]).decode(),
         constants=np.frombuffer(data["constants.bin"], dtype=np.uint8),
         sources={n[7:-3]: bytes(d).decode() for n, d in data.items() if n.startswith("opencl/")},
-        models={name: bytes(data[f"onnx/{i}.onnx"]) for i, name in enumerate(manifest["models"])},
+        models={name: _model(data, i) for i, name in enumerate(manifest["models"])},
         metadata=dict(manifest["metadata"]),
     )
+
+
+def _model(data: Mapping[str, memoryview], number: int) -> bytes:
+    tflite = data.get(f"tflite/{number}.tflite")
+    return bytes(data[f"onnx/{number}.onnx"] if tflite is None else tflite)
 
 
 def _slice(archive: zipfile.ZipFile, content: mmap.mmap, name: str) -> memoryview:

@@ -79,7 +79,7 @@ def check_standalone(plan: Plan) -> None:
     Raises:
         UsageError: it cannot; says which layers need what.
     """
-    for kind, need in (("opencl", "OpenCL"), ("call", "ONNX Runtime")):
+    for kind, need in (("opencl", "OpenCL"), ("call", "ONNX Runtime or LiteRT")):
         layers = list(dict.fromkeys(step.layer for step in plan.steps if step.kind == kind))
         if layers:
             raise UsageError(

@@ -167,9 +167,6 @@ class InvertedStyle:
     squeeze: int = 0
 
 
-_MOBILENETV2 = InvertedStyle()
-
-
 def inverted_block(
     widths: tuple[int, int, int],
     kernel: int,
@@ -196,7 +193,7 @@ def inverted_block(
 
 
 def inverted_bottleneck(
-    in_channels: int, row: InvertedRow, stride: int, style: InvertedStyle = _MOBILENETV2
+    in_channels: int, row: InvertedRow, stride: int, style: InvertedStyle
 ) -> nn.Sequential | Residual:
     """The block of a MobileNetV2-like table's row."""
     inner = in_channels * row.expansion
@@ -211,9 +208,7 @@ def inverted_bottleneck(
     )
 
 
-def inverted_stages(
-    in_channels: int, rows: Iterable[InvertedRow], style: InvertedStyle = _MOBILENETV2
-) -> list[nn.Sequential]:
+def inverted_stages(in_channels: int, rows: Iterable[InvertedRow], style: InvertedStyle) -> list[nn.Sequential]:
     """The stages of a MobileNetV2-like table; rows of one resolution make one stage."""
     stages: list[list[nn.Module]] = []
     for row in rows:
@@ -224,3 +219,27 @@ def inverted_stages(
             stages[-1].append(inverted_bottleneck(in_channels, row, stride, style))
             in_channels = row.width
     return [nn.Sequential(*blocks) for blocks in stages]
+
+
+def inverted_chain(
+    rows: tuple[InvertedRow, ...],
+    style: InvertedStyle,
+    ends: tuple[int, int],
+    *,
+    num_classes: int,
+    in_channels: int,
+    dropout: float,
+) -> Chain:
+    """A network with a MobileNetV2-like table.
+
+    ``ends`` are the widths of stem and head; the stem is 3x3/2 for images of every size.
+    """
+    stem_width, head_width = ends
+    return Chain(
+        nn.Sequential(*conv_bn(in_channels, stem_width, 3, stride=2, activation=style.activation, eps=style.eps)),
+        inverted_stages(stem_width, rows, style),
+        nn.Sequential(
+            conv_bn(rows[-1].width, head_width, 1, activation=style.activation, eps=style.eps),
+            *classifier(head_width, num_classes, dropout=dropout),
+        ),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from nnstretch.zoo.blocks import Activation, Chain, InvertedRow, InvertedStyle, classifier, conv_bn, inverted_stages
+from nnstretch.zoo.blocks import Chain, InvertedRow, InvertedStyle, inverted_chain
 
 _EPS = 1e-3
 # Width times 1.4 (rounded to multiples of 8), depth times 1.8.
@@ -33,37 +33,15 @@ _B5 = (
 )
 
 
-def _efficientnet(
-    rows: tuple[InvertedRow, ...],
-    style: InvertedStyle,
-    ends: tuple[int, int],
-    *,
-    num_classes: int,
-    in_channels: int,
-    dropout: float,
-) -> Chain:
-    """``ends`` are the widths of stem and head; the stem is 3x3/2 for images of every size."""
-    stem_width, head_width = ends
-    activation: Activation = style.activation
-    return Chain(
-        nn.Sequential(*conv_bn(in_channels, stem_width, 3, stride=2, activation=activation, eps=_EPS)),
-        inverted_stages(stem_width, rows, style),
-        nn.Sequential(
-            conv_bn(rows[-1].width, head_width, 1, activation=activation, eps=_EPS),
-            *classifier(head_width, num_classes, dropout=dropout),
-        ),
-    )
-
-
 def efficientnet_lite4(num_classes: int, in_channels: int, small_images: bool) -> Chain:
     """EfficientNet-Lite4."""
     del small_images
     style = InvertedStyle(nn.ReLU6, _EPS)
-    return _efficientnet(_LITE4, style, (32, 1280), num_classes=num_classes, in_channels=in_channels, dropout=0.3)
+    return inverted_chain(_LITE4, style, (32, 1280), num_classes=num_classes, in_channels=in_channels, dropout=0.3)
 
 
 def efficientnet_b5(num_classes: int, in_channels: int, small_images: bool) -> Chain:
     """EfficientNet-B5; a quarter of a block's input channels are between its squeeze and its excitation."""
     del small_images
     style = InvertedStyle(nn.SiLU, _EPS, squeeze=4)
-    return _efficientnet(_B5, style, (48, 2048), num_classes=num_classes, in_channels=in_channels, dropout=0.4)
+    return inverted_chain(_B5, style, (48, 2048), num_classes=num_classes, in_channels=in_channels, dropout=0.4)

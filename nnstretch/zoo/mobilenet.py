@@ -10,15 +10,13 @@ from nnstretch.zoo.blocks import (
     Activation,
     Chain,
     InvertedRow,
+    InvertedStyle,
     SqueezeExcite,
-    classifier,
     conv_bn,
     inverted_block,
-    inverted_stages,
+    inverted_chain,
 )
 
-_STEM_WIDTH = 32
-_HEAD_WIDTH = 1280
 # Table 2 of MobileNetV2.
 _ROWS = (
     InvertedRow(expansion=1, width=16, repeats=1, stride=1),
@@ -34,14 +32,8 @@ _ROWS = (
 def mobilenetv2(num_classes: int, in_channels: int, small_images: bool) -> Chain:
     """MobileNetV2; its stem is 3x3/2 for images of every size."""
     del small_images
-    return Chain(
-        nn.Sequential(*conv_bn(in_channels, _STEM_WIDTH, 3, stride=2, activation=nn.ReLU6)),
-        inverted_stages(_STEM_WIDTH, _ROWS),
-        nn.Sequential(
-            conv_bn(_ROWS[-1].width, _HEAD_WIDTH, 1, activation=nn.ReLU6),
-            *classifier(_HEAD_WIDTH, num_classes, dropout=0.2),
-        ),
-    )
+    style = InvertedStyle(nn.ReLU6)
+    return inverted_chain(_ROWS, style, (32, 1280), num_classes=num_classes, in_channels=in_channels, dropout=0.2)
 
 
 class _Row(NamedTuple):

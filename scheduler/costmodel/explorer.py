@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.scheduler.costmodel.features import Machine, columns, features, matrix
-from nnstretch.scheduler.costmodel.trees import Candidate, Values, boost, estimate
+from nnstretch.scheduler.costmodel.trees import Point, Values, boost, estimate
 from nnstretch.scheduler.costmodel.workload import parse_workload
 
 _LEAST_SPREAD = 0.02
@@ -43,7 +43,7 @@ class Task:
         weight: how many layers of the network have the workload.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Point, ...]
     weight: int = 1
 
 
@@ -109,8 +109,8 @@ class Exploration:
 class Predictor(Protocol):
     """Predictions from before the search, such as `CostTrees`."""
 
-    def predict(self, candidates: Sequence[Candidate]) -> Values:
-        """Seconds of every candidate; NaN where unknown."""
+    def predict(self, points: Sequence[Point]) -> Values:
+        """Seconds of every point; NaN where unknown."""
 
 
 Measure = Callable[[int, int], float | None]
@@ -267,14 +267,14 @@ class _Search:
 
 
 def _described(
-    candidates: Sequence[Candidate], machine: Machine, prior: Predictor | None
+    candidates: Sequence[Point], machine: Machine, prior: Predictor | None
 ) -> tuple[NDArray[np.float32], Values]:
     """Features of all candidates, and logarithms of what is expected of them before anything is measured."""
     found = []
     for candidate in candidates:
         workload = parse_workload(candidate.workload)
         assert workload is not None, candidate.workload
-        found.append(features(workload, candidate.routine, candidate.parameters, machine))
+        found.append(features(workload, candidate.routine, candidate.parameters, machine, candidate.state))
     base = np.log([estimate(row) for row in found])
     if prior is not None:
         predicted = prior.predict(candidates)

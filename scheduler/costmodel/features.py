@@ -1,4 +1,4 @@
-"""Features of a candidate (workload, routine, parameters, cores): what the cost model's trees may ask about.
+"""Features of a point (workload, routine, parameters, cores, cache state): what the cost model's trees may ask about.
 
 ACLTuner (appendix F) describes a task by its shapes and a candidate by algorithm, kernel and the work of each core. Here these
 are joined by what follows from them and trees cannot work out by comparing: multiplications that the algorithm needs,
@@ -26,6 +26,7 @@ unit_bytes           log2 of the bytes that a unit of work reads and writes, abo
 log_units            log2 of the units of work that threads share
 cores                threads
 idle                 share of the threads' time that is left over where units do not divide by threads
+state                where weights lie: 0 in the core's own caches, 1 in the shared cache, 2 in memory
 balance              sum of the cores' ratios over cores times the largest: how unequal they are
 log_passes           log2 of the passes over the output in which a sum over input channels is made
 parameter NAME       a routine parameter, as it is
@@ -47,10 +48,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.devices.routine import REORDER, Parameters
+from nnstretch.devices.winograd import Axis, Division
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.scheduler.costmodel.workload import Shape, Workload
+from nnstretch.scheduler.store import CACHE_STATES, CacheState
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """To be raised whenever a feature changes its meaning: models of another version are trained again."""
 
 NAMES = (
@@ -60,7 +63,7 @@ NAMES = (
     *("source", "target", "bias", "residual", "activation"),
     *("log_macs", "log_read", "log_written", "log_weights", "intensity", "log_products", "log_prepared"),
     *("pixel_waste", "output_waste", "input_waste", "tile_pixels", "tile_outputs", "tile"),
-    *("unit_bytes", "log_units", "cores", "idle", "balance", "log_passes"),
+    *("unit_bytes", "log_units", "cores", "idle", "state", "balance", "log_passes"),
 )
 """Features that every candidate has, in order."""
 
@@ -110,20 +113,23 @@ class _Grid:
     passes: float = 1.0
 
 
-def features(workload: Workload, routine: str, parameters: Parameters, machine: Machine) -> dict[str, float]:
-    """The features of a candidate by name, in the order of the module's text.
+def features(
+    workload: Workload, routine: str, parameters: Parameters, machine: Machine, state: CacheState
+) -> dict[str, float]:
+    """The features of a point by name, in the order of the module's text.
 
     Args:
         workload: what is computed.
         routine: descriptor of the routine, as text.
         parameters: of the routine.
         machine: the processor's threads and vectors.
+        state: where the layer's weights lie when it begins.
     """
     head = workload.chain[0] if workload.chain else workload
     shape = _shapes(head)
     grid = _grid(workload, routine, parameters, machine.block)
     own = (*_second(workload), *_layouts(workload), *_fused(workload))
-    values = (*shape.values(), *own, *_amounts(workload, shape, grid, machine))
+    values = (*shape.values(), *own, *_amounts(workload, shape, grid, machine, state))
     found = dict(zip(NAMES, map(float, values), strict=True))
     found[f"op {workload.op}"] = 1.0
     found.update((f"parameter {name}", float(value)) for name, value in sorted(parameters.items()))
@@ -206,7 +212,9 @@ def _log(value: float) -> float:
     return math.log2(value) if value > 0 else _NAN
 
 
-def _amounts(workload: Workload, shape: Mapping[str, float], grid: _Grid, machine: Machine) -> tuple[float, ...]:
+def _amounts(
+    workload: Workload, shape: Mapping[str, float], grid: _Grid, machine: Machine, state: CacheState
+) -> tuple[float, ...]:
     pixels = shape["batch"] * shape["out_height"] * shape["out_width"]
     moved = workload.read_bytes + workload.written_bytes + workload.weight_bytes
     computed = grid.computed / pixels if pixels else _NAN
@@ -236,6 +244,7 @@ def _amounts(workload: Workload, shape: Mapping[str, float], grid: _Grid, machin
         _log(grid.units),
         machine.cores,
         1 - grid.units / each,
+        CACHE_STATES.index(state),
         machine.balance,
         _log(grid.passes),
     )
@@ -293,12 +302,20 @@ def _strassen_grid(shape: Mapping[str, float], _: Mapping[str, float], parameter
 
 
 def _winograd_grid(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:
-    m, outputs = parameters.get("m", 2), parameters.get("vectors", 1) * block
-    tiles = shape["batch"] * _ceil(shape["out_height"], m) * _ceil(shape["out_width"], m)
+    alpha = parameters.get("alpha", parameters.get("m", 0) + 2)
+    taps = parameters.get("taps", 3)
+    if not 0 < taps < alpha:
+        return _Grid()
+    kernel = int(shape["kernel_height"]), int(shape["kernel_width"])
+    division = Division(*(Axis(extent, int(shape["stride"]), alpha, taps) for extent in kernel))
+    across, down = division.across.outputs, division.down.outputs
+    outputs = parameters.get("vectors", 1) * block
+    tiles = shape["batch"] * _ceil(shape["out_height"], down) * _ceil(shape["out_width"], across)
     panels = _ceil(_ceil(shape["outputs"], outputs), parameters.get("panels", 1))
-    share = (m + 2) ** 2 / 9
+    share = division.all_parts / math.prod(kernel)
     units = _ceil(tiles, parameters.get("block", tiles)) * panels
-    return _Grid(parameters.get("tiles", 1), outputs, tiles * m**2, share / m**2, share, units)
+    pixels = down * across
+    return _Grid(parameters.get("tiles", 1), outputs, tiles * pixels, share / pixels, share, units)
 
 
 def _rows_grid(shape: Mapping[str, float], last: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:

@@ -9,11 +9,12 @@ from pathlib import Path
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.caches import layer_state, network_state
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
 from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
-from nnstretch.scheduler.costmodel.trees import Candidate, CostTrees, Errors, cross_validate
+from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.store import ProfileStore
+from nnstretch.scheduler.store import CacheState, ProfileStore
 from nnstretch.settings import cache_dir
 
 _GROWN = 1.2
@@ -48,14 +49,21 @@ class LearnedCosts(CostModel):
         self._folder = folder
         self._seed = seed
         self._trees: dict[str, CostTrees | None] = {}
-        self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...]], float | None] = {}
+        self._network: CacheState = "memory"
+        self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...], CacheState], float | None] = {}
         self.predictions = 0
+
+    def expect(self, working_set: int) -> None:
+        """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
+        self._network = network_state(working_set)
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Measured seconds, else predicted ones; None if the routine failed, or too little like it was measured."""
-        key = (processor.fingerprint, layer.workload, str(routine.descriptor), tuple(sorted(parameters.items())))
+        state = layer_state(layer, self._network)
+        routine_name, setting = str(routine.descriptor), tuple(sorted(parameters.items()))
+        key = (processor.fingerprint, layer.workload, routine_name, setting, state)
         if key not in self._known:
-            found = self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters)
+            found = self._store.get(processor.fingerprint, layer.workload, routine_name, parameters, state)
             self._known[key] = found.seconds if found else self.predicted(processor, routine, layer, parameters)
         return self._known[key]
 
@@ -64,14 +72,15 @@ class LearnedCosts(CostModel):
         trees = self.trees(processor)
         if trees is None:
             return None
-        (seconds,) = trees.predict([Candidate(layer.workload, str(routine.descriptor), parameters)])
+        state = layer_state(layer, self._network)
+        (seconds,) = trees.predict([Point(layer.workload, str(routine.descriptor), parameters, state)])
         self.predictions += 1
         return None if math.isnan(seconds) else float(seconds)
 
     def handover(self, tensor: TensorType) -> float:
         return self._handovers.handover(tensor)
 
-    def error(self, processor: Processor) -> Errors | None:
+    def errors(self, processor: Processor) -> Errors | None:
         """Cross-validated errors of predictions on a processor; None if nothing can be predicted there.
 
         Raises:

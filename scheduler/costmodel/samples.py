@@ -2,68 +2,53 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nnstretch.devices.routine import Parameters
-from nnstretch.errors import FileError
-from nnstretch.scheduler.store import ProfileStore
+from nnstretch.scheduler.store import CacheState, Measurement, ProfileStore
+
+_INSIDE = re.compile(r" in [0-9a-f]{16}$")
+"""Ends the workload of a layer that was timed inside a whole network."""
+_WIDEST = 0.5
+"""What a measurement's interval may be of its seconds: a wider one says that it was disturbed."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds that a routine took for a workload with some parameters."""
+    """Seconds that a routine took for a workload with some parameters, its weights lying where `state` says."""
 
     workload: str
     routine: str
     parameters: Parameters
     seconds: float
+    state: CacheState = "warm"
 
 
 def stored_samples(store: ProfileStore, fingerprint: str) -> list[Sample]:
-    """All successful measurements of the processor with this fingerprint, ordered by workload, routine and parameters.
+    """What can be learned from the measurements of the processor with this fingerprint, in the order of their keys.
+
+    Failures cannot, nor what was timed inside a network, nor what is known to no better than half of it.
 
     Raises:
         FileError: the store cannot be read.
     """
-    found = [
-        Sample(workload, routine, json.loads(parameters), seconds)
-        for workload, routine, parameters, seconds in _rows(store, fingerprint)
-        if seconds is not None and seconds > 0
-    ]
-    return sorted(found, key=lambda s: (s.workload, s.routine, sorted(s.parameters.items())))
-
-
-def stored_best(store: ProfileStore, fingerprint: str) -> dict[tuple[str, str], Parameters]:
-    """The fastest parameters of every (workload, routine) that was measured on a processor.
-
-    Raises:
-        FileError: the store cannot be read.
-    """
-    best: dict[tuple[str, str], tuple[float, str]] = {}
-    for workload, routine, parameters, seconds in _rows(store, fingerprint):
-        if seconds is not None and seconds > 0:
-            key = (workload, routine)
-            best[key] = min(best.get(key, (seconds, parameters)), (seconds, parameters))
-    return {key: json.loads(parameters) for key, (_, parameters) in best.items()}
+    return list(_samples(store, fingerprint))
 
 
 def stored_count(store: ProfileStore, fingerprint: str) -> int:
-    """Number of samples of the processor with this fingerprint."""
-    return sum(seconds is not None and seconds > 0 for *_, seconds in _rows(store, fingerprint))
+    """Number of `stored_samples`."""
+    return sum(1 for _ in _samples(store, fingerprint))
 
 
-def _rows(store: ProfileStore, fingerprint: str) -> Iterator[tuple[str, str, str, float | None]]:
-    """(workload, routine, parameters as JSON, seconds) of a processor: all that depends on how the store keeps them."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{store.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            yield from database.execute(
-                "SELECT workload, routine, parameters, seconds FROM measurement WHERE processor=?", (fingerprint,)
-            )
-    except sqlite3.Error as error:
-        raise FileError(
-            f"cannot read profile store {store.path}: {error}; move it away or set NNSTRETCH_CACHE_DIR"
-        ) from error
+def _samples(store: ProfileStore, fingerprint: str) -> Iterator[Sample]:
+    for row in store.rows(fingerprint):
+        found = row.measurement
+        if found.seconds and _is_sure(found) and not _INSIDE.search(row.workload):
+            yield Sample(row.workload, row.routine, row.parameters, found.seconds, found.state)
+
+
+def _is_sure(found: Measurement) -> bool:
+    low, high = found.interval or (0.0, 0.0)
+    return high - low <= _WIDEST * (found.seconds or 0.0)

@@ -7,66 +7,49 @@ exhaustive  everything that a routine can be tuned by; takes hours for large net
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine, distinct
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
-from nnstretch.scheduler.candidates import LanePool, fusable_pairs
-from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Predictor, Schedule, Task, Told
+from nnstretch.graph.layer import Layer
+from nnstretch.scheduler.caches import layer_state, network_state
+from nnstretch.scheduler.candidates import LanePool
+from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Measure, Predictor, Schedule, Task, Told
 from nnstretch.scheduler.costmodel.learned import machine_of
-from nnstretch.scheduler.costmodel.samples import stored_best
-from nnstretch.scheduler.costmodel.trees import Candidate
-from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.store import ProfileStore
-from nnstretch.scheduler.units import UnitGraph
+from nnstretch.scheduler.costmodel.trees import Point
+from nnstretch.scheduler.costs import Candidate, CostModel, Settings
+from nnstretch.scheduler.runs import find_runs
+from nnstretch.scheduler.store import CacheState, ProfileStore
+from nnstretch.scheduler.units import UnitGraph, working_set
 
 Search = Literal["default", "learned", "exhaustive"]
-Settings = Callable[[Processor, Routine, Layer], Sequence[Parameters]]
 
 
-class CostsWithSettings(CostModel):
-    """The costs of another model, for settings of its own choice."""
-
-    def __init__(self, costs: CostModel, settings: Settings) -> None:
-        """`settings` says what selection is offered of a routine that supports a layer."""
-        self._costs = costs
-        self._settings = settings
-        self.measured = costs.measured
-
-    def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        return self._settings(processor, routine, layer)
-
-    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        return self._costs.seconds(processor, routine, layer, parameters)
-
-    def handover(self, tensor: TensorType) -> float:
-        return self._costs.handover(tensor)
+def all_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+    """Everything that the routine can be tuned by."""
+    return routine.search_space(layer)
 
 
-def exhaustive(costs: CostModel) -> CostModel:
-    """`costs` for all settings that routines have."""
-    return CostsWithSettings(costs, lambda _, routine, layer: routine.search_space(layer))
-
-
-def remembering(costs: CostModel, store: ProfileStore) -> CostModel:
-    """`costs` for the routines' short lists, and for the setting that is fastest by the store if it is not among them."""
-    best: dict[str, dict[tuple[str, str], Parameters]] = {}
+def remembered_settings(store: ProfileStore) -> Settings:
+    """The routines' short lists, and the settings that are fastest by the store where they are not among them."""
+    known: dict[str, dict[tuple[str, str], list[Parameters]]] = {}
 
     def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
         usual = routine.parameter_space(layer)
         name = processor.fingerprint
-        if name not in best:
-            best[name] = stored_best(store, name)
-        found = best[name].get((layer.workload, str(routine.descriptor)))
-        if found is None or found in usual or found not in routine.search_space(layer):
-            return usual
-        return (*usual, found)
+        if name not in known:
+            known[name] = store.fastest(name)
+        fastest = known[name].get((layer.workload, str(routine.descriptor)), ())
+        found = [setting for setting in fastest if setting not in usual]
+        space = routine.search_space(layer) if found else ()
+        return (*usual, *(setting for setting in found if setting in space))
 
-    return CostsWithSettings(costs, settings)
+    return settings
 
 
 @dataclass(frozen=True)
@@ -74,24 +57,29 @@ class Explored:
     """What a learned search of a network found.
 
     Attributes:
-        costs: those of the cost model that measured, for the settings that were measured.
+        settings: those that were measured and work; the short lists of routines that have nothing to search.
         explorations: of every processor that has parameters to search, by its name.
     """
 
-    costs: CostModel
+    settings: Settings
     explorations: dict[str, Exploration]
 
 
 @dataclass(frozen=True)
 class _Option:
-    """A candidate with the objects behind it."""
+    """A point with the objects behind it."""
 
     routine: Routine
     layer: Layer
     parameters: Parameters
 
+    def point(self, network: CacheState) -> Point:
+        """What is predicted of the option in a network whose weights lie in `network`."""
+        state = layer_state(self.layer, network)
+        return Point(self.layer.workload, str(self.routine.descriptor), self.parameters, state)
+
     def candidate(self) -> Candidate:
-        return Candidate(self.layer.workload, str(self.routine.descriptor), self.parameters)
+        return Candidate(self.routine, self.parameters)
 
 
 def explore(
@@ -120,6 +108,8 @@ def explore(
     Raises:
         MissingExtraError: xgboost is not installed.
     """
+    needed = working_set(graph)
+    costs.expect(needed)
     explorations: dict[str, Exploration] = {}
     measured: dict[tuple[str, str, str], list[Parameters]] = {}
     for lane in dict.fromkeys(pool.lane_of):
@@ -127,14 +117,9 @@ def explore(
         tasks = _tasks(graph, pool, lane)
         if not tasks:
             continue
-
-        def measure(task: int, number: int, processor: Processor = processor, tasks: _Tasks = tasks) -> float | None:
-            option = tasks[task][0][number]
-            return costs.seconds(processor, option.routine, option.layer, option.parameters)
-
         found = Explorer(
-            [Task(tuple(option.candidate() for option in options), weight) for options, weight in tasks],
-            measure,
+            [Task(tuple(o.point(network_state(needed)) for o in options), weight) for options, weight in tasks],
+            _measure(costs, processor, tasks),
             machine_of(processor),
             prior(processor),
             schedule or Schedule(),
@@ -154,10 +139,26 @@ def explore(
         key = _key(processor, routine, layer)
         return measured[key] if key in measured else routine.parameter_space(layer)
 
-    return Explored(CostsWithSettings(costs, settings), explorations)
+    return Explored(settings, explorations)
 
 
 _Tasks = list[tuple[list[_Option], int]]
+
+
+def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
+    """Measures an option beside the fastest of its task so far, so that what disturbs one disturbs both."""
+    leaders: dict[int, tuple[float, _Option]] = {}
+
+    def measure(task: int, number: int) -> float | None:
+        option = tasks[task][0][number]
+        leader = leaders.get(task)
+        rivals = [leader[1].candidate()] if leader else []
+        seconds = costs.compare(processor, option.layer, [*rivals, option.candidate()])[-1]
+        if seconds is not None and seconds < (leader[0] if leader else math.inf):
+            leaders[task] = seconds, option
+        return seconds
+
+    return measure
 
 
 def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
@@ -166,12 +167,9 @@ def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str
 
 def _tasks(graph: UnitGraph, pool: LanePool, lane: int) -> _Tasks:
     """Options of every task of a lane, with the number of layers that have the workload."""
-    layers = {number: unit.layer for number, unit in enumerate(graph.units) if _may_run(graph, pool, number, lane)}
-    wanted = [layer for layer in layers.values() if layer is not None]
-    for head, tail in fusable_pairs(graph):
-        first, second = layers.get(head), layers.get(tail)
-        if first is not None and second is not None:
-            wanted.append(chain_layer(first, second))
+    mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, lane)}
+    wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
+    wanted += [run.layer for run in find_runs(graph) if mine.issuperset(run.units)]
     weights: dict[str, int] = defaultdict(int)
     representatives: dict[str, Layer] = {}
     for layer in wanted:
@@ -191,7 +189,8 @@ def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
 
 def _by_layouts(processor: Processor, layer: Layer) -> list[list[_Option]]:
     """The options of a layer, those with equal layouts together; none if its routines have no more than their short lists."""
-    routines = [routine for routine in processor.routines if routine.supports(layer)]
+    native = [routine for routine in processor.routines if not isinstance(routine, GuestRoutine)]
+    routines = [routine for routine in native if routine.supports(layer)]
     if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in routines):
         return []
     groups: dict[object, list[_Option]] = defaultdict(list)

@@ -24,6 +24,7 @@ from nnstretch.errors import MissingExtraError
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.samples import Sample
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
+from nnstretch.scheduler.store import CacheState
 from nnstretch.settings import atomic_write
 
 _PRODUCTS_PER_SECOND = 50e9  # of one core
@@ -89,12 +90,13 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A routine with parameters for a workload (as its text)."""
+class Point:
+    """What costs are predicted of: a routine with parameters for a workload (as its text), its weights lying in `state`."""
 
     workload: str
     routine: str
     parameters: Parameters
+    state: CacheState
 
 
 @dataclass(eq=False)
@@ -140,10 +142,10 @@ class CostTrees:
         count = len(table.seconds)
         return CostTrees(machine, names, _extents(table, range(count)), count, None, booster)
 
-    def predict(self, candidates: Sequence[Candidate]) -> Values:
-        """Predicted seconds of every candidate; NaN where too little like it was measured."""
-        seconds = np.full(len(candidates), math.nan)
-        described = [self._describe(candidate) for candidate in candidates]
+    def predict(self, points: Sequence[Point]) -> Values:
+        """Predicted seconds of every point; NaN where too little like it was measured."""
+        seconds = np.full(len(points), math.nan)
+        described = [self._describe(point) for point in points]
         known = [i for i, found in enumerate(described) if found is not None]
         found = [row for row in described if row is not None]
         if found:
@@ -151,13 +153,13 @@ class CostTrees:
             seconds[known] = np.exp(answers + [math.log(estimate(row)) for row in found])
         return seconds
 
-    def _describe(self, candidate: Candidate) -> dict[str, float] | None:
-        """Features of a candidate, or None if nothing like it was measured."""
-        workload = parse_workload(candidate.workload)
-        extents = self.extents.get(_kind(workload.op, candidate.routine)) if workload else None
+    def _describe(self, point: Point) -> dict[str, float] | None:
+        """Features of a point, or None if nothing like it was measured."""
+        workload = parse_workload(point.workload)
+        extents = self.extents.get(_kind(workload.op, point.routine)) if workload else None
         if workload is None or extents is None:
             return None
-        found = features(workload, candidate.routine, candidate.parameters, self.machine)
+        found = features(workload, point.routine, point.parameters, self.machine, point.state)
         near = all(low - _BEYOND <= _amount(found, name) <= high + _BEYOND for name, (low, high) in extents.items())
         return found if near else None
 
@@ -259,7 +261,7 @@ class _Table:
             [s.workload for s, _ in known],
             [w for _, w in known],
             [s.routine for s, _ in known],
-            [features(w, s.routine, s.parameters, machine) for s, w in known],
+            [features(w, s.routine, s.parameters, machine, s.state) for s, w in known],
             np.array([s.seconds for s, _ in known], np.float64),
         )
 

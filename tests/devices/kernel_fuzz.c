@@ -83,13 +83,13 @@ static int32_t draw_strassen(int64_t *p) {
 static int32_t draw_winograd(int64_t *p) {
     draw_window(p, 0);
     const int64_t groups = between(1, 5) > 2 ? between(1, 6) : 1;
-    p[1] = groups * between(1, 40), p[4] = groups * between(1, 40);
-    for (int i = 7; i < 9; i++) p[i] = 3;
-    for (int i = 9; i < 11; i++) p[i] = p[i + 4] = 1;
-    p[WINDOW] = groups;
-    p[WINDOW + 1] = between(1, 60), p[WINDOW + 2] = between(1, 5);
-    draw_activation(p + WINDOW + 3);
-    return WINDOW + 6;
+    p[1] = groups * between(1, between(0, 1) ? 4 : 40), p[4] = groups * between(1, 40);
+    for (int i = 7; i < 9; i++) p[i] = between(0, 1) ? 3 : between(1, 8);
+    for (int i = 9; i < 11; i++) p[i] = between(1, 2), p[i + 4] = 1;
+    p[WINDOW] = groups, p[WINDOW + 1] = groups == 1 && p[1] <= 4;
+    p[WINDOW + 2] = between(1, 60), p[WINDOW + 3] = between(1, 5);
+    draw_activation(p + WINDOW + 4);
+    return WINDOW + 7;
 }
 
 static int32_t draw_pair(int64_t *p) {
@@ -292,6 +292,7 @@ static int run(const nns_kernel *kernel, nns_args *args, int32_t optional) {
     for (int i = 0; i < args->n_in; i++) args->in[i] = args->in_bytes[i] ? filled(args->in_bytes[i]) : NULL;
     for (int i = 0; i < args->n_out; i++) args->out[i] = filled(args->out_bytes[i]);
     void *scratch = scratch_of(work.scratch);
+    if (work.scratch >= 8) memset(scratch, 0, 8);
     for (int64_t begin = 0; begin < work.units;) {
         const int64_t end = between(begin + 1, work.units);
         kernel->run(args, begin, end, scratch);

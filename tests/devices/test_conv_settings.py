@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile, computed_pixels, panels
 from nnstretch.devices.engine import build
-from nnstretch.graph.activation import NO_ACTIVATION
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType
+from tests.devices.convolutions import conv_layer
 
 WIDE, NARROW = build.ISAS[0], build.ISAS[1]
 
@@ -24,23 +24,15 @@ def direct(isa: build.Isa) -> DirectConvolution:
 
 
 def conv(channels: int, outputs: int, size: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> Layer:
-    pad = kernel // 2
-    out = (size + 2 * pad - kernel) // stride + 1
-    weight = np.broadcast_to(np.float32(0), (outputs, channels // groups, kernel, kernel))
-    attributes: dict[str, Attribute] = {
-        "strides": (stride,) * 2,
-        "pads": (pad,) * 4,
-        "dilations": (1, 1),
-        "groups": groups,
-    }
-    return Layer(
-        "tested",
-        "Conv",
-        (TensorType((1, channels, size, size)), TensorType(weight.shape), None, None),
-        (TensorType((1, outputs, out, out)),),
-        MappingProxyType(attributes),
-        NO_ACTIVATION,
-        MappingProxyType({1: weight}),
+    return conv_layer(
+        (1, channels, size, size),
+        outputs,
+        (kernel, kernel),
+        strides=(stride, stride),
+        pads=(kernel // 2,) * 4,
+        groups=groups,
+        bias=False,
+        weight=np.broadcast_to(np.float32(0), (outputs, channels // groups, kernel, kernel)),
     )
 
 
@@ -107,13 +99,5 @@ def test_extents_beyond_the_kernels_are_left_to_others(layer: Layer) -> None:
 @pytest.mark.parametrize("size", [0, -1])
 def test_planes_without_pixels_are_left_to_others(size: int) -> None:
     layer = conv(16, 16, 8)
-    empty = Layer(
-        layer.name,
-        layer.op,
-        layer.inputs,
-        (TensorType((1, 16, size, size)),),
-        layer.attributes,
-        layer.activation,
-        layer.constants,
-    )
+    empty = replace(layer, outputs=(TensorType((1, 16, size, size)),))
     assert not any(routine.supports(empty) for routine in heavy_routines(WIDE))

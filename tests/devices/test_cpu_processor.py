@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nnstretch.devices.cpu.processor import CpuProcessor, heavy_routines
 from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
@@ -44,10 +42,6 @@ def test_it_changes_layouts() -> None:
     assert processor.reorder().supports(layer)
 
 
-RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
-
-
-@pytest.mark.parametrize("isa", RUNNABLE, ids=[isa.name for isa in RUNNABLE])
 def test_every_register_tile_is_a_kernel_of_the_engine(isa: build.Isa) -> None:
     tiles = set()
     for routine in heavy_routines(isa):

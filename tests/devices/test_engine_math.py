@@ -30,12 +30,10 @@ EXPORT float lanes(const float *x, int64_t largest) {
 }
 """
 FLOATS = ctypes.POINTER(ctypes.c_float)
-RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
 
 
-@pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, int]:
-    isa: build.Isa = request.param
+@pytest.fixture(scope="module")
+def functions(isa: build.Isa, tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, int]:
     directory = tmp_path_factory.mktemp("math")
     source, library = directory / "math.c", directory / "math.so"
     source.write_text(SOURCE)

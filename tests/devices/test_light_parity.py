@@ -16,24 +16,14 @@ from nnstretch.devices.engine.harness import run_lowering
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.devices.convolutions import ACTIVATIONS
 from tests.examples import examples
 
 BLOCKS = (4, 8, 16)
 CORES = ((0,), (0, 1))
 Shape = tuple[int, ...]
 
-ACTIVATIONS = (
-    NO_ACTIVATION,
-    Activation(ActivationKind.RELU),
-    Activation(ActivationKind.CLIP, -0.5, 0.75),
-    Activation(ActivationKind.SIGMOID),
-    Activation(ActivationKind.SILU),
-    Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
-    Activation(ActivationKind.HARD_SWISH),
-    Activation(ActivationKind.LEAKY_RELU, 0.1),
-    Activation(ActivationKind.TANH),
-    Activation(ActivationKind.EXP),
-)
+WITH_EXP = (*ACTIVATIONS, Activation(ActivationKind.EXP))
 
 
 def make_layer(
@@ -93,7 +83,7 @@ def check(layer: Layer, *, exact: bool = False, blocked: bool = True, blocks: Se
     return wanted
 
 
-batches, channels, activations = st.integers(1, 2), st.integers(1, 35), st.sampled_from(ACTIVATIONS)
+batches, channels, activations = st.integers(1, 2), st.integers(1, 35), st.sampled_from(WITH_EXP)
 
 
 def pool_layer(
@@ -185,7 +175,7 @@ def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
         np.testing.assert_allclose(found, wanted, rtol=5e-7)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("activation", WITH_EXP, ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 17, 3, 7), (1, 35, 33, 40), (2, 3, 4, 5, 6)], ids=str)
 def test_activation(shape: Shape, activation: Activation) -> None:
     check(make_layer("Activation", [shape], shape, activation=activation), blocked=len(shape) == 4)
@@ -193,7 +183,7 @@ def test_activation(shape: Shape, activation: Activation) -> None:
 
 @pytest.mark.parametrize("kind", list(ActivationKind))
 def test_activation_of_extreme_values(kind: ActivationKind) -> None:
-    activation = next(a for a in ACTIVATIONS if a.kind is kind)
+    activation = next(a for a in WITH_EXP if a.kind is kind)
     feed = np.array([-1e30, -200, -90, -20, -1e-8, -0.0, 0.0, 1e-8, 20, 90, 200, 1e30, np.nan], np.float32)
     layer = make_layer("Activation", [feed.shape], feed.shape, activation=activation)
     (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.opencl.harness import run_lowering
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
+from nnstretch.devices.opencl.routines.winograd import Winograd
 from nnstretch.devices.routine import Layout, Routine, reorder_layer
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -79,6 +80,15 @@ def assert_close(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
     assert error <= TOLERANCE, f"{what}: {error:.1e} of the range"
 
 
+def dense_algorithms(layer: Layer) -> set[str]:
+    """Those that compute a convolution of blocked data, as the documents say."""
+    channels, kernel = layer.type_of(0).shape[1], layer.type_of(1).shape[2:]
+    groups = layer.attributes["groups"]
+    assert isinstance(groups, int)
+    plain = (kernel, layer.ints("strides"), layer.ints("dilations")) == ((3, 3), (1, 1), (1, 1))
+    return {"direct", "winograd"} if plain and channels // groups >= 4 else {"direct"}
+
+
 def check(
     processor: OpenCLProcessor,
     layer: Layer,
@@ -134,7 +144,7 @@ def conv_layer(
     ids=["3x3", "3x3 odd channels, batch 2", "1x1"],
 )
 def test_direct_convolution_with_every_tile(processor: OpenCLProcessor, layer: Layer) -> None:
-    check(processor, layer, {"direct"})
+    check(processor, layer, dense_algorithms(layer))
 
 
 @given(
@@ -173,7 +183,7 @@ def test_direct_convolution_of_awkward_sizes(
         residual=residual,
         activation=activation,
     )
-    check(processor, layer, {"direct"}, first_settings=1)
+    check(processor, layer, dense_algorithms(layer), first_settings=1)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +206,7 @@ def test_direct_convolution_kernels_strides_dilations(
     pads: tuple[int, int, int, int],
 ) -> None:
     layer = conv_layer((2, 20, 11, 19), 33, kernel, strides, pads, dilations, residual=True, activation=RELU)
-    check(processor, layer, {"direct"}, first_settings=1)
+    check(processor, layer, dense_algorithms(layer), first_settings=1)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +215,64 @@ def test_direct_convolution_kernels_strides_dilations(
 )
 def test_grouped_convolution(processor: OpenCLProcessor, channels: int, out_channels: int, groups: int) -> None:
     layer = conv_layer((2, channels, 5, 15), out_channels, groups=groups, activation=RELU)
-    check(processor, layer, {"direct"}, first_settings=2)
+    check(processor, layer, dense_algorithms(layer), first_settings=2)
+
+
+@given(
+    n=st.integers(1, 2),
+    channels=st.sampled_from([4, 9, 16, 33]),
+    out_channels=st.sampled_from([1, 16, 31, 48]),
+    plane=st.tuples(st.integers(1, 13), st.integers(1, 13)),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    residual=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
+    setting=st.sampled_from([(2, 7, 2), (4, 7, 1), (6, 3, 2)]),
+)
+@some
+def test_winograd_of_awkward_sizes(
+    processor: OpenCLProcessor,
+    n: int,
+    channels: int,
+    out_channels: int,
+    plane: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    residual: bool,
+    activation: Activation,
+    setting: tuple[int, int, int],
+) -> None:
+    height, width = (max(size, 3) for size in plane)
+    m, tiles, blocks = setting
+    layer = conv_layer((n, channels, height, width), out_channels, pads=pads, residual=residual, activation=activation)
+    check_setting(processor, layer, {"m": m, "tiles": tiles, "block": tiles * blocks})
+
+
+@pytest.mark.parametrize("size", [3, 5, 7, 9, 14])
+@pytest.mark.parametrize("m", [2, 4, 6])
+def test_winograd_of_an_image_that_is_one_register_tile(processor: OpenCLProcessor, m: int, size: int) -> None:
+    layer = conv_layer((1, 20, size, size + 1), 20, residual=True, activation=RELU)
+    tiles = -(-size // m) * -(-(size + 1) // m)
+    check_setting(processor, layer, {"m": m, "tiles": tiles, "block": tiles})
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_winograd_shared_by_several_work_items(processor: OpenCLProcessor, units: int) -> None:
+    layer = conv_layer((1, 24, 13, 11), 90, groups=2, residual=True, activation=ACTIVATIONS[2])
+    check_setting(
+        processor, layer, {"m": 4, "tiles": 6, "block": 6}, replace(processor.runtime.traits, compute_units=units)
+    )
+
+
+def check_setting(
+    processor: OpenCLProcessor, layer: Layer, parameters: Mapping[str, int], traits: Traits | None = None
+) -> None:
+    """Winograd with these parameters gives what ONNX Runtime gives."""
+    routine = Winograd(traits or processor.runtime.traits)
+    assert routine.supports(layer)
+    inputs = [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
+    layouts_in, layouts_out = routine.layouts(layer, parameters)
+    lowering = routine.lower(layer, parameters)
+    (found,) = run_lowering(processor.runtime, lowering, layer, inputs, layouts_in, layouts_out)
+    assert_close(found, reference(layer, inputs), f"{dict(parameters)} {layer.workload}")
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4, 8])
@@ -525,8 +592,8 @@ GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
 @pytest.mark.parametrize(
     ("layer", "algorithms"),
     [
-        (conv_layer((2, 10, 5, 17), 21, residual=True, activation=ACTIVATIONS[4]), {"direct"}),
-        (conv_layer((1, 36, 5, 9), 36, groups=3), {"direct"}),
+        (conv_layer((2, 10, 5, 17), 21, residual=True, activation=ACTIVATIONS[4]), {"direct", "winograd"}),
+        (conv_layer((1, 36, 5, 9), 36, groups=3), {"direct", "winograd"}),
         (conv_layer((1, 3, 9, 9), 10, strides=(2, 2)), {"planar", "direct"}),
         (conv_layer((1, 10, 9, 9), 10, groups=10), {"depthwise", "direct"}),
         (make_layer("Dense", [(2, 13), numbers((9, 13))], (2, 9)), {"dense"}),

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nnstretch.devices.engine.program import opencl_library
 from nnstretch.devices.opencl import OpenCLProcessor, drivers, load_drivers, probe
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, kernel_source, library_path, sources_hash
+from nnstretch.devices.opencl.runtime import OpenCLRuntime, kernel_source, sources_hash
 from nnstretch.devices.routine import Launch
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.errors import BuildError, DeviceError
@@ -163,10 +164,10 @@ def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
         runtime.set_arguments(kernel, [(runtime.buffer(64), 0)], (1,))
 
 
-def test_library_path_holds_the_functions_of_opencl() -> None:
+def test_the_library_holds_the_functions_of_opencl() -> None:
     import ctypes
 
-    assert hasattr(ctypes.CDLL(library_path()), "clEnqueueNDRangeKernel")
+    assert hasattr(ctypes.CDLL(opencl_library()), "clEnqueueNDRangeKernel")
 
 
 def test_fingerprint_tells_cores_and_kernels_apart() -> None:

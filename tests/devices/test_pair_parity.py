@@ -4,43 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise, Pair
-from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.harness import pack, run_lowering, unpack
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-)
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, chain_layer
-from tests.devices.test_conv_parity import (
-    TOLERANCE,
-    activations,
-    conv_layer,
-    isa,
-    native,
-    pads,
-    pairs,
-    random,
-    reference,
-    routines,
-)
+from tests.devices.convolutions import activations, check_setting, conv_layer, feeds_of, pads, pairs, reference
 from tests.examples import examples
-
-__all__ = ["isa", "native", "routines"]  # the fixtures that tests below ask for
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
 SILU = Activation(ActivationKind.SILU)
@@ -55,18 +28,13 @@ def variants(routine: Routine, layer: Layer) -> list[Parameters]:
     return space + [{**space[band % len(space)], "band": band} for band in (1, 2, 3, 5, 100)]
 
 
-def check(routines: Sequence[Routine], layer: Layer, wanted_routine: type[Pair]) -> None:
-    """Compares all settings of the only routine that computes the chain, with two threads."""
+def check(routines: Sequence[Routine], layer: Layer, wanted_routine: type[Pair], *, in_place: bool = False) -> None:
+    """Compares all settings of the only routine that computes the chain."""
     (routine,) = (routine for routine in routines if routine.supports(layer))
     assert isinstance(routine, wanted_routine)
-    feeds = [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
-    wanted = reference(layer, feeds)
-    span = max(float(np.abs(wanted).max()), 1e-3)
+    wanted = reference(layer, feeds_of(layer))
     for parameters in variants(routine, layer):
-        layouts = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
-        error = float(np.abs(found - wanted).max()) / span
-        assert error < TOLERANCE, f"{routine.descriptor} {dict(parameters)}: {error:.1e}"
+        check_setting(routine, layer, parameters, wanted, in_place=in_place)
 
 
 def pointwise(shape: tuple[int, int, int, int], outputs: int, **more: object) -> Layer:
@@ -185,27 +153,7 @@ def test_other_pairs_are_left_alone(routines: Sequence[Routine]) -> None:
         assert not any(routine.supports(chain_layer(first, second)) for routine in routines)
 
 
-def test_the_output_may_take_the_residuals_memory(native: Engine, routines: Sequence[Routine]) -> None:
+def test_the_output_may_take_the_residuals_memory(routines: Sequence[Routine]) -> None:
     first = conv_layer((1, 40, 9, 15), 40, groups=40, activation=RELU6)
     layer = chain_layer(first, pointwise(after(first), 48, residual=True, activation=RELU6))
-    (routine,) = (routine for routine in routines if routine.supports(layer))
-    feeds = [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
-    wanted = reference(layer, feeds)
-    for parameters in variants(routine, layer):
-        lowering = routine.lower(layer, parameters)
-        layouts, (output,) = routine.layouts(layer, parameters)
-        arrays = [pack(feed, layout) for feed, layout in zip(feeds, layouts, strict=True)] + [*lowering.constants]
-        memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy() for array in arrays]
-        (call,) = lowering.calls
-        assert call.in_place is not None and call.reads[call.in_place] is not None
-        reads = [-1 if o is None else o.index + (0 if o.kind == "input" else len(feeds)) for o in call.reads]
-        with Program(
-            lanes=[Lane(LaneKind.HOST, (0,))],
-            regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in memory],
-            buffers=[Buffer(i, 0, array.nbytes) for i, array in enumerate(memory)],
-            steps=[Step(StepKind.KERNEL, native.find(call.kernel), tuple(reads), (1,), call.parameters)],
-            subgraphs=[SubGraph(0, 1)],
-        ) as made:
-            made.run()
-        found = unpack(memory[1].view(np.float32), output, layer.outputs[0].shape)
-        assert np.abs(found - wanted).max() < TOLERANCE * np.abs(wanted).max(), dict(parameters)
+    check(routines, layer, DepthwiseProject, in_place=True)

@@ -46,6 +46,12 @@ def test_what_is_wrong_with_ratios_is_said(text: str, words: str) -> None:
         parse_processors(text, CORES)
 
 
+def test_fewer_cores_keep_their_ratios() -> None:
+    (spec,) = parse_processors("cpu:0-3*2:2:4:1", CORES)
+    assert [spec.limited(count).ratios for count in (5, 3, 2, 1)] == [(2, 2, 4, 1), (1, 1, 2), (), ()]
+    assert spec.limited(3).cores == (0, 1, 2)
+
+
 def test_lanes_and_features_know_the_ratios() -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(0, 1), ratios=(1, 3)))
     assert lane_pool([processor], processor).lanes[0].ratios == (1, 3)

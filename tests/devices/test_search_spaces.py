@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine import build
-from nnstretch.devices.engine.harness import run_lowering
 from nnstretch.devices.routine import Routine, distinct, shares
 from nnstretch.graph.layer import Layer, chain_layer
-from nnstretch.graph.reference import relative_error, run_layer
-from tests.devices.test_conv_parity import conv_layer, isa, native, random, routines
-
-__all__ = ["isa", "native", "routines"]  # the fixtures that tests below ask for
+from tests.devices.convolutions import check_setting, conv_layer, feeds_of, reference
 
 TOLERANCE = 1e-3  # of the largest tiles of Winograd's; what a network may use is decided when it is tuned
 
@@ -30,6 +26,7 @@ LAYERS = {
     "pointwise": conv(112, 64, 9),
     "narrow": conv(3, 32, 20, 3),
     "square": conv(40, 48, 12, 3),
+    "five": conv(32, 32, 14, 5),
     "grouped": conv(48, 48, 7, 3, groups=2),
     "depthwise": conv(32, 32, 11, 3, groups=32),
     "expand": chain_layer(conv(16, 48, 10), conv(48, 48, 10, 3, groups=48)),
@@ -54,15 +51,12 @@ def test_usual_settings_come_first_and_none_twice(isa: build.Isa, name: str) -> 
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_setting_computes_the_layer(routines: Sequence[Routine], name: str) -> None:
     layer = LAYERS[name]
-    feeds = [random(layer.type_of(i).shape, 7 + i) for i in layer.activations]
-    (wanted,) = run_layer(layer, *feeds)
+    wanted = reference(layer, feeds_of(layer))
     for routine in routines:
         if not routine.supports(layer):
             continue
         for parameters in routine.search_space(layer):
-            layouts = routine.layouts(layer, parameters)
-            (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
-            assert relative_error(found, wanted) < TOLERANCE, f"{routine.descriptor} {dict(parameters)}"
+            check_setting(routine, layer, parameters, wanted, tolerance=TOLERANCE)
 
 
 @given(total=st.integers(1, 5000), most=st.integers(1, 200))

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution, strassen_weights
 from nnstretch.devices.routine import Routine
 from nnstretch.graph.layer import Layer
-from tests.devices.test_conv_parity import activations, check, conv_layer, isa, native, routines
-
-__all__ = ["isa", "native", "routines"]  # the fixtures that tests below ask for
+from tests.devices.convolutions import activations, check, check_setting, conv_layer, feeds_of, reference
 
 
 @st.composite
@@ -49,28 +47,17 @@ def test_planes_of_networks(routines: Sequence[Routine], pixels: tuple[int, int]
     layer = conv_layer((1, 128, *pixels), 192, (1, 1), pads=(0, 0, 0, 0), residual=True)
     mine = [r for r in routines if isinstance(r, StrassenConvolution)]
     assert mine and mine[0].supports(layer)
-    check(mine, layer)
-    many = [
-        {**p, "tiles": tiles, "panels": panels}
-        for p in mine[0].parameter_space(layer)
-        for tiles, panels in ((1, 1), (2, 3))
-    ]
-    check_settings(mine[0], layer, many)
+    for in_place in (False, True):
+        check(mine, layer, in_place=in_place)
 
 
-def check_settings(routine: StrassenConvolution, layer: Layer, many: Sequence[dict[str, int]]) -> None:
-    """Small units of work, which several threads share, give the answer that large ones give."""
-    from nnstretch.devices.engine.harness import run_lowering
-
-    feeds = [
-        np.random.default_rng(i).standard_normal(layer.type_of(i).shape).astype(np.float32) for i in layer.activations
-    ]
-    answers = [
-        run_lowering(routine.lower(layer, p), layer, feeds, *routine.layouts(layer, p), cores=(0, 0))[0]
-        for p in (routine.parameter_space(layer)[0], *many)
-    ]
-    for answer in answers[1:]:
-        np.testing.assert_allclose(answer, answers[0], atol=1e-4)
+def test_small_units_of_work(routines: Sequence[Routine]) -> None:
+    layer = conv_layer((1, 128, 13, 13), 192, (1, 1), pads=(0, 0, 0, 0), residual=True)
+    (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
+    wanted = reference(layer, feeds_of(layer))
+    for parameters in mine.parameter_space(layer):
+        for tiles, panels in ((1, 1), (2, 3)):
+            check_setting(mine, layer, {**parameters, "tiles": tiles, "panels": panels}, wanted)
 
 
 def test_other_layers_are_left_to_others(routines: Sequence[Routine]) -> None:

@@ -224,5 +224,5 @@ def test_too_large_for_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ai_edge_litert", None)
-    with pytest.raises(MissingExtraError, match=r"nnstretch\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"nnstretch\[litert\]"):
         write_tflite(export(conv(), torch.randn(1, 8, 4, 4)))

@@ -2,120 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.cpu.processor import heavy_routines
-from nnstretch.devices.cpu.routines.winograd import POINTS, WinogradConvolution, kernel_transform
-from nnstretch.devices.engine import build
-from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.harness import pack, run_lowering, unpack
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-)
-from nnstretch.devices.routine import Lowering, Parameters
+from nnstretch.devices.cpu.routines.window import Window
+from nnstretch.devices.cpu.routines.winograd import TRANSFORMS, WinogradConvolution, division_of
+from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.winograd import POINTS, kernel_transform
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer
+from tests.devices.convolutions import check_setting, conv_layer, feeds_of
 
-RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
-ERRORS = {2: 4e-6, 4: 2e-5, 6: 8e-5}
-"""Largest error by width of the output tile, relative to the largest output; untuned routines may have 1e-4."""
+ERRORS = {4: 4e-6, 6: 2e-5, 8: 8e-5}
+"""Largest error by positions of a tile, relative to the largest output; untuned routines may have 1e-4."""
 
 RELU = Activation(ActivationKind.RELU)
 SILU = Activation(ActivationKind.SILU)
 CLIP = Activation(ActivationKind.CLIP, -0.5, 0.75)
-Pads = tuple[int, int, int, int]
-
-
-@pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def isa(request: pytest.FixtureRequest) -> build.Isa:
-    assert isinstance(request.param, build.Isa)
-    return request.param
 
 
 @pytest.fixture(scope="module")
-def native(isa: build.Isa) -> Iterator[Engine]:
-    """The engine of one instruction set, which the harness runs meanwhile."""
-    made = Engine(build.build_engine(isa))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
-        patch.setattr("nnstretch.devices.engine.program.engine", lambda: made)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def routine(isa: build.Isa, native: Engine) -> WinogradConvolution:
-    assert native.block == isa.block
-    (found,) = [r for r in heavy_routines(isa) if isinstance(r, WinogradConvolution)]
+def routine(routines: Sequence[Routine]) -> WinogradConvolution:
+    (found,) = [r for r in routines if isinstance(r, WinogradConvolution)]
     return found
 
 
-def conv_layer(
-    shape: tuple[int, int, int, int],
-    outputs: int,
-    *,
-    pads: Pads = (1, 1, 1, 1),
-    groups: int = 1,
-    bias: bool = True,
-    residual: bool = False,
-    activation: Activation = NO_ACTIVATION,
-    kernel: tuple[int, int] = (3, 3),
-    strides: tuple[int, int] = (1, 1),
-    dilations: tuple[int, int] = (1, 1),
-) -> Layer:
-    batch, channels, height, width = shape
-    rng = np.random.default_rng(1)
-    weight = rng.standard_normal((outputs, channels // groups, *kernel)).astype(np.float32)
-    weight *= np.float32((channels // groups * 9) ** -0.5)
-    extents = ((height + pads[0] + pads[2], 0), (width + pads[1] + pads[3], 1))
-    sizes = [(extent - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for extent, i in extents]
-    output = TensorType((batch, outputs, *sizes))
-    constants = {1: weight} | ({2: rng.standard_normal(outputs).astype(np.float32)} if bias else {})
-    inputs = (TensorType(shape), TensorType(weight.shape), TensorType((outputs,)) if bias else None)
-    return Layer(
-        "tested",
-        "Conv",
-        (*inputs, output if residual else None),
-        (output,),
-        MappingProxyType({"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}),
-        activation,
-        MappingProxyType(constants),
-    )
-
-
-def feeds_of(layer: Layer) -> list[np.ndarray]:
-    rng = np.random.default_rng(5)
-    return [rng.standard_normal(layer.type_of(i).shape).astype(np.float32) for i in layer.activations]
-
-
 def exact(layer: Layer, feeds: list[np.ndarray]) -> np.ndarray:
-    """What a 3×3 convolution with stride 1 gives, summed in float64."""
+    """What a convolution without dilation gives, summed in float64."""
     pads, groups = layer.ints("pads"), layer.attributes["groups"]
+    down, across = layer.ints("strides")
     assert isinstance(groups, int)
     x = np.pad(feeds[0].astype(np.float64), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
     weight = layer.constants[1].astype(np.float64)
     batch, outputs, height, width = layer.outputs[0].shape
     x = x.reshape(batch, groups, -1, *x.shape[2:])
-    weight = weight.reshape(groups, outputs // groups, -1, 3, 3)
+    weight = weight.reshape(groups, outputs // groups, -1, *weight.shape[2:])
     y = np.zeros((batch, groups, outputs // groups, height, width))
-    for i in range(3):
-        for j in range(3):
-            y += np.einsum("ngchw,goc->ngohw", x[..., i : i + height, j : j + width], weight[..., i, j])
+    for i, j in np.ndindex(*weight.shape[3:]):
+        shifted = x[..., i : i + down * height : down, j : j + across * width : across][..., :height, :width]
+        y += np.einsum("ngchw,goc->ngohw", shifted, weight[..., i, j])
     y = y.reshape(layer.outputs[0].shape)
     if 2 in layer.constants:
         y += layer.constants[2][:, None, None]
@@ -136,27 +68,30 @@ def activated(y: np.ndarray, activation: Activation) -> np.ndarray:
 
 
 def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
-    """Every width of tiles with the register tile on offer and that of one vector, in blocks of few tiles and of all."""
+    """Every transform that divides the kernel, with the register tile on offer and that of one vector, in blocks of few
+    tiles and of all."""
+    window = Window.of(layer)
     offered = routine.parameter_space(layer)[0]
     register_tiles = {(offered["tiles"], offered["vectors"]), routine.tiles[-1]}
     return [
-        {"m": m, "tiles": tiles, "vectors": vectors, "block": block, "panels": panels}
-        for m in POINTS
+        {
+            "alpha": d.down.alpha,
+            "taps": d.down.taps,
+            "tiles": tiles,
+            "vectors": vectors,
+            "block": block,
+            "panels": panels,
+        }
+        for d in routine.divisions(window)
         for tiles, vectors in sorted(register_tiles)
         for block, panels in ((3, 1), (1000, 2))
     ]
 
 
 def check(routine: WinogradConvolution, layer: Layer) -> None:
-    assert routine.supports(layer)
-    feeds = feeds_of(layer)
-    wanted = exact(layer, feeds)
-    span = max(float(np.abs(wanted).max()), 0.1)
+    wanted = exact(layer, feeds_of(layer))
     for parameters in variants(routine, layer):
-        layouts = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, cores=(0, 0))
-        error = float(np.abs(found - wanted).max()) / span
-        assert error < ERRORS[parameters["m"]], f"{dict(parameters)}: {error:.1e}"
+        check_setting(routine, layer, parameters, wanted, tolerance=ERRORS[parameters["alpha"]], least_span=1.0)
 
 
 dense_channels = st.tuples(st.integers(4, 70), st.sampled_from([1, 5, 16, 31, 32, 48, 64, 77, 96]), st.just(1))
@@ -186,12 +121,39 @@ def layers(draw: st.DrawFn, channels: st.SearchStrategy[tuple[int, int, int]]) -
     )
 
 
+@st.composite
+def other_layers(draw: st.DrawFn) -> Layer:
+    """Layers with any kernel of several taps, strides up to 2, and few or many channels in groups or not."""
+    kernel = draw(st.tuples(*[st.sampled_from([1, 2, 3, 4, 5, 6, 7])] * 2).filter(lambda k: k != (1, 1)))
+    inputs, outputs, groups = draw(grouped_channels | st.tuples(st.integers(1, 40), st.integers(1, 40), st.just(1)))
+    pads = draw(st.tuples(*[st.integers(0, 6)] * 4))
+    height, width = draw(st.integers(1, 17)), draw(st.integers(1, 25))
+    assume(height + pads[0] + pads[2] >= kernel[0] and width + pads[1] + pads[3] >= kernel[1])
+    return conv_layer(
+        (draw(st.integers(1, 2)), inputs, height, width),
+        outputs,
+        kernel=kernel,
+        strides=draw(st.tuples(st.integers(1, 2), st.integers(1, 2))),
+        pads=pads,
+        groups=groups,
+        residual=draw(st.booleans()),
+        activation=draw(st.sampled_from([NO_ACTIVATION, CLIP, SILU])),
+    )
+
+
 many = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 @many
 @given(layer=layers(dense_channels))
 def test_any_layer(routine: WinogradConvolution, layer: Layer) -> None:
+    check(routine, layer)
+
+
+@many
+@given(layer=other_layers())
+def test_other_kernels_and_strides(routine: WinogradConvolution, layer: Layer) -> None:
+    assume(routine.divisions(Window.of(layer)))
     check(routine, layer)
 
 
@@ -212,6 +174,15 @@ LAYERS = {
     "resnext": conv_layer((1, 128, 14, 14), 128, groups=32),
     "wide_padding": conv_layer((1, 16, 3, 5), 16, pads=(20, 0, 3, 30)),
     "one_pixel": conv_layer((1, 16, 1, 1), 16),
+    "even_kernel": conv_layer((1, 51, 14, 14), 77, kernel=(6, 6), pads=(2, 2, 3, 3)),
+    "one_row": conv_layer((1, 64, 17, 17), 48, kernel=(1, 7), pads=(0, 3, 0, 3), activation=RELU),
+    "one_column": conv_layer((1, 64, 8, 8), 48, kernel=(3, 1), pads=(1, 0, 1, 0), activation=SILU),
+    "padded_row": conv_layer((1, 16, 5, 9), 16, kernel=(1, 5), pads=(2, 2, 1, 2), strides=(2, 1)),
+    "halved": conv_layer((1, 64, 28, 28), 128, strides=(2, 2), activation=RELU),
+    "halved_groups": conv_layer((1, 168, 28, 28), 168, strides=(2, 2), groups=7),
+    "first": conv_layer((1, 3, 56, 60), 64, kernel=(7, 7), strides=(2, 2), pads=(3, 3, 3, 3), activation=RELU),
+    "first_of_large_kernels": conv_layer((2, 3, 40, 40), 51, kernel=(14, 14), strides=(2, 2), pads=(6, 6, 6, 6)),
+    "first_row": conv_layer((1, 2, 9, 20), 16, kernel=(1, 5), pads=(1, 2, 0, 2)),
 }
 
 
@@ -220,82 +191,82 @@ def test_layers_of_networks(routine: WinogradConvolution, name: str) -> None:
     check(routine, LAYERS[name])
 
 
-@pytest.mark.parametrize("m", POINTS)
-def test_errors_stay_small_over_many_channels(routine: WinogradConvolution, m: int) -> None:
-    layer = conv_layer((1, 512, 12, 12), 16)
-    feeds = feeds_of(layer)
-    wanted = exact(layer, feeds)
-    parameters = {**routine.parameter_space(layer)[0], "m": m}
-    layouts = routine.layouts(layer, parameters)
-    (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts)
-    assert np.abs(found - wanted).max() < ERRORS[m] / 2 * np.abs(wanted).max()
+@pytest.mark.parametrize(("alpha", "taps"), TRANSFORMS)
+def test_errors_stay_small_over_many_channels(routine: WinogradConvolution, alpha: int, taps: int) -> None:
+    layer = conv_layer((1, 512, 12, 12), 16, kernel=(taps, taps))
+    parameters = {**routine.parameter_space(layer)[0], "alpha": alpha, "taps": taps}
+    check_setting(routine, layer, parameters, exact(layer, feeds_of(layer)), tolerance=ERRORS[alpha] / 2)
 
 
-@pytest.mark.parametrize("m", POINTS)
-def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(m: int) -> None:
+@pytest.mark.parametrize(("alpha", "taps"), TRANSFORMS)
+def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(alpha: int, taps: int) -> None:
     """The transform evaluates the kernel's polynomial at every point, up to one factor per point."""
-    transform = kernel_transform(m)
-    points = [0.0, *(sign * point for point in POINTS[m] for sign in (1, -1))]
-    assert transform.shape == (m + 2, 3)
+    transform = kernel_transform(alpha, taps)
+    points = [0.0, *(sign * point for point in POINTS[alpha] for sign in (1, -1))]
+    assert transform.shape == (alpha, taps)
     for row, point in zip(transform, points, strict=False):
-        np.testing.assert_allclose(row / row[0], [1, point, point**2], atol=1e-12)
-    np.testing.assert_array_equal(transform[-1], [0, 0, 1])
+        np.testing.assert_allclose(row / row[0], point ** np.arange(taps), atol=1e-12)
+    np.testing.assert_array_equal(transform[-1], np.eye(taps)[-1])
+
+
+def test_parts_of_a_kernel_add_up_to_it() -> None:
+    """Every tap belongs to one part, and parts that are 0 at infinity are left out there."""
+    division = division_of(Window.of(conv_layer((1, 4, 30, 30), 4, kernel=(7, 3), strides=(2, 1))), 6, 2)
+    weight = np.random.default_rng(2).standard_normal((1, 1, 7, 3)).astype(np.float32)
+    encoded = division.encoded(weight)
+    assert len(division.parts) == 8
+    for position in range(division.positions):
+        left_out = np.ones(len(division.parts), bool)
+        left_out[division.parts_at(position)] = False
+        np.testing.assert_array_equal(encoded[position, left_out], 0)
+    origin = encoded[0].sum(axis=0).item() * 1.265625**2
+    taken = weight[0, 0][np.ix_([0, 4, 1, 5], [0, 2])]
+    np.testing.assert_allclose(origin, taken.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("outputs", [64, 40])
-def test_the_output_may_be_the_residuals_memory(native: Engine, routine: WinogradConvolution, outputs: int) -> None:
+def test_the_output_may_be_the_residuals_memory(routine: WinogradConvolution, outputs: int) -> None:
     layer = conv_layer((2, 40, 9, 11), outputs, residual=True, activation=SILU)
-    feeds = feeds_of(layer)
-    wanted = exact(layer, feeds)
+    wanted = exact(layer, feeds_of(layer))
     for parameters in variants(routine, layer):
-        inputs, (output,) = routine.layouts(layer, parameters)
-        lowering = routine.lower(layer, parameters)
-        packed = [pack(feed, layout) for feed, layout in zip(feeds, inputs, strict=True)]
-        stored = run_in_place(native, lowering, packed)
-        found = unpack(stored, output, layer.outputs[0].shape)
-        assert np.abs(found - wanted).max() < ERRORS[parameters["m"]] * np.abs(wanted).max()
+        check_setting(routine, layer, parameters, wanted, tolerance=ERRORS[parameters["alpha"]], in_place=True)
 
 
-def run_in_place(native: Engine, lowering: Lowering, packed: list[np.ndarray]) -> np.ndarray:
-    """Runs the call with its output in the memory of the residual, the second of `packed`."""
-    arrays = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy() for a in (*packed, *lowering.constants)]
-    (call,) = lowering.calls
-    reads = (0, 2, 3 if len(lowering.constants) > 1 else -1, 1)
-    kernel = native.find(call.kernel)
-    with Program(
-        lanes=[Lane(LaneKind.HOST, (0,))],
-        regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in arrays],
-        buffers=[Buffer(i, 0, array.nbytes) for i, array in enumerate(arrays)],
-        steps=[Step(StepKind.KERNEL, kernel, reads, (1,), call.parameters)],
-        subgraphs=[SubGraph(0, 1)],
-    ) as made:
-        made.run()
-    return arrays[1].view(np.float32)
+def test_only_what_is_worth_it_is_supported(routine: WinogradConvolution) -> None:
+    shape = (1, 64, 18, 18)
+    assert routine.supports(conv_layer(shape, 64))
+    assert routine.supports(conv_layer(shape, 64, kernel=(7, 1)))
+    assert routine.supports(conv_layer(shape, 64, kernel=(5, 5)))
+    assert routine.supports(conv_layer((1, 64, 56, 56), 64, strides=(2, 2)))
+    assert routine.supports(conv_layer((1, 3, 224, 224), 64, kernel=(7, 7), strides=(2, 2)))
+    assert not routine.supports(conv_layer((1, 3, 224, 224), 16, strides=(2, 2)))
+    assert not routine.supports(conv_layer(shape, 64, kernel=(1, 1)))
+    assert not routine.supports(conv_layer(shape, 64, kernel=(5, 5), strides=(3, 1)))
+    assert not routine.supports(conv_layer(shape, 64, dilations=(2, 2)))
+    assert not routine.supports(conv_layer(shape, 64, groups=64))
+    assert not routine.supports(conv_layer((1, 256, 2, 2), 256, strides=(2, 2)))
 
 
-def test_only_what_the_kernels_compute_is_supported(routine: WinogradConvolution) -> None:
-    shape = (1, 16, 9, 9)
-    assert routine.supports(conv_layer(shape, 16))
-    assert not routine.supports(conv_layer(shape, 16, kernel=(3, 1)))
-    assert not routine.supports(conv_layer(shape, 16, kernel=(5, 5)))
-    assert not routine.supports(conv_layer(shape, 16, strides=(1, 2)))
-    assert not routine.supports(conv_layer(shape, 16, dilations=(2, 2)))
-    assert not routine.supports(conv_layer(shape, 16, groups=16))
+@pytest.mark.parametrize("name", ["resnet", "resnet_last", "tails", "regnet", "resnext", "one_pixel"])
+def test_small_kernels_are_worth_it(routine: WinogradConvolution, name: str) -> None:
+    assert routine.supports(LAYERS[name])
 
 
 @pytest.mark.parametrize(
     ("word", "value", "complaint"),
     [
-        (7, 1, "3×3"),
-        (8, 5, "3×3"),
-        (9, 2, "stride 1"),
+        (7, 100, "parts"),
+        (8, 17, "too small"),
+        (9, 3, "strides"),
         (14, 2, "dilation"),
         (15, 3, "groups"),
         (15, 0, "groups"),
-        (16, 0, "out of range"),
-        (16, 1 << 21, "out of range"),
+        (16, 2, "out of range"),
+        (16, -1, "out of range"),
         (17, 0, "out of range"),
-        (18, 77, "out of range"),
+        (17, 1 << 21, "out of range"),
+        (18, 0, "out of range"),
+        (19, 77, "out of range"),
         (5, 1 << 20, "too small"),
         (4, 1 << 16, "too small"),
     ],
@@ -323,5 +294,5 @@ def test_few_settings_are_measured(routine: WinogradConvolution) -> None:
         assert 1 <= len(space) <= 2
         assert len({tuple(sorted(p.items())) for p in space}) == len(space)
     wide, narrow = conv_layer((1, 16, 112, 112), 16), conv_layer((1, 512, 7, 7), 16)
-    assert routine.parameter_space(wide)[0]["m"] == 6
-    assert routine.parameter_space(narrow)[0]["m"] == 2
+    assert routine.parameter_space(wide)[0]["alpha"] == 8
+    assert routine.parameter_space(narrow)[0]["alpha"] == 4

@@ -20,7 +20,6 @@ from nnstretch.bench.client import EngineError, EngineProcess
 from nnstretch.bench.comparison import Comparison, Settings, compare, parse_engines
 from nnstretch.bench.counting import count_parameters
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
-from nnstretch.bench.frames import read_frame, write_frame
 from nnstretch.bench.layers import layer_table
 from nnstretch.bench.proof import Settings as ProofSettings
 from nnstretch.bench.proof import perfect_split, prove
@@ -33,6 +32,7 @@ from nnstretch.branching.build import BranchChoice, blueprint, build, make_desig
 from nnstretch.branching.control import single_branch_control
 from nnstretch.branching.export import export_branched
 from nnstretch.errors import ModelError, UsageError
+from nnstretch.frames import read_frame, write_frame
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
 from nnstretch.scheduler.timeline import Event, Timeline

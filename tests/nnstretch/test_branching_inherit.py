@@ -22,6 +22,7 @@ from nnstretch.zoo import weights
 from nnstretch.zoo.blocks import (
     Chain,
     InvertedRow,
+    InvertedStyle,
     Residual,
     bottleneck,
     classifier,
@@ -54,7 +55,7 @@ def mobilenet_like() -> Chain:
     rows = [InvertedRow(1, 8, 1, 2), InvertedRow(4, 16, 2, 1), InvertedRow(4, 24, 3, 2, kernel=5)]
     stem = nn.Sequential(*conv_bn(3, 16, 3, stride=2, activation=nn.ReLU6))
     head = nn.Sequential(conv_bn(24, 40, 1, activation=nn.ReLU6), *classifier(40, 5, dropout=0.1))
-    return Chain(stem, inverted_stages(16, rows), head)
+    return Chain(stem, inverted_stages(16, rows, InvertedStyle()), head)
 
 
 def regnet_like() -> Chain:

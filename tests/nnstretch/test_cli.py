@@ -118,7 +118,7 @@ def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProce
 # -- help ----------------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "compile", "run", "bench")
+COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "profiles", "compile", "run", "bench")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -136,6 +136,29 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+WATCH = """
+import os, sys
+from nnstretch.cli.main import main
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.write(1, os.environ.get("OMP_WAIT_POLICY", "unset").encode())
+            os._exit(0)
+
+sys.meta_path.insert(0, Watch())
+main(["train", "net.py:small", "--data", "digits", "-o", "w.safetensors"])
+"""
+
+
+@pytest.mark.parametrize(("asked", "found"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_train_lets_idle_threads_sleep_before_torch_is_loaded(asked: dict[str, str], found: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | asked
+    command = [sys.executable, "-c", WATCH]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    assert done.stdout == found, done.stderr
 
 
 def test_version(cli: Cli) -> None:
@@ -223,6 +246,46 @@ def test_tune_selects_and_writes_a_plan(cli: Cli, onnx_file: Path, folder: Path)
     assert answer["predicted_ms"] == pytest.approx(sum(layer["cost_ms"] for layer in answer["layers"]))
     assert answer["measured_ms"] > 0
     assert answer["tuning_s"] > 0
+
+
+def test_profiles_are_listed_carried_and_cleared(
+    cli: Cli, onnx_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nnstretch.devices.engine.binding import engine
+
+    engine()  # built in the usual cache
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
+    common = ("tune", str(onnx_file), "--threads", "1", "--json")
+    answer_of(cli(*common))
+    (first,) = answer_of(cli("profiles", "--json"))["processors"]
+    assert first["measurements"] >= first["workloads"] > 0
+    assert first["failed"] == 0
+    answer_of(cli(*common, "--resume"))
+    assert answer_of(cli("profiles", "list", "--json"))["processors"] == [first]
+    answer_of(cli(*common, "--fresh"))
+    (again,) = answer_of(cli("profiles", "--json"))["processors"]
+    assert again["measurements"] == first["measurements"]
+    assert again["last"] > first["last"]
+    count = first["measurements"]
+    assert answer_of(cli("profiles", "export", "p.json", "--json")) == {"file": "p.json", "measurements": count}
+    assert answer_of(cli("profiles", "clear", "--processor", "no such", "--json"))["measurements"] == 0
+    assert answer_of(cli("profiles", "clear", "--json"))["measurements"] == count
+    assert answer_of(cli("profiles", "--json"))["processors"] == []
+    assert answer_of(cli("profiles", "merge", "p.json", "--json"))["taken"] == count
+    assert answer_of(cli("profiles", "--json"))["processors"] == [again]
+
+
+def test_profiles_refuse_what_they_cannot_use(
+    cli: Cli, folder: Path, onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses(cli("profiles", "export"), "FILE")
+    refuses(cli("profiles", "clear", "p.json"), "no FILE")
+    refuses(cli("profiles", "merge", "missing.json"), "missing.json", "No such file")
+    refuses(cli("profiles", "merge", "net.py"), "net.py", "JSON")
+    (folder / "cache").mkdir()
+    (folder / "cache" / "profiles.sqlite").write_text("no database, but long enough to be looked at " * 30)
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
+    refuses(cli("profiles"), "profiles.sqlite", "NNSTRETCH_CACHE_DIR")
 
 
 def test_compile_answers_with_what_it_wrote(cli: Cli, folder: Path) -> None:

@@ -347,7 +347,7 @@ def test_nothing_can_be_measured_for_another_machine() -> None:
 def test_plans_that_need_more_than_the_engine_are_refused(network: Path, tmp_path: Path) -> None:
     compiled = planned(network, parse_target("local"), 1)
     plan = compiled.plan
-    for kind, need in (("call", "ONNX Runtime"), ("opencl", "OpenCL")):
+    for kind, need in (("call", "ONNX Runtime or LiteRT"), ("opencl", "OpenCL")):
         steps = (replace(plan.steps[0], kind=kind, layer="odd/layer"), *plan.steps[1:])  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=f"{need} computes odd/layer"):
             write_model_file(replace(compiled, plan=replace(plan, steps=steps)), "a", local_isa(), tmp_path / "a")

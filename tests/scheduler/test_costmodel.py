@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,19 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nnstretch.compiler import build_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
-from nnstretch.devices.spec import ProcessorSpec
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.passes import optimize
+from nnstretch.scheduler.candidates import is_native
 from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Schedule, Task
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costmodel.samples import Sample
-from nnstretch.scheduler.costmodel.searching import exhaustive, remembering
-from nnstretch.scheduler.costmodel.trees import Candidate, CostTrees, cross_validate
+from nnstretch.scheduler.costmodel.samples import Sample, stored_count, stored_samples
+from nnstretch.scheduler.costmodel.searching import all_settings, explore, remembered_settings
+from nnstretch.scheduler.costmodel.trees import CostTrees, Point, cross_validate
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
-from nnstretch.scheduler.costs import Estimates
+from nnstretch.scheduler.costs import Candidate, Estimates
+from nnstretch.scheduler.planner import lane_pool
 from nnstretch.scheduler.store import Measurement, ProfileStore
+from nnstretch.scheduler.units import unit_graph, working_set
+from tests.scheduler.graphs import RandomNetwork
 
 pytest.importorskip("xgboost", reason="the cost model's trees are xgboost's")
 
@@ -106,28 +114,30 @@ def test_what_is_no_workload_is_passed_over(text: str) -> None:
 
 
 def test_features_say_what_tiles_waste_and_how_units_fall_to_threads() -> None:
-    found = features(parsed(conv(20, 40, 10, 3)), DIRECT, setting(14, 32, 3), MACHINE)
+    found = features(parsed(conv(20, 40, 10, 3)), DIRECT, setting(14, 32, 3), MACHINE, "warm")
     assert tuple(found)[: len(NAMES)] == NAMES
     assert found["pixel_waste"] == pytest.approx(112 / 100 - 1)  # 8 tiles of 14
     assert found["output_waste"] == pytest.approx(64 / 40 - 1)
     assert found["input_waste"] == pytest.approx(32 / 20 - 1)
     assert found["log_units"] == pytest.approx(math.log2(3 * 2))  # 8 tiles by 3, two panels
     assert found["idle"] == 0
-    assert features(parsed(conv(20, 40, 10, 3)), DIRECT, setting(14, 48, 3), MACHINE)["idle"] == pytest.approx(1 / 4)
+    assert features(parsed(conv(20, 40, 10, 3)), DIRECT, setting(14, 48, 3), MACHINE, "warm")["idle"] == pytest.approx(
+        1 / 4
+    )
     assert found["log_macs"] == pytest.approx(math.log2(40 * 100 * 20 * 9))
 
 
 def test_algorithms_that_multiply_less_are_known_to() -> None:
     layer = parsed(conv(64, 64, 8, 3))
-    winograd = {"m": 4, "tiles": 28, "vectors": 1, "block": 4, "panels": 4}
-    plain = features(layer, DIRECT, setting(4, 16, 4), MACHINE)["log_products"]
-    fewer = features(layer, "cpu:float32/winograd", winograd, MACHINE)["log_products"]
+    winograd = {"alpha": 6, "taps": 3, "tiles": 28, "vectors": 1, "block": 4, "panels": 4}
+    plain = features(layer, DIRECT, setting(4, 16, 4), MACHINE, "warm")["log_products"]
+    fewer = features(layer, "cpu:float32/winograd", winograd, MACHINE, "warm")["log_products"]
     assert plain - fewer == pytest.approx(2)  # F(4×4, 3×3): 36 products for 16 outputs of 9
 
 
 def test_columns_have_an_order_of_their_own() -> None:
-    one = features(parsed(conv(8, 8, 4)), DIRECT, {"b": 1, "a": 2}, MACHINE)
-    other = features(parsed(conv(8, 8, 4)), "cpu:float32/other", {"c": 3}, MACHINE)
+    one = features(parsed(conv(8, 8, 4)), DIRECT, {"b": 1, "a": 2}, MACHINE, "warm")
+    other = features(parsed(conv(8, 8, 4)), "cpu:float32/other", {"c": 3}, MACHINE, "warm")
     assert columns([one, other]) == columns([other, one])
     table = dict(zip(columns([one, other]), matrix([one, other], columns([one, other])).T, strict=True))
     assert table["parameter a"][0] == 2
@@ -143,7 +153,7 @@ def test_trees_predict_workloads_that_they_have_not_seen_and_state_their_error()
     trees = CostTrees.train(samples(seen, each=20), MACHINE)
     assert trees is not None
     asked = [(layer, setting) for layer in unseen for setting in SETTINGS]
-    found = trees.predict([Candidate(layer.workload, DIRECT, setting) for layer, setting in asked])
+    found = trees.predict([Point(layer.workload, DIRECT, setting, "warm") for layer, setting in asked])
     errors = np.abs(found / [truth(*pair) for pair in asked] - 1)
     assert np.median(errors) < 0.08
     stated = cross_validate(samples(seen, each=20), MACHINE)
@@ -156,10 +166,10 @@ def test_trees_refuse_what_is_unlike_anything_measured() -> None:
     trees = CostTrees.train(samples(LAYERS), MACHINE)
     assert trees is not None
     candidates = [
-        Candidate(LAYERS[0].workload, DIRECT, SETTINGS[0]),
-        Candidate(conv(512, 512, 100, 3).workload, DIRECT, SETTINGS[0]),  # far larger than all
-        Candidate(LAYERS[0].workload, "cpu:float32/unheard-of", SETTINGS[0]),
-        Candidate("handover float32[3]", DIRECT, {}),
+        Point(LAYERS[0].workload, DIRECT, SETTINGS[0], "warm"),
+        Point(conv(512, 512, 100, 3).workload, DIRECT, SETTINGS[0], "warm"),  # far larger than all
+        Point(LAYERS[0].workload, "cpu:float32/unheard-of", SETTINGS[0], "warm"),
+        Point("handover float32[3]", DIRECT, {}, "warm"),
     ]
     assert np.isnan(trees.predict(candidates)).tolist() == [False, True, True, True]
     assert CostTrees.train(samples(LAYERS)[:10], MACHINE) is None
@@ -169,7 +179,7 @@ def test_trees_refuse_what_is_unlike_anything_measured() -> None:
 
 
 def test_trees_are_the_same_again_and_survive_a_file(tmp_path: Path) -> None:
-    asked = [Candidate(layer.workload, DIRECT, SETTINGS[7]) for layer in LAYERS]
+    asked = [Point(layer.workload, DIRECT, SETTINGS[7], "warm") for layer in LAYERS]
     one, other = (CostTrees.train(samples(LAYERS), MACHINE, seed=3) for _ in range(2))
     assert one is not None
     assert other is not None
@@ -221,7 +231,8 @@ def direct(processor: CpuProcessor) -> Routine:
 
 def fill(store: ProfileStore, processor: CpuProcessor, found: Sequence[Sample]) -> None:
     for s in found:
-        store.put(processor.fingerprint, s.workload, s.routine, s.parameters, Measurement(s.seconds, (s.seconds,)))
+        found_now = Measurement(s.seconds, (s.seconds,), state=s.state)
+        store.put(processor.fingerprint, s.workload, s.routine, s.parameters, found_now)
 
 
 def test_costs_are_measured_ones_else_predicted_else_unknown(tmp_path: Path, processor: CpuProcessor) -> None:
@@ -231,15 +242,42 @@ def test_costs_are_measured_ones_else_predicted_else_unknown(tmp_path: Path, pro
     store.put(processor.fingerprint, LAYERS[1].workload, DIRECT, SETTINGS[3], Measurement(odd, (odd,)))
     store.put(processor.fingerprint, LAYERS[2].workload, DIRECT, SETTINGS[3], Measurement(None, failure="wrong answer"))
     costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees")
+    costs.expect(0)
     assert costs.seconds(processor, routine, LAYERS[1], SETTINGS[3]) == odd
     assert costs.seconds(processor, routine, LAYERS[2], SETTINGS[3]) is None
     assert costs.predictions == 0
     predicted = costs.seconds(processor, routine, LAYERS[0], SETTINGS[3])
     assert predicted == pytest.approx(truth(LAYERS[0], SETTINGS[3]), rel=0.5)
     assert costs.seconds(processor, routine, conv(512, 512, 90, 3), SETTINGS[3]) is None
-    errors = costs.error(processor)
+    errors = costs.errors(processor)
     assert errors is not None
     assert errors.all.count > 100
+
+
+def test_costs_are_those_of_the_network_s_cache_state(tmp_path: Path, processor: CpuProcessor) -> None:
+    store, routine, layer = ProfileStore(tmp_path / "p.sqlite"), direct(processor), LAYERS[-1]
+    warm = samples(LAYERS[:-1])
+    fill(store, processor, [*warm, *(replace(s, seconds=3 * s.seconds, state="memory") for s in warm)])
+    costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees")
+
+    def seconds(network: int) -> float:
+        costs.expect(network)
+        found = costs.seconds(processor, routine, layer, SETTINGS[3])
+        assert found is not None
+        return found
+
+    assert seconds(1 << 40) / seconds(0) == pytest.approx(3, rel=0.3)
+
+
+def test_what_nothing_can_be_learned_of_is_left_out(tmp_path: Path) -> None:
+    store, text = ProfileStore(tmp_path / "p.sqlite"), LAYERS[0].workload
+    store.put("p", text, DIRECT, {"a": 1}, Measurement(1.0, (1.0,), interval=(0.9, 1.1), state="l3"))
+    store.put("p", text, DIRECT, {"a": 2}, Measurement(1.0, (1.0,), interval=(0.9, 9.0)))
+    store.put("p", text, DIRECT, {"a": 3}, Measurement(None, failure="wrong answer"))
+    store.put("p", f"{text} in 0123456789abcdef", DIRECT, {"a": 1}, Measurement(1.0, (1.0,)))
+    store.put("q", text, DIRECT, {"a": 1}, Measurement(1.0, (1.0,)))
+    assert stored_samples(store, "p") == [Sample(text, DIRECT, {"a": 1}, 1.0, "l3")]
+    assert stored_count(store, "p") == 1
 
 
 def test_trees_are_kept_until_the_store_has_grown(tmp_path: Path, processor: CpuProcessor) -> None:
@@ -262,14 +300,14 @@ def test_trees_are_kept_until_the_store_has_grown(tmp_path: Path, processor: Cpu
 def test_what_a_search_found_is_remembered(tmp_path: Path, processor: CpuProcessor) -> None:
     store, routine, layer = ProfileStore(tmp_path / "p.sqlite"), direct(processor), conv(64, 64, 28)
     usual, space = list(routine.parameter_space(layer)), list(routine.search_space(layer))
-    assert list(exhaustive(Estimates()).settings(processor, routine, layer)) == space
+    assert list(all_settings(processor, routine, layer)) == space
     best = next(setting for setting in space if setting not in usual)
     stale = {"of": 1, "another": 2, "version": 3}
     for parameters, seconds in ((usual[0], 2.0), (best, 1.0)):
         store.put(processor.fingerprint, layer.workload, DIRECT, parameters, Measurement(seconds, (seconds,)))
-    assert list(remembering(Estimates(), store).settings(processor, routine, layer)) == [*usual, best]
+    assert list(remembered_settings(store)(processor, routine, layer)) == [*usual, best]
     store.put(processor.fingerprint, layer.workload, DIRECT, stale, Measurement(0.5, (0.5,)))
-    assert list(remembering(Estimates(), store).settings(processor, routine, layer)) == usual
+    assert list(remembered_settings(store)(processor, routine, layer)) == usual
 
 
 # -- search ----------------------------------------------------------------------------------------------------------
@@ -285,7 +323,7 @@ def explored(layers: Sequence[Layer], schedule: Schedule, seed: int = 0, fails: 
         now[0] += 0.05
         return None if fails or SETTINGS[number]["reg_n"] == 14 else truth(layers[task], SETTINGS[number])
 
-    tasks = [Task(tuple(Candidate(layer.workload, DIRECT, s) for s in SETTINGS), 2) for layer in layers]
+    tasks = [Task(tuple(Point(layer.workload, DIRECT, s, "warm") for s in SETTINGS), 2) for layer in layers]
     found = Explorer(tasks, measure, MACHINE, schedule=schedule, seed=seed, clock=lambda: now[0]).run()
     assert set(found.measured) == asked
     return found
@@ -318,3 +356,48 @@ def test_failures_are_no_answers() -> None:
     found = explored(LAYERS[:2], Schedule(initial=4), fails=True)
     assert found.best == (None, None)
     assert len(found.measured) == 2 * len(SETTINGS)
+
+
+class Machines(Estimates):
+    """The made-up machine as a cost model that remembers what it was asked for."""
+
+    measured = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Layer, list[Candidate]]] = []
+        self.working_set = 0
+
+    def expect(self, working_set: int) -> None:
+        self.working_set = working_set
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        if routine.descriptor.algorithm != "direct":
+            return 1.0
+        return truth(layer, parameters)
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        self.asked.append((layer, list(candidates)))
+        return super().compare(processor, layer, candidates)
+
+
+def test_a_network_is_searched_beside_the_fastest_so_far() -> None:
+    found = build_processors(f"cpu:{usable_cores()[0]}")
+    pool = lane_pool(found.named, found.host)
+    graph = unit_graph(optimize(RandomNetwork(5, processors=0, nodes=8).graph()), is_native(pool))
+    costs = Machines()
+    explored = explore(graph, pool, costs, lambda _: None, Schedule(initial=12, most=30))
+    assert costs.working_set == working_set(graph)
+    assert explored.explorations[found.named[0].name].candidates > 40
+    best: dict[str, float] = {}
+    for layer, candidates in costs.asked:
+        times = [costs.seconds(found.named[0], c.routine, layer, c.parameters) or 0.0 for c in candidates]
+        key = layer.workload + str(candidates[-1].routine.layouts(layer, candidates[-1].parameters))
+        assert len(candidates) == (2 if key in best else 1)
+        assert times[0] == best.get(key, times[0])
+        best[key] = min(times)
+    costs.offer(explored.settings)
+    for layer, candidates in costs.asked:
+        for c in candidates:
+            assert c.parameters in costs.settings(found.named[0], c.routine, layer)
+    asked = {(layer.workload, str(cs[-1].routine.descriptor), str(cs[-1].parameters)) for layer, cs in costs.asked}
+    assert len(asked) == len(explored.explorations[found.named[0].name].measured)

@@ -65,6 +65,13 @@ def test_one_cpu_with_all_cores() -> None:
     check(RandomNetwork(7, processors=0, nodes=20), "cpu", runs=10)
 
 
+@pytest.mark.parametrize("ratios", ["1:2", "5:1"])
+def test_cores_of_different_speed(ratios: str) -> None:
+    network, processors = RandomNetwork(7, processors=0, nodes=20), f"cpu:{CORES[0]}+{CORES[-1]}*{ratios}"
+    assert compiled(network, processors).plan.lanes[0].ratios == tuple(map(int, ratios.split(":")))
+    check(network, processors, runs=10)
+
+
 def test_concurrent_callers_take_turns() -> None:
     network = RandomNetwork(3, processors=2, nodes=16)
     with Session(compiled(network, TWO_CPUS)) as session:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
+from nnstretch.devices.cpu.routines.blocked import BlockedConvolution
+from nnstretch.devices.cpu.routines.window import Window, lowering
+from nnstretch.devices.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.graph.layer import Layer
 
 UNIT_FLOATS = 1 << 15
@@ -17,7 +18,7 @@ FEW_ROWS = 4
 """Output rows per unit where a plane is read from afar: strips of few rows take memory in the order that it lies in."""
 
 
-class DepthwiseConvolution(Routine):
+class DepthwiseConvolution(BlockedConvolution):
     """Groups of 1, 2, 4 or 8 channels (fewer than a block) with as many outputs each.
 
     Routine parameters:
@@ -26,19 +27,9 @@ class DepthwiseConvolution(Routine):
 
     descriptor = Descriptor("cpu", "float32", "depthwise")
 
-    def __init__(self, block: int) -> None:
-        """`block` is the engine's."""
-        self.layout = Layout(block)
-
-    def supports(self, layer: Layer) -> bool:
-        if not is_convolution(layer):
-            return False
-        window = Window.of(layer)
+    def covers(self, window: Window) -> bool:
         width = window.channels // window.groups
         return window.channels == window.outputs and width in (1, 2, 4, 8) and width < self.layout.block
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)

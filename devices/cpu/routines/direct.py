@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
+from nnstretch.devices.cpu.routines.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.window import Window, lowering
+from nnstretch.devices.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.graph.layer import Layer
 
 UNITS = 48
@@ -65,7 +66,7 @@ class Tile:
         return f"conv_direct_p{self.pixels}{'v' if self.length == block else 'h'}{self.vectors}"
 
 
-class DirectConvolution(Routine):
+class DirectConvolution(TiledConvolution[Tile]):
     """Convolution with any kernel, stride, padding, dilation and groups (NeoCPU, section 3.1).
 
     Routine parameters, the first three NeoCPU's schedule (section 3.1.1):
@@ -81,16 +82,8 @@ class DirectConvolution(Routine):
 
     descriptor = Descriptor("cpu", "float32", "direct")
 
-    def __init__(self, block: int, tiles: Sequence[Tile]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has."""
-        self.layout = Layout(block)
-        self.tiles = tuple(tiles)
-
-    def supports(self, layer: Layer) -> bool:
-        return is_convolution(layer)
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
+    def covers(self, window: Window) -> bool:
+        return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)

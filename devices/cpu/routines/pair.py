@@ -46,7 +46,9 @@ class Pair(Routine):
         self.tiles = tuple(tiles)
 
     def supports(self, layer: Layer) -> bool:
-        return layer.op == CHAIN and all(map(is_convolution, layer.chain)) and self._fits(*layer.chain)
+        if layer.op != CHAIN or len(layer.chain) != 2 or not all(map(is_convolution, layer.chain)):
+            return False
+        return layer.wiring[1].count(-1) == 1 and layer.wiring[1][0] == -1 and self._fits(*layer.chain)
 
     @abstractmethod
     def _fits(self, first: Layer, second: Layer) -> bool:
@@ -105,7 +107,7 @@ class Pair(Routine):
             if link.has(2):
                 reads[-1] = Operand("constant", len(constants))
                 constants.append(self._padded(link.constants[2]))
-        reads.append(Operand("input", 1) if second.has(3) else None)
+        reads.append(Operand("input", layer.wiring[1][-1]) if second.has(3) else None)
         depthwise = first if self._is_depthwise(first) else second
         words = (*Window.of(depthwise).words(), other, parameters["band"])
         kernel = f"{self.descriptor.algorithm}_p{parameters['pixels']}v{parameters['vectors']}"

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
+from nnstretch.devices.cpu.routines.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.window import Window, lowering
+from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.graph.layer import Layer
 
 ROWS = 8
@@ -30,8 +31,10 @@ def _packed_bytes(window: Window) -> int:
     return window.channels * rows * columns * 4
 
 
-class PlanarConvolution(Routine):
+class PlanarConvolution(TiledConvolution[tuple[int, int]]):
     """Convolution that reads NCHW with fewer channels than a block, and writes the blocked layout.
+
+    `tiles` are the engine's, best first.
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
@@ -40,20 +43,13 @@ class PlanarConvolution(Routine):
 
     descriptor = Descriptor("cpu", "float32", "planar")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first."""
-        self.layout = Layout(block)
-        self.tiles = tuple(tiles)
-
-    def supports(self, layer: Layer) -> bool:
-        if not is_convolution(layer):
-            return False
-        window = Window.of(layer)
+    def covers(self, window: Window) -> bool:
         few = window.groups == 1 and window.channels < self.layout.block
         return few and _packed_bytes(window) <= PACKED_BYTES
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (PLAIN, *(self.layout for _ in layer.activations[1:])), (self.layout,)
+        inputs, outputs = super().layouts(layer, parameters)
+        return (PLAIN, *inputs[1:]), outputs
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
+from nnstretch.devices.cpu.routines.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, lowering
+from nnstretch.devices.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.graph.layer import Layer
 
 LEAST_HALF = 3
@@ -23,35 +24,24 @@ MOST_PARTS = 32
 """Parts into which a thorough search cuts pixels and outputs at most."""
 
 
-class StrassenConvolution(Routine):
+class StrassenConvolution(TiledConvolution[tuple[int, int]]):
     """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
-        tiles: pairs of tiles per unit of work, whose sums of inputs are kept.
+        tiles: most pairs of tiles per unit of work, whose sums of inputs are kept.
         panels: pairs of panels of outputs per unit of work.
     """
 
     descriptor = Descriptor("cpu", "float32", "strassen")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has."""
-        self.layout = Layout(block)
-        self.tiles = tuple(tiles)
-
-    def supports(self, layer: Layer) -> bool:
-        if not is_convolution(layer):
-            return False
-        window = Window.of(layer)
+    def covers(self, window: Window) -> bool:
         plain = window.taps == window.groups == 1 and window.strides == (1, 1) and window.pads == (0, 0)
         same = (window.height, window.width) == (window.out_height, window.out_width)
         if window.pixels > LARGEST_EXTENT:
             return False
         wide = window.channels // self.layout.block // 2 >= LEAST_HALF
         return plain and same and wide and bool(self._fitting(window))
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
@@ -88,10 +78,12 @@ class StrassenConvolution(Routine):
         panels = self._panels(window, vectors)
         per_tile = 4 * window.channels * pixels * 4
         tiles = -(-window.pixels // (2 * pixels))
-        groups = -(-tiles // max(1, CACHE_BYTES // per_tile))
-        groups += groups % 2 if 1 < groups < tiles else 0  # two threads get as many
+        per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
+        while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get as many
+            per_unit -= 1
+        groups = -(-tiles // per_unit)
         chunks = min(panels, max(1, -(-UNITS // (window.batch * groups))))
-        return {"pixels": pixels, "vectors": vectors, "tiles": -(-tiles // groups), "panels": -(-panels // chunks)}
+        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "panels": -(-panels // chunks)}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)

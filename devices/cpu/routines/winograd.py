@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from nnstretch.devices.cpu.routines.window import Window, is_convolution, lowering
-from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine, distinct, shares
+from nnstretch.devices.cpu.routines.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.window import Window, lowering
+from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
+from nnstretch.devices.winograd import Axis, Division, weight_panels
 from nnstretch.graph.layer import Layer
 
-POINTS = {2: (1.0,), 4: (0.75, 1.5), 6: (0.5, 1.0, 2.0)}
-"""The interpolation's points besides 0 and infinity, each with its negative, by the width m of the output tile.
+TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
+"""The transforms F(alpha - taps + 1, taps) that the engine has, as (alpha, taps)."""
 
-The engine's transforms of inputs and outputs (kernels/winograd_transform.h) are made for these.
-"""
+LARGEST_STRIDE = 2
+
+AXIS_PARTS = 8
+"""Parts along one axis that a kernel may have."""
+
+HALVED_BLOCK = 16
+"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
 
 LEAST_GROUP = 4
 """Input channels per group below which encoding costs more than the products save."""
@@ -37,18 +42,33 @@ UNITS = 4
 MOST_PARTS = 64
 """Blocks into which a thorough search cuts the tiles at most."""
 
-TRANSFORM_COST = {2: 60, 4: 160, 6: 400}
-"""Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles."""
+TRANSFORM_COST = {4: 60, 6: 160, 8: 400}
+"""Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles, by positions along both axes."""
+
+LINE_COST = {4: 12, 6: 20, 8: 30}
+"""The same of transforms along one axis."""
+
+PRODUCT_COST = 4
+"""The same of starting the sum of a tile at one position and storing it: few channels are not worth it."""
 
 WORTH_MEASURING = 1.25
-"""A width of tiles is not measured if it is guessed to take so many times as long as the best."""
+"""A transform is not measured if it is guessed to take so many times as long as the best."""
+
+WORTH_TRYING = 0.9
+"""A kernel that is no plain 3×3 is not tried if it is guessed to take more than so much of a direct convolution's time."""
 
 
-class WinogradConvolution(Routine):
-    """F(m×m, 3×3) for 3×3 convolutions with stride 1 and no dilation.
+class WinogradConvolution(TiledConvolution[tuple[int, int]]):
+    """F(m×m, r×r) for convolutions with kernels of several taps, strides of 1 or 2, and no dilation.
+
+    Kernels of one row or column are transformed along one axis; strides and kernels with more taps than a transform are sums of
+    several convolutions (parts). Few channels are read from plain tensors, others from blocked ones.
+
+    `tiles` are the engine's, best first, the last of one vector.
 
     Routine parameters:
-        m: width of the output tile; larger ones multiply less, read more weights and lose more digits.
+        alpha: positions of a tile along an axis, m + r - 1; more of them multiply less, read more weights and lose more digits.
+        taps: of the transform, r.
         tiles, vectors: the register tile of the products.
         block: tiles that a thread encodes before it multiplies; their encoded input should fit its cache.
         panels: panels of outputs per unit of work; a thread that gets several units of a block encodes it once.
@@ -56,63 +76,93 @@ class WinogradConvolution(Routine):
 
     descriptor = Descriptor("cpu", "float32", "winograd")
 
-    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, best first, the last of one vector."""
-        self.layout = Layout(block)
-        self.tiles = tuple(tiles)
-
-    def supports(self, layer: Layer) -> bool:
-        if not is_convolution(layer):
+    def covers(self, window: Window) -> bool:
+        plain = max(window.strides) <= LARGEST_STRIDE and window.dilations == (1, 1)
+        if not plain or window.taps == 1 or not self.divisions(window):
             return False
-        window = Window.of(layer)
-        plain = window.kernel == (3, 3) and window.strides == (1, 1) and window.dilations == (1, 1)
-        return plain and window.channels // window.groups >= LEAST_GROUP
+        if window.groups > 1 and window.channels // window.groups < LEAST_GROUP:
+            return False
+        if window.kernel == (3, 3) and window.strides == (1, 1) and not _is_planar(window):
+            return True
+        best = min(self._cost(window, division) for division in self.divisions(window))
+        return best < WORTH_TRYING * self._direct_cost(window)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
+        first = PLAIN if _is_planar(Window.of(layer)) else self.layout
+        return (first, *(self.layout for _ in layer.activations[1:])), (self.layout,)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
-        costs = {m: self._cost(window, m) for m in POINTS}
-        best, second, _ = sorted(costs, key=costs.__getitem__)
+        costs = {division: self._cost(window, division) for division in self.divisions(window)}
+        best, *others = sorted(costs, key=costs.__getitem__)
         tile = next(tile for tile in self.tiles if self._fits(window, tile[1]))
-        worth = (best, second) if costs[second] < WORTH_MEASURING * costs[best] else (best,)
-        return tuple(self._setting(window, m, tile) for m in worth)
+        worth = [best, *(d for d in others[:1] if costs[d] < WORTH_MEASURING * costs[best])]
+        return tuple(self._setting(window, division, tile) for division in worth)
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer)
         settings = (
-            {"m": m, "tiles": tiles, "vectors": vectors, "block": block, "panels": panels}
-            for m in POINTS
+            {
+                "alpha": division.down.alpha,
+                "taps": division.down.taps,
+                "tiles": tiles,
+                "vectors": vectors,
+                "block": block,
+                "panels": panels,
+            }
+            for division in self.divisions(window)
             for tiles, vectors in self.tiles
             if self._fits(window, vectors)
-            for block in shares(window.batch * -(-window.out_height // m) * -(-window.out_width // m), MOST_PARTS)
+            for block in shares(_tiles(window, division), MOST_PARTS)
             for panels in shares(-(-window.outputs // self.layout.block) // vectors, UNITS)
         )
         return distinct(self.parameter_space(layer), settings)
 
-    def _setting(self, window: Window, m: int, tile: tuple[int, int]) -> dict[str, int]:
+    def divisions(self, window: Window) -> list[Division]:
+        """The kernel divided for each transform that has no more taps than the longer axis."""
+        most = max(-(-k // s) for k, s in zip(window.kernel, window.strides, strict=True))
+        divisions = [division_of(window, alpha, taps) for alpha, taps in TRANSFORMS if taps <= most]
+        return [d for d in divisions if max(len(d.down.first_taps), len(d.across.first_taps)) <= AXIS_PARTS]
+
+    def _encoded_blocks(self, window: Window, division: Division) -> int:
+        """Vectors of encoded input per position of a tile."""
+        parts = len(division.parts)
+        block = self.layout.block
+        return -(-window.channels * parts // block) if _is_planar(window) else -(-window.channels // block) * parts
+
+    def _setting(self, window: Window, division: Division, tile: tuple[int, int]) -> dict[str, int]:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
-        per_tile = (m + 2) ** 2 * -(-window.channels // self.layout.block) * self.layout.block * 4
-        weights = (m + 2) ** 2 * window.channels // window.groups * window.outputs * 4
+        per_tile = division.positions * self._encoded_blocks(window, division) * self.layout.block * 4
+        weights = division.all_parts * window.channels // window.groups * window.outputs * 4
         at_once = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
-        tiles = window.batch * -(-window.out_height // m) * -(-window.out_width // m)
+        tiles = _tiles(window, division)
         panels = -(-window.outputs // self.layout.block) // tile[1]
         blocks = -(-tiles // at_once)
         blocks += blocks % 2 if blocks > 1 else 0
         chunks = min(panels, -(-UNITS // blocks))
+        transform = {"alpha": division.down.alpha, "taps": division.down.taps}
         block = {"block": -(-tiles // blocks), "panels": -(-panels // chunks)}
-        return {"m": m, "tiles": tile[0], "vectors": tile[1], **block}
+        return {**transform, "tiles": tile[0], "vectors": tile[1], **block}
 
-    def _cost(self, window: Window, m: int) -> float:
-        """A guess at the time of F(m×m, 3×3), in multiply-adds of vectors.
+    def _cost(self, window: Window, division: Division) -> float:
+        """A guess at the time, in multiply-adds of vectors.
 
         Products wait for their weights where those come from memory too slowly.
         """
-        tiles = window.batch * -(-window.out_height // m) * -(-window.out_width // m)
-        inputs, outputs = (-(-channels // self.layout.block) for channels in (window.channels, window.outputs))
-        weights = (m + 2) ** 2 * outputs * window.channels // window.groups
-        return max(weights * tiles, weights * MEMORY_COST) + TRANSFORM_COST[m] * tiles * (inputs + outputs)
+        tiles = _tiles(window, division)
+        inputs = self._encoded_blocks(window, division)
+        outputs = -(-window.outputs // self.layout.block)
+        weights = division.all_parts * outputs * window.channels // window.groups
+        flat = division.down.plain or division.across.plain
+        transform = (LINE_COST if flat else TRANSFORM_COST)[division.down.alpha]
+        packing = division.positions * len(division.parts) * window.channels if _is_planar(window) else 0
+        sums = PRODUCT_COST * division.positions * outputs
+        return max(weights * tiles, weights * MEMORY_COST) + (transform * (inputs + outputs) + packing + sums) * tiles
+
+    def _direct_cost(self, window: Window) -> float:
+        """The multiply-adds of vectors of a direct convolution."""
+        outputs = -(-window.outputs // self.layout.block)
+        return float(window.batch * window.pixels * window.taps * outputs * window.channels // window.groups)
 
     def _fits(self, window: Window, vectors: int) -> bool:
         """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
@@ -123,76 +173,28 @@ class WinogradConvolution(Routine):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)
-        m, vectors = parameters["m"], parameters["vectors"]
-        kernel = f"winograd_m{m}t{parameters['tiles']}v{vectors}"
-        weights = weight_panels(layer.constants[1], window.groups, vectors * self.layout.block, self.layout.block, m)
-        lanes = -(-window.outputs // self.layout.block) * self.layout.block
-        return lowering(
-            kernel, layer, weights, lanes, (*window.words(), window.groups, parameters["block"], parameters["panels"])
-        )
+        alpha, taps, vectors = parameters["alpha"], parameters["taps"], parameters["vectors"]
+        kernel = f"winograd_a{alpha}r{taps}t{parameters['tiles']}v{vectors}"
+        width, block = vectors * self.layout.block, self.layout.block
+        halved = block == HALVED_BLOCK and vectors == 1
+        division = division_of(window, alpha, taps)
+        weights = weight_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
+        lanes = -(-window.outputs // block) * block
+        words = (window.groups, int(_is_planar(window)), parameters["block"], parameters["panels"])
+        return lowering(kernel, layer, weights, lanes, (*window.words(), *words))
 
 
-def kernel_transform(m: int) -> np.ndarray:
-    """The matrix (m + 2)×3 that encodes one dimension of a kernel, in float64.
-
-    Row p is (1, p, p²) divided by the product of p - q over the other points q, which makes up for input transforms whose
-    polynomials have the leading coefficient 1; the last row is infinity's.
-    """
-    points = np.array([0.0, *(sign * point for point in POINTS[m] for sign in (1, -1))])
-    differences = points[:, None] - points[None, :] + np.eye(len(points))
-    rows = points[:, None] ** np.arange(3) / differences.prod(axis=1)[:, None]
-    return np.vstack([rows, [0.0, 0.0, 1.0]])
+def division_of(window: Window, alpha: int, taps: int) -> Division:
+    """The window's kernel divided for a transform of `alpha` positions and `taps` taps."""
+    down, across = (Axis(k, s, alpha, taps) for k, s in zip(window.kernel, window.strides, strict=True))
+    return Division(down, across)
 
 
-def weight_panels(weight: np.ndarray, groups: int, width: int, block: int, m: int) -> np.ndarray:
-    """Weights O,C/g,3,3 as the kernels read them: one row per panel of `width` output channels.
-
-    A panel holds [position][input channel][output channel] with only those input channels that its groups read; where its two
-    halves are computed one by one, it holds [position][half][input channel][output channel].
-    """
-    outputs, per_group = weight.shape[:2]
-    transform = kernel_transform(m)
-    both = np.kron(transform, transform).astype(np.float64)
-    encoded = (both @ weight.reshape(-1, 9).T.astype(np.float64)).astype(np.float32)
-    encoded = encoded.reshape(len(both), outputs, per_group)
-    padded = -(-outputs // block) * block
-    if groups == 1:
-        full = np.zeros((len(both), padded, per_group), np.float32)
-        full[:, :outputs] = encoded
-        return full.reshape(len(both), padded // width, width, per_group).transpose(1, 0, 3, 2)
-    pieces = [_pieces(first, width, outputs, outputs // groups, block) for first in range(0, padded, width)]
-    return _grouped_panels(encoded, outputs // groups, pieces)
+def _is_planar(window: Window) -> bool:
+    """Whether the input is read as a plain tensor."""
+    return window.groups == 1 and window.channels < LEAST_GROUP
 
 
-HALVED_BLOCK = 16
-"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
-
-
-def _pieces(first: int, width: int, outputs: int, per_group: int, block: int) -> list[tuple[int, int]]:
-    """The output channels [begin, end) that a panel of `width` from `first` on computes together, as the kernels see it."""
-    middle, end = first + width // 2, first + width
-    halved = block == HALVED_BLOCK and width == block and per_group % (width // 2) == 0
-    if halved and middle < outputs and first // per_group != middle // per_group:
-        return [(first, middle), (middle, end)]
-    return [(first, end)]
-
-
-def _grouped_panels(encoded: np.ndarray, per_group: int, panels: list[list[tuple[int, int]]]) -> np.ndarray:
-    """Panels of weights [position][output][input channel of its group]; channels of other groups get zeros."""
-    rows = [np.concatenate([_piece(encoded, per_group, *p) for p in pieces], axis=1).ravel() for pieces in panels]
-    result = np.zeros((len(rows), max(map(len, rows))), np.float32)
-    for to, row in zip(result, rows, strict=True):
-        to[: row.size] = row
-    return result
-
-
-def _piece(encoded: np.ndarray, per_group: int, begin: int, end: int) -> np.ndarray:
-    """Weights [position][input channel · output] of the outputs [begin, end), with the inputs of all their groups."""
-    positions, outputs, inputs = encoded.shape
-    first, last = begin // per_group, (min(end, outputs) - 1) // per_group
-    piece = np.zeros((positions, (last - first + 1) * inputs, end - begin), np.float32)
-    for group in range(first, last + 1):
-        low, high = max(begin, group * per_group), min(end, (group + 1) * per_group, outputs)
-        rows = slice((group - first) * inputs, (group - first + 1) * inputs)
-        piece[:, rows, low - begin : high - begin] = encoded[:, low:high].transpose(0, 2, 1)
-    return piece.reshape(positions, -1)
+def _tiles(window: Window, division: Division) -> int:
+    down, across = division.down.outputs, division.across.outputs
+    return window.batch * -(-window.out_height // down) * -(-window.out_width // across)

@@ -56,7 +56,8 @@ typedef struct {
 /* What a kernel answers when it is asked about a step. */
 typedef struct {
     int64_t units;         /* disjoint chunks of output that threads may compute in any order, >= 0 */
-    int64_t scratch;       /* bytes of private memory (64-byte aligned) that each thread needs */
+    int64_t scratch;       /* bytes of private memory (64-byte aligned) that each thread needs. The first 8 are 0 when a
+                            * thread begins with the step; it may come back for more units: then all is as it was left */
 } nns_work;
 
 typedef struct {
@@ -175,6 +176,10 @@ NNS_EXPORT double nns_join_ns(const int32_t *cores, int32_t n_cores, int32_t ste
 /* Best float32 GFLOP/s of one thread on the current core, by independent fused multiply-adds on registers, over about
  * `milliseconds`. */
 NNS_EXPORT double nns_peak_gflops(int32_t milliseconds);
+
+/* Takes the cache lines that hold some of `bytes` at `memory` out of the caches of all cores, so that the next read comes from
+ * memory. Does nothing on processors that do not let a program do that. */
+NNS_EXPORT void nns_flush(const void *memory, int64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -167,14 +167,16 @@ NNS_INLINE nns_vec epilogue_clamp(const epilogue *e, nns_vec x) {
     return nns_min(nns_broadcast(e->high), nns_max(nns_broadcast(e->low), x));
 }
 
-/* Not inlined: its exponentials would otherwise be repeated in every tile. Loops of their own for the kinds that take less
- * time than finding out the kind. */
+/* Not inlined: its exponentials would otherwise be repeated in every tile. Loops of their own for the kinds that are
+ * frequent: finding out the kind takes long beside them. */
 static __attribute__((noinline, unused)) void epilogue_second_pass(const epilogue *e, float *y, int64_t n) {
     const float a = e->activation.a, b = e->activation.b;
     switch (e->activation.kind) {
     case NNS_ACT_HARD_SIGMOID: nns_activate_all(y, n, (nns_activation){NNS_ACT_HARD_SIGMOID, a, b}); break;
     case NNS_ACT_HARD_SWISH: nns_activate_all(y, n, (nns_activation){NNS_ACT_HARD_SWISH, a, b}); break;
     case NNS_ACT_LEAKY_RELU: nns_activate_all(y, n, (nns_activation){NNS_ACT_LEAKY_RELU, a, b}); break;
+    case NNS_ACT_SIGMOID: nns_activate_all(y, n, (nns_activation){NNS_ACT_SIGMOID, a, b}); break;
+    case NNS_ACT_SILU: nns_activate_all(y, n, (nns_activation){NNS_ACT_SILU, a, b}); break;
     default: nns_activate_all(y, n, e->activation);
     }
 }

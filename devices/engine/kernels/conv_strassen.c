@@ -21,6 +21,9 @@ enum {
     STRASSEN_PARAMETERS = STRASSEN_ACTIVATION + 3,
 };
 
+/* Floats at the front of the scratch: there, a number of the group of tiles whose sums the rest holds (0: of none). */
+enum { STRASSEN_NOTE = 64 / sizeof(float) };
+
 enum { STRASSEN_X, STRASSEN_W, STRASSEN_BIAS, STRASSEN_RESIDUAL, STRASSEN_READS };
 
 typedef struct {
@@ -69,7 +72,7 @@ static const char *strassen_check(const nns_args *args, nns_work *work, int64_t 
         return "the residual of Strassen's convolution is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the output of Strassen's convolution is too small";
     const int64_t tiles = nns_min_int(p[STRASSEN_TILES], g.tiles);
-    const int64_t saved = 4 * pixels * vectors * NNS_BLOCK;
+    const int64_t saved = STRASSEN_NOTE + 4 * pixels * vectors * NNS_BLOCK;
     work->units = n * g.groups * g.chunks;
     work->scratch = NNS_FLOAT_BYTES(tiles, 4 * g.half * pixels * NNS_BLOCK);
     if (work->scratch < 0 || work->scratch > INT64_MAX / 2) return "Strassen's convolution wants too much scratch";
@@ -126,23 +129,26 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     const int64_t y_image = blocks_of(p[STRASSEN_O]) * total * NNS_BLOCK;
     const float *x = args->in[STRASSEN_X], *residual = args->in[STRASSEN_RESIDUAL];
     strassen_results results = {.y_plane = total * NNS_BLOCK, .finish = epilogue_read(p + STRASSEN_ACTIVATION)};
-    results.saved = scratch;
-    float *sums = (float *)scratch + 4 * tile_pixels * vectors * NNS_BLOCK;
+    int64_t *encoded = scratch;
+    results.saved = (float *)scratch + STRASSEN_NOTE;
+    float *sums = results.saved + 4 * tile_pixels * vectors * NNS_BLOCK;
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / (g.groups * g.chunks), group = unit / g.chunks % g.groups, chunk = unit % g.chunks;
-        const int64_t tile_begin = group * p[STRASSEN_TILES], panel_begin = chunk * p[STRASSEN_PANELS];
-        const int64_t tile_end = nns_min_int(g.tiles, tile_begin + p[STRASSEN_TILES]);
+        const int64_t tile_begin = group * g.tiles / g.groups, tile_end = (group + 1) * g.tiles / g.groups;
+        const int64_t panel_begin = chunk * p[STRASSEN_PANELS];
         const int64_t panel_end = nns_min_int(g.panels, panel_begin + p[STRASSEN_PANELS]);
+        const int64_t number = image * g.groups + group + 1;
         for (int64_t panel = panel_begin; panel < panel_end; panel++) {
             for (int64_t t = tile_begin; t < tile_end; t++) {
                 float *mine = sums + (t - tile_begin) * 4 * g.half * stride;
                 int64_t first[2];
                 const strassen_pixels pixels = pixels_of(&g, x + image * x_image, total, t, stride, mine, first);
-                if (panel == panel_begin) tile->encode(&pixels, mine);
+                if (*encoded != number) tile->encode(&pixels, mine);
                 run_panel(&g, &pixels, first, panel, vectors, &results, (float *)args->out[0] + image * y_image,
                           args->in[STRASSEN_BIAS], residual ? residual + image * y_image : NULL, args->in[STRASSEN_W],
                           tile);
             }
+            *encoded = number;
         }
     }
 }

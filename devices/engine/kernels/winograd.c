@@ -1,43 +1,66 @@
-/* Winograd convolution of blocked tensors: 3×3 kernels with stride 1 and no dilation, any padding and groups.
+/* Winograd convolution: kernels of several taps along one axis or both, strides up to 2, no dilation, any padding and groups.
  *
- * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
- * writes  y, which may be the residual's memory
- * p       the window, then groups, tiles per block, panels per unit, and the activation's kind, a, b
+ * reads   x, blocked or (if `planar`, which only dense convolutions of few channels can be) plain; weights, bias or NULL (one
+ *         float per lane of the output), residual like the output or NULL
+ * writes  y, blocked, which may be the residual's memory
+ * p       the window, then groups, planar, tiles per block, panels per unit, and the activation's kind, a, b
  *
- * F(m×m, 3×3) computes tiles of m² pixels from patches of (m + 2)². A patch is encoded to (m + 2)² positions, at each of
- * which the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums
+ * F(m×m, r×r) computes tiles of m² pixels from patches of alpha² = (m + r - 1)². A patch is encoded to alpha² positions, at each
+ * of which the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums
  * are decoded to pixels. A thread does so for a block of tiles: it encodes their input once, and for panel after panel of
  * output vectors multiplies and decodes. What lies between the three is in its scratch, which is meant to stay in its cache.
+ * Kernels of one row or one column have transforms of one dimension; strides and longer kernels are parts (winograd_parts.h),
+ * which are summed like input channels.
  *
- * Weights lie in panels of VECTORS output vectors, one after another: float[position][piece][lane][output channel] with the
- * input channels that the piece reads. A panel is one piece, unless it is a vector of which the halves belong to different
- * groups: then each half is a piece. Panels are as far apart as the largest of them takes. */
+ * Weights lie in panels of VECTORS output vectors, one after another: float[position][piece][input block][part][lane][output
+ * channel] with the input channels that the piece reads and the parts that are not 0 at the position. A panel is one
+ * piece, unless it is a vector of which the halves belong to different groups: then each half is a piece. Panels are as far
+ * apart as the largest of them takes. */
 #include "winograd.h"
+#include "winograd_grid.h"
 #include "winograd_transform.h"
-
-enum {
-    WINOGRAD_GROUPS = WINDOW_COUNT,
-    WINOGRAD_TILES,
-    WINOGRAD_PANELS,
-    WINOGRAD_ACTIVATION,
-    WINOGRAD_PARAMETERS = WINOGRAD_ACTIVATION + 3,
-};
 
 enum { WINOGRAD_X, WINOGRAD_W, WINOGRAD_BIAS, WINOGRAD_RESIDUAL, WINOGRAD_READS };
 
-enum { WINOGRAD_MAX_TILES = 1 << 20 };
-
-/* What the rows of a patch that lie outside the input are read from: as many pixels as the largest patch is wide. */
-static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
+/* What the rows of a patch that lie outside the input are read from: as many pixels as the largest patch spans. */
+static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
 
 /* ---- transforms and products -------------------------------------------------------------------------------------- */
 
+#define ALPHA 4
+#include "winograd_encode.inc"
+#define ALPHA 6
+#include "winograd_encode.inc"
+#define ALPHA 8
+#include "winograd_encode.inc"
+
+#define ALPHA 4
 #define M 2
-#include "winograd_transform.inc"
+#include "winograd_decode.inc"
+#define ALPHA 4
+#define M 3
+#include "winograd_decode.inc"
+#define ALPHA 6
+#define M 3
+#include "winograd_decode.inc"
+#define ALPHA 6
 #define M 4
-#include "winograd_transform.inc"
+#include "winograd_decode.inc"
+#define ALPHA 6
+#define M 5
+#include "winograd_decode.inc"
+#define ALPHA 8
+#define M 3
+#include "winograd_decode.inc"
+#define ALPHA 8
+#define M 4
+#include "winograd_decode.inc"
+#define ALPHA 8
+#define M 5
+#include "winograd_decode.inc"
+#define ALPHA 8
 #define M 6
-#include "winograd_transform.inc"
+#include "winograd_decode.inc"
 
 /* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so that one output vector is enough to keep the
  * multipliers busy; elsewhere a broadcast must feed two. */
@@ -70,108 +93,22 @@ static const float zeros[8 * NNS_BLOCK] __attribute__((aligned(64)));
 #include "winograd_product.inc"
 #endif
 
-/* What a row of the kernel table stands for. */
-typedef struct {
-    int64_t m;
-    winograd_encode encode;
-    winograd_decode decode;
-    int64_t tiles, vectors; /* of the product */
-    winograd_multiply multiply, multiply_half; /* the second for panels of one vector, where vectors have halves */
-} winograd_variant;
-
-/* ---- panels ------------------------------------------------------------------------------------------------------- */
-
-/* Output channels that are computed together, and the input channels of all groups that they belong to. */
-typedef struct {
-    int64_t begin, width; /* output channels within the panel */
-    int64_t lane_begin, lane_end;
-} winograd_piece;
-
-typedef struct {
-    int64_t count;
-    winograd_piece pieces[2];
-} winograd_panel;
-
-static winograd_piece piece_of(const window *s, int64_t groups, int64_t panel_begin, int64_t begin, int64_t width) {
-    const int64_t per_group = s->o / groups, first = panel_begin + begin;
-    const int64_t last = nns_min_int(first + width, s->o) - 1;
-    return (winograd_piece){begin, width, first / per_group * (s->c / groups), (last / per_group + 1) * (s->c / groups)};
-}
-
-static winograd_panel panel_of(const window *s, int64_t groups, int64_t vectors, int64_t index) {
-    const int64_t width = vectors * NNS_BLOCK, begin = index * width, half = width / 2, per_group = s->o / groups;
-    if (WINOGRAD_HALVES && vectors == 1 && per_group % half == 0 && begin + half < s->o &&
-        begin / per_group != (begin + half) / per_group)
-        return (winograd_panel){2, {piece_of(s, groups, begin, 0, half), piece_of(s, groups, begin, half, half)}};
-    return (winograd_panel){1, {piece_of(s, groups, begin, 0, width)}};
-}
-
-/* Weights of a piece at one position. */
-static int64_t piece_size(const winograd_piece *piece) { return (piece->lane_end - piece->lane_begin) * piece->width; }
-
-/* Weights of the largest panel at one position. */
-static int64_t largest_panel(const window *s, int64_t groups, int64_t vectors) {
-    if (groups == 1) return s->c * vectors * NNS_BLOCK;
-    int64_t largest = 0;
-    for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
-        const winograd_panel panel = panel_of(s, groups, vectors, i);
-        int64_t size = 0;
-        for (int64_t k = 0; k < panel.count; k++) size += piece_size(&panel.pieces[k]);
-        largest = nns_max_int(largest, size);
-    }
-    return largest;
-}
-
-/* ---- units: (block of tiles, chunk of panels) --------------------------------------------------------------------- */
-
-/* Tiles are counted through all images. Blocks of them differ by at most one tile. */
-typedef struct {
-    int64_t rows, columns, tiles;  /* tiles down and across an output plane, and in all */
-    int64_t blocks, per_block;     /* blocks of tiles, tiles in the largest */
-    int64_t panels, chunks;        /* chunks of panels */
-    int64_t positions;
-    int64_t v_position, m_position; /* floats between positions in scratch; odd numbers of vectors, so that the lines of one
-                                       tile do not compete for one set of the cache */
-} winograd_grid;
-
-static winograd_grid grid_of(const window *s, const int64_t *p, const winograd_variant *variant) {
-    winograd_grid grid = {.rows = nns_ceil_div(s->oh, variant->m), .columns = nns_ceil_div(s->ow, variant->m)};
-    grid.tiles = s->n * grid.rows * grid.columns;
-    grid.blocks = nns_ceil_div(grid.tiles, p[WINOGRAD_TILES]);
-    grid.per_block = nns_ceil_div(grid.tiles, grid.blocks);
-    grid.panels = blocks_of(s->o) / variant->vectors;
-    grid.chunks = nns_ceil_div(grid.panels, p[WINOGRAD_PANELS]);
-    grid.positions = (variant->m + 2) * (variant->m + 2);
-    grid.v_position = (blocks_of(s->c) * grid.per_block | 1) * NNS_BLOCK;
-    grid.m_position = (grid.per_block * variant->vectors | 1) * NNS_BLOCK;
-    return grid;
-}
-
-static int64_t tile_table_bytes(const winograd_grid *grid) {
-    return nns_ceil_div(grid->per_block * (int64_t)sizeof(winograd_tile), 64) * 64;
-}
+/* ---- check -------------------------------------------------------------------------------------------------------- */
 
 static const char *winograd_check(const nns_args *args, nns_work *work, const winograd_variant *variant) {
     const int64_t *p = args->p;
     if (args->n_in != WINOGRAD_READS || args->n_out != 1 || args->n_p != WINOGRAD_PARAMETERS)
-        return "a Winograd convolution wants 4 reads, 1 write and 21 parameters";
-    const char *wrong = window_check(p);
+        return "a Winograd convolution wants 4 reads, 1 write and 22 parameters";
+    const char *wrong = parameters_check(p, variant);
     if (wrong) return wrong;
     const window s = window_read(p);
-    if (s.kh != 3 || s.kw != 3 || s.sh != 1 || s.sw != 1 || s.dh != 1 || s.dw != 1)
-        return "a Winograd convolution has a kernel of 3×3, stride 1 and no dilation";
-    const int64_t groups = p[WINOGRAD_GROUPS];
-    if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
-    if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
-    if (!nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) || !nns_activation_known(p[WINOGRAD_ACTIVATION]))
-        return "a parameter of the Winograd convolution is out of range";
     const winograd_grid grid = grid_of(&s, p, variant);
-    const int64_t width = variant->vectors * NNS_BLOCK;
+    const int64_t width = variant->vectors * NNS_BLOCK, lanes = p[WINOGRAD_PLANAR] ? s.c : blocks_of(s.c) * NNS_BLOCK;
     const int64_t y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
-    if (!nns_holds(args->in_bytes[WINOGRAD_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
+    if (!nns_holds(args->in_bytes[WINOGRAD_X], NNS_FLOAT_BYTES(s.n, lanes, s.h, s.w)))
         return "the convolution's input is too small";
     if (!nns_holds(args->in_bytes[WINOGRAD_W],
-                   NNS_FLOAT_BYTES(grid.panels, grid.positions, largest_panel(&s, groups, variant->vectors))))
+                   NNS_FLOAT_BYTES(grid.panels, all_parts(&grid), largest_panel(&s, p[WINOGRAD_GROUPS], variant->vectors))))
         return "the convolution's weights are too small";
     if (args->in_bytes[WINOGRAD_BIAS] && !nns_holds(args->in_bytes[WINOGRAD_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
         return "the convolution's bias is too small";
@@ -179,8 +116,8 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
         return "the convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
     work->units = grid.blocks * grid.chunks;
-    work->scratch =
-        tile_table_bytes(&grid) + grid.positions * (grid.v_position + grid.m_position) * (int64_t)sizeof(float);
+    work->scratch = WINOGRAD_NOTE_BYTES + tile_table_bytes(&grid) +
+                    grid.positions * (grid.v_position + grid.m_position) * (int64_t)sizeof(float);
     return NULL;
 }
 
@@ -192,46 +129,41 @@ typedef struct {
     const nns_args *args;
     window s;
     winograd_grid grid;
+    winograd_part parts[WINOGRAD_PARTS_MOST];
     epilogue finish;
-    int64_t panel_size;             /* floats of the largest panel at one position */
+    int64_t panel_size;             /* floats of the largest panel */
     winograd_tile *tiles;           /* of this block */
     int64_t count;
     int64_t rows_begin, rows_end;   /* tiles with all their rows */
     int64_t columns_end;            /* tiles before this one have all their columns */
-    float *v, *m;                   /* [position][input block][tile][lane], [position][tile][vector][lane] */
-    int64_t block_begin;            /* the first input block that is encoded */
+    float *v, *m;                   /* [position][input block][part][tile][lane], [position][tile][vector][lane] */
+    int64_t block_begin, block_end; /* input blocks that the panels read */
     int64_t panel_begin, panel_end; /* panels of this block that this thread computes */
 } winograd_job;
-
-/* The part of a patch of `alpha` pixels from `first` on that lies in [0, extent). */
-static void clip(int64_t first, int64_t alpha, int64_t extent, int32_t *begin, int32_t *end) {
-    *begin = (int32_t)nns_min_int(alpha, nns_max_int(0, -first));
-    *end = (int32_t)nns_max_int(*begin, nns_min_int(alpha, extent - first));
-}
 
 /* The tile of that number among those of all images. */
 static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     const window *s = &job->s;
-    const int64_t m = job->variant->m, per_image = job->grid.rows * job->grid.columns;
-    const int64_t x_image = blocks_of(s->c) * s->h * s->w, y_image = blocks_of(s->o) * s->oh * s->ow;
+    const bool planar = job->args->p[WINOGRAD_PLANAR];
+    const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
+    const int64_t per_image = job->grid.rows * job->grid.columns, pixel = planar ? 1 : NNS_BLOCK;
+    const int64_t x_image = (planar ? s->c : blocks_of(s->c)) * s->h * s->w, y_image = blocks_of(s->o) * s->oh * s->ow;
     const int64_t image = index / per_image, within = index % per_image;
-    const int64_t oh = within / job->grid.columns * m, ow = within % job->grid.columns * m;
-    const int64_t h = oh - s->pt, w = ow - s->pl;
-    winograd_tile tile = {
-        .x = (image * x_image + h * s->w + w) * NNS_BLOCK,
+    const int64_t oh = within / job->grid.columns * down->m, ow = within % job->grid.columns * across->m;
+    const int64_t h = oh * down->stride - s->pt, w = ow * across->stride - s->pl;
+    return (winograd_tile){
+        .x = (image * x_image + h * s->w + w) * pixel,
         .y = (image * y_image + oh * s->ow + ow) * NNS_BLOCK,
-        .rows = (int32_t)nns_min_int(m, s->oh - oh),
-        .columns = (int32_t)nns_min_int(m, s->ow - ow),
+        .h = h,
+        .w = w,
+        .rows = (int32_t)nns_min_int(down->m, s->oh - oh),
+        .columns = (int32_t)nns_min_int(across->m, s->ow - ow),
     };
-    clip(h, m + 2, s->h, &tile.row_begin, &tile.row_end);
-    clip(w, m + 2, s->w, &tile.column_begin, &tile.column_end);
-    return tile;
 }
 
 /* Describes the tiles of a block, ordered such that those with all their rows follow one another, and those with all their
  * columns come first: others do without the sums at infinity, which count only for the last row or column. */
 static void locate(winograd_job *job, int64_t block) {
-    const int64_t m = job->variant->m;
     const int64_t whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
     const int64_t first = block * whole + nns_min_int(block, larger), count = whole + (block < larger);
     static const bool all_rows[] = {false, true, true, false}, all_columns[] = {true, true, false, false};
@@ -240,7 +172,7 @@ static void locate(winograd_job *job, int64_t block) {
     for (int kind = 0; kind < 4; kind++) {
         for (int64_t i = first; i < first + count; i++) {
             const winograd_tile tile = tile_at(job, i);
-            if ((tile.rows == m) == all_rows[kind] && (tile.columns == m) == all_columns[kind])
+            if ((tile.rows == job->grid.down.m) == all_rows[kind] && (tile.columns == job->grid.across.m) == all_columns[kind])
                 job->tiles[job->count++] = tile;
         }
         ends[kind] = job->count;
@@ -250,24 +182,97 @@ static void locate(winograd_job *job, int64_t block) {
     job->rows_end = ends[2];
 }
 
-/* Encodes the input blocks that the job's panels read. */
+/* The pixels from `first` on, `stride` apart, that lie in [0, extent): a half-open range of `alpha`. */
+static tap_range inside(int64_t first, int64_t alpha, int64_t stride, int64_t extent) {
+    const int64_t up = stride - 1; /* strides are 1 or 2, and division by them is a shift */
+    const int64_t begin = nns_min_int(alpha, nns_max_int(0, (up - first) >> up));
+    return (tap_range){begin, nns_max_int(begin, nns_min_int(alpha, (extent - first + up) >> up))};
+}
+
+/* The patch of one part of a tile in the plane at `x`, of which pixels are `pixel` floats. A single column becomes a row. */
+static winograd_patch patch_of(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
+                               int64_t pixel) {
+    const window *s = &job->s;
+    const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
+    winograd_patch patch = {
+        .x = x + (tile->x + (part->row * s->w + part->column) * pixel),
+        .x_row = down->stride * s->w * pixel,
+        .x_column = across->stride * pixel,
+        .rows = inside(tile->h + part->row, down->alpha, down->stride, s->h),
+        .columns = inside(tile->w + part->column, across->alpha, across->stride, s->w),
+        .v_position = job->grid.v_position,
+    };
+    if (across->alpha > 1) return patch;
+    const tap_range swapped = patch.rows;
+    patch.rows = patch.columns;
+    patch.columns = swapped;
+    patch.x_column = patch.x_row;
+    return patch;
+}
+
+static winograd_encode encoder_of(const winograd_job *job) {
+    const bool line = job->grid.down.alpha == 1 || job->grid.across.alpha == 1;
+    return line ? job->variant->encode_line : job->variant->encode;
+}
+
+/* Finds the input blocks that the job's panels read; of planes all are read. */
+static void find_blocks(winograd_job *job) {
+    const int64_t groups = job->args->p[WINOGRAD_GROUPS], vectors = job->variant->vectors;
+    const winograd_panel first = panel_of(&job->s, groups, vectors, job->panel_begin);
+    const winograd_panel last = panel_of(&job->s, groups, vectors, job->panel_end - 1);
+    const bool planar = job->args->p[WINOGRAD_PLANAR];
+    job->block_begin = planar ? 0 : first.pieces[0].lane_begin / NNS_BLOCK;
+    job->block_end = planar ? 0 : blocks_of(last.pieces[last.count - 1].lane_end);
+}
+
 static void encode_block(winograd_job *job) {
     const window *s = &job->s;
-    const int64_t groups = job->args->p[WINOGRAD_GROUPS], vectors = job->variant->vectors;
     const float *x = job->args->in[WINOGRAD_X];
-    const winograd_panel first = panel_of(s, groups, vectors, job->panel_begin);
-    const winograd_panel last = panel_of(s, groups, vectors, job->panel_end - 1);
-    const int64_t block_end = blocks_of(last.pieces[last.count - 1].lane_end);
-    job->block_begin = first.pieces[0].lane_begin / NNS_BLOCK;
-    winograd_patch patch = {.x_row = s->w * NNS_BLOCK, .v = job->v, .v_position = job->grid.v_position};
-    for (int64_t block = job->block_begin; block < block_end; block++) {
-        const int64_t plane = block * s->h * s->w * NNS_BLOCK;
-        for (int64_t i = 0; i < job->count; i++, patch.v += NNS_BLOCK) {
-            patch.tile = &job->tiles[i];
-            patch.x = x + (plane + job->tiles[i].x);
-            job->variant->encode(&patch);
-        }
+    const winograd_encode encode = encoder_of(job);
+    float *v = job->v;
+    for (int64_t block = job->block_begin; block < job->block_end; block++) {
+        const float *plane = x + block * s->h * s->w * NNS_BLOCK;
+        for (int64_t part = 0; part < job->grid.parts; part++)
+            for (int64_t i = 0; i < job->count; i++, v += NNS_BLOCK) {
+                winograd_patch patch = patch_of(job, &job->tiles[i], &job->parts[part], plane, NNS_BLOCK);
+                patch.v = v;
+                encode(&patch);
+            }
     }
+}
+
+/* Copies one part of one channel of a tile after another to lanes of `pixels`, from channel `begin` of all parts' on. */
+static void pack_lanes(const winograd_job *job, const winograd_tile *tile, int64_t begin, float *pixels) {
+    const window *s = &job->s;
+    const float *x = job->args->in[WINOGRAD_X];
+    const int64_t end = nns_min_int(begin + NNS_BLOCK, s->c * job->grid.parts);
+    for (int64_t lane = begin; lane < end; lane++) {
+        const float *plane = x + lane % s->c * s->h * s->w;
+        const winograd_patch patch = patch_of(job, tile, &job->parts[lane / s->c], plane, 1);
+        job->variant->pack(&patch, pixels + lane - begin);
+    }
+}
+
+/* Encodes a plain input: lanes are the channels of one part after another. */
+static void encode_planes(winograd_job *job) {
+    const int64_t alpha = job->variant->alpha, positions = job->grid.positions, rows = positions / alpha;
+    const winograd_encode encode = encoder_of(job);
+    float pixels[WINOGRAD_MAX_ALPHA * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
+    winograd_patch patch = {
+        .x = pixels,
+        .x_row = alpha * NNS_BLOCK,
+        .x_column = NNS_BLOCK,
+        .rows = {0, rows},
+        .columns = {0, alpha},
+        .v = job->v,
+        .v_position = job->grid.v_position,
+    };
+    for (int64_t begin = 0; begin < job->s.c * job->grid.parts; begin += NNS_BLOCK)
+        for (int64_t i = 0; i < job->count; i++, patch.v += NNS_BLOCK) {
+            memset(pixels, 0, (size_t)positions * NNS_BLOCK * sizeof(float));
+            pack_lanes(job, &job->tiles[i], begin, pixels);
+            encode(&patch);
+        }
 }
 
 /* Has the lines fetched that tiles [begin, end) of the panel will be decoded to: whoever stores to memory that no cache holds
@@ -284,27 +289,48 @@ static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, 
     }
 }
 
-/* The sums of one piece of a panel at one position; `u` are its weights there. Sums at infinity that a tile does without are
- * not made: what its decoding finds in their place goes into rows and columns that are not stored. */
-static void multiply_piece(const winograd_job *job, const winograd_piece *piece, int64_t position, const float *u) {
+/* The product of one piece of a panel at one position with its weights `u` there, for the tiles from `begin` on. */
+static winograd_product product_of(const winograd_job *job, const winograd_piece *piece, int64_t position, tap_range parts,
+                                   const float *u, int64_t begin) {
+    const int64_t width = job->variant->vectors * NNS_BLOCK, part_size = job->count * NNS_BLOCK;
+    winograd_product product = {
+        .v = job->v + position * job->grid.v_position + begin * NNS_BLOCK,
+        .v_part = part_size,
+        .u = u,
+        .m = job->m + position * job->grid.m_position + begin * width + piece->begin,
+    };
+    if (job->args->p[WINOGRAD_PLANAR]) {
+        const int64_t first = parts.begin * job->s.c;
+        product.v += first / NNS_BLOCK * part_size;
+        product.lane_begin = first % NNS_BLOCK;
+        product.lane_end = product.lane_begin + (parts.end - parts.begin) * job->s.c;
+        product.parts = 1;
+        return product;
+    }
+    const int64_t skipped = piece->lane_begin / NNS_BLOCK - job->block_begin;
+    product.v += (skipped * job->grid.parts + parts.begin) * part_size;
+    product.lane_begin = piece->lane_begin % NNS_BLOCK;
+    product.lane_end = product.lane_begin + piece->lane_end - piece->lane_begin;
+    product.parts = parts.end - parts.begin;
+    product.v_skipped = (job->grid.parts - product.parts) * part_size;
+    return product;
+}
+
+/* The sums of one piece of a panel at one position. Sums at infinity that a tile does without are not made: what its decoding
+ * finds in their place goes into rows and columns that are not stored. */
+static void multiply_piece(const winograd_job *job, const winograd_piece *piece, int64_t position, tap_range parts,
+                           const float *u) {
     const winograd_variant *variant = job->variant;
+    const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
     const int64_t panel_width = variant->vectors * NNS_BLOCK;
     const winograd_multiply multiply = piece->width == panel_width ? variant->multiply : variant->multiply_half;
-    const int64_t infinity = variant->m + 1;
-    const bool needs_rows = position / (infinity + 1) == infinity, needs_columns = position % (infinity + 1) == infinity;
+    const bool needs_rows = down->alpha > 1 && position / across->alpha == down->alpha - 1;
+    const bool needs_columns = across->alpha > 1 && position % across->alpha == across->alpha - 1;
     const int64_t begin = needs_rows ? job->rows_begin : 0;
     const int64_t end = needs_columns ? job->columns_end : needs_rows ? job->rows_end : job->count;
-    const int64_t skipped = piece->lane_begin / NNS_BLOCK - job->block_begin, first = piece->lane_begin % NNS_BLOCK;
-    winograd_product product = {
-        .v = job->v + position * job->grid.v_position + (skipped * job->count + begin) * NNS_BLOCK,
-        .v_block = job->count * NNS_BLOCK,
-        .u = u,
-        .lane_begin = first,
-        .lane_end = first + piece->lane_end - piece->lane_begin,
-        .m = job->m + position * job->grid.m_position + begin * panel_width + piece->begin,
-    };
-    for (int64_t left = end - begin, parts = nns_ceil_div(left, variant->tiles); parts > 0; parts--) {
-        const int64_t count = nns_ceil_div(left, parts);
+    winograd_product product = product_of(job, piece, position, parts, u, begin);
+    for (int64_t left = end - begin, calls = nns_ceil_div(left, variant->tiles); calls > 0; calls--) {
+        const int64_t count = nns_ceil_div(left, calls);
         multiply(count, &product);
         product.v += count * NNS_BLOCK;
         product.m += count * panel_width;
@@ -317,12 +343,13 @@ static void multiply_panel(const winograd_job *job, int64_t index) {
     const int64_t positions = job->grid.positions;
     const winograd_panel panel = panel_of(&job->s, job->args->p[WINOGRAD_GROUPS], job->variant->vectors, index);
     const float *u = job->args->in[WINOGRAD_W];
-    u += index * positions * job->panel_size;
+    u += index * job->panel_size;
     for (int64_t position = 0; position < positions; position++) {
+        const tap_range parts = winograd_parts_at(&job->grid.down, &job->grid.across, position);
         fetch_output(job, index, job->count * position / positions, job->count * (position + 1) / positions);
         for (int64_t i = 0; i < panel.count; i++) {
-            multiply_piece(job, &panel.pieces[i], position, u);
-            u += piece_size(&panel.pieces[i]);
+            multiply_piece(job, &panel.pieces[i], position, parts, u);
+            u += (parts.end - parts.begin) * piece_size(&panel.pieces[i]);
         }
     }
 }
@@ -332,8 +359,10 @@ static void decode_panel(const winograd_job *job, int64_t panel) {
     const int64_t vectors = job->variant->vectors, y_plane = s->oh * s->ow * NNS_BLOCK;
     const float *bias = job->args->in[WINOGRAD_BIAS], *residual = job->args->in[WINOGRAD_RESIDUAL];
     float *y = job->args->out[0];
+    const bool one_row = job->grid.down.alpha == 1, one_column = job->grid.across.alpha == 1;
+    const winograd_decode decode = one_row || one_column ? job->variant->decode_line : job->variant->decode;
     winograd_result result = {
-        .m_position = job->grid.m_position, .y_row = s->ow * NNS_BLOCK, .finish = &job->finish};
+        .m_position = job->grid.m_position, .y_row = one_row ? NNS_BLOCK : s->ow * NNS_BLOCK, .finish = &job->finish};
     for (int64_t k = 0; k < vectors; k++) {
         const int64_t block = panel * vectors + k;
         result.bias = bias ? nns_load(bias + block * NNS_BLOCK) : nns_zero();
@@ -343,7 +372,7 @@ static void decode_panel(const winograd_job *job, int64_t panel) {
             result.m = job->m + (i * vectors + k) * NNS_BLOCK;
             result.residual = residual ? residual + at : NULL;
             result.y = y + at;
-            job->variant->decode(&result);
+            decode(&result);
         }
     }
 }
@@ -352,18 +381,23 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
                          const winograd_variant *variant) {
     winograd_job job = {.variant = variant, .args = args, .s = window_read(args->p)};
     job.grid = grid_of(&job.s, args->p, variant);
+    winograd_list_parts(&job.grid.down, &job.grid.across, &job.s, variant->taps, job.parts);
     job.finish = epilogue_read(args->p + WINOGRAD_ACTIVATION);
-    job.tiles = scratch;
-    job.v = (float *)((char *)scratch + tile_table_bytes(&job.grid));
+    winograd_note *note = scratch;
+    job.tiles = (winograd_tile *)((char *)scratch + WINOGRAD_NOTE_BYTES);
+    job.v = (float *)((char *)job.tiles + tile_table_bytes(&job.grid));
     job.m = job.v + job.grid.positions * job.grid.v_position;
-    job.panel_size = largest_panel(&job.s, args->p[WINOGRAD_GROUPS], variant->vectors);
+    job.panel_size = all_parts(&job.grid) * largest_panel(&job.s, args->p[WINOGRAD_GROUPS], variant->vectors);
     const int64_t chunks = job.grid.chunks, per_chunk = args->p[WINOGRAD_PANELS];
     for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
         next = nns_min_int(unit_end, (unit / chunks + 1) * chunks); /* what is left of this block */
         job.panel_begin = unit % chunks * per_chunk;
         job.panel_end = nns_min_int(job.grid.panels, job.panel_begin + (next - unit) * per_chunk);
         locate(&job, unit / chunks);
-        encode_block(&job);
+        find_blocks(&job);
+        const winograd_note wanted = {unit / chunks + 1, job.block_begin, job.block_end};
+        if (memcmp(note, &wanted, sizeof wanted)) (args->p[WINOGRAD_PLANAR] ? encode_planes : encode_block)(&job);
+        *note = wanted;
         for (int64_t panel = job.panel_begin; panel < job.panel_end; panel++) {
             multiply_panel(&job, panel);
             decode_panel(&job, panel);
@@ -379,33 +413,35 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 #define PRODUCT_HALF(C) NULL
 #endif
 
-#define VARIANT(A, B, C)                                                                                             \
-    static const winograd_variant variant_m##A##t##B##v##C = {                                                        \
-        A, encode_##A, decode_##A, B, C, product_t##B##v##C, PRODUCT_HALF(C)};                                       \
-    static const char *check_m##A##t##B##v##C(const nns_args *args, nns_work *work) {                                \
-        return winograd_check(args, work, &variant_m##A##t##B##v##C);                                                \
-    }                                                                                                                \
-    static void run_m##A##t##B##v##C(const nns_args *args, int64_t begin, int64_t end, void *scratch) {              \
-        winograd_run(args, begin, end, scratch, &variant_m##A##t##B##v##C);                                          \
+#define VARIANT(A, R, M, B, C)                                                                                           \
+    static const winograd_variant variant_a##A##r##R##t##B##v##C = {                                                     \
+        A, R, encode_##A, encode_line_##A, pack_##A, decode_##A##m##M, decode_##A##m##M##_line, B, C, product_t##B##v##C,          \
+        PRODUCT_HALF(C)};                                                                                                \
+    static const char *check_a##A##r##R##t##B##v##C(const nns_args *args, nns_work *work) {                             \
+        return winograd_check(args, work, &variant_a##A##r##R##t##B##v##C);                                              \
+    }                                                                                                                    \
+    static void run_a##A##r##R##t##B##v##C(const nns_args *args, int64_t begin, int64_t end, void *scratch) {           \
+        winograd_run(args, begin, end, scratch, &variant_a##A##r##R##t##B##v##C);                                        \
     }
-#define ROW(A, B, C) {"winograd_m" #A "t" #B "v" #C, check_m##A##t##B##v##C, run_m##A##t##B##v##C}
-#define ALL(X, B, C) X(2, B, C) X(4, B, C) X(6, B, C)
+#define ROW(A, R, M, B, C) \
+    {"winograd_a" #A "r" #R "t" #B "v" #C, check_a##A##r##R##t##B##v##C, run_a##A##r##R##t##B##v##C},
+/* X(alpha, taps, outputs, tiles, vectors) for every pair of transforms */
+#define ALL(X, B, C)                                                                                                   \
+    X(4, 2, 3, B, C) X(4, 3, 2, B, C)                                                                                  \
+    X(6, 2, 5, B, C) X(6, 3, 4, B, C) X(6, 4, 3, B, C)                                                                 \
+    X(8, 3, 6, B, C) X(8, 4, 5, B, C) X(8, 5, 4, B, C) X(8, 6, 3, B, C)
 
 #if NNS_BLOCK == 16
 ALL(VARIANT, 28, 1)
-static const nns_kernel rows[] = {ROW(2, 28, 1), ROW(4, 28, 1), ROW(6, 28, 1)};
+static const nns_kernel rows[] = {ALL(ROW, 28, 1)};
 #elif COMPUTE_MANY_REGISTERS
 ALL(VARIANT, 28, 1)
 ALL(VARIANT, 14, 2)
-static const nns_kernel rows[] = {
-    ROW(2, 28, 1), ROW(4, 28, 1), ROW(6, 28, 1), ROW(2, 14, 2), ROW(4, 14, 2), ROW(6, 14, 2),
-};
+static const nns_kernel rows[] = {ALL(ROW, 28, 1) ALL(ROW, 14, 2)};
 #else
 ALL(VARIANT, 12, 1)
 ALL(VARIANT, 6, 2)
-static const nns_kernel rows[] = {
-    ROW(2, 12, 1), ROW(4, 12, 1), ROW(6, 12, 1), ROW(2, 6, 2), ROW(4, 6, 2), ROW(6, 6, 2),
-};
+static const nns_kernel rows[] = {ALL(ROW, 12, 1) ALL(ROW, 6, 2)};
 #endif
 
 const nns_kernel_family nns_family_winograd = NNS_FAMILY(rows);

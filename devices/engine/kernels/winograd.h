@@ -1,23 +1,24 @@
-/* What the parts of the Winograd convolution are told: transforms (winograd_transform.inc), products (winograd_product.inc). */
+/* What the parts of the Winograd convolution are told: transforms (winograd_encode.inc, winograd_decode.inc), products
+ * (winograd_product.inc). */
 #ifndef NNS_WINOGRAD_H
 #define NNS_WINOGRAD_H
 
 #include "compute.h"
 
-/* Where one tile lies: the patch of (m + 2)² pixels that it reads and the up to m² pixels that it writes. */
+/* Where one tile lies: the window of input pixels of its first output, and the outputs that it has. */
 typedef struct {
-    int64_t x, y;                  /* floats from the tensors' begins to the first pixel of block 0; x may lie outside */
-    int32_t row_begin, row_end;    /* rows of the patch that lie inside the input */
-    int32_t column_begin, column_end;
+    int64_t x, y;                  /* floats from the tensors' begins to the first pixel of channel 0; x may lie outside */
+    int64_t h, w;                  /* where that is in the input's plane */
     int32_t rows, columns;         /* of the output */
 } winograd_tile;
 
-/* One tile of one block of input channels, to be encoded. */
+/* Pixels of one block of input channels (of one channel, if they are to be packed) that are to be encoded. A patch of one
+ * dimension is a row of columns. */
 typedef struct {
-    const winograd_tile *tile;
-    const float *x;                /* the patch's first pixel */
-    int64_t x_row;                 /* floats from one row to the next */
-    float *v;                      /* position 0 of the encoded tile */
+    const float *x;                /* the first pixel */
+    int64_t x_row, x_column;       /* floats from one row to the next, and from one pixel to the next */
+    tap_range rows, columns;       /* what lies inside the input */
+    float *v;                      /* position 0 of the encoded patch */
     int64_t v_position;            /* floats from one position to the next */
 } winograd_patch;
 
@@ -29,15 +30,16 @@ typedef struct {
     nns_vec bias;
     const float *residual;         /* the tile's first pixel, or NULL */
     float *y;                      /* the same pixel of the output */
-    int64_t y_row;
+    int64_t y_row;                 /* floats from one row to the next; of one dimension, from one pixel to the next */
     const epilogue *finish;
 } winograd_result;
 
-/* The sums over all input channels of a few tiles at one position: m[tile][vector] = Σ v[tile][channel] u[channel][vector]. */
+/* The sums over input channels and parts of a few tiles at one position: m[tile][vector] = Σ v[tile][channel] u[channel][vector]. */
 typedef struct {
-    const float *v;                /* [input block][tile][lane], from the first of these tiles in the block of `lane_begin` */
-    int64_t v_block;               /* floats from one input block to the next */
-    const float *u;                /* [input channel][vector][lane] */
+    const float *v;                /* [input block][part][tile][lane], from the first of these tiles in the block of `lane_begin` */
+    int64_t v_part;                /* floats from one part to the next */
+    int64_t parts, v_skipped;      /* parts that count, and the floats of a block's other parts */
+    const float *u;                /* [input block][part][input channel][vector][lane], of the parts that count */
     int64_t lane_begin, lane_end;  /* input channels, counted from the begin of the first block */
     float *m;                      /* [tile][vector][lane] */
 } winograd_product;
@@ -58,7 +60,18 @@ NNS_INLINE winograd_half winograd_half_broadcast(float x) { return (winograd_hal
 #endif
 
 typedef void (*winograd_encode)(const winograd_patch *patch);
+typedef void (*winograd_pack)(const winograd_patch *patch, float *pixels);
 typedef void (*winograd_multiply)(int64_t count, const winograd_product *product);
 typedef void (*winograd_decode)(const winograd_result *result);
+
+/* What a row of the kernel table stands for. */
+typedef struct {
+    int64_t alpha, taps;
+    winograd_encode encode, encode_line;
+    winograd_pack pack;
+    winograd_decode decode, decode_line;
+    int64_t tiles, vectors; /* of the product */
+    winograd_multiply multiply, multiply_half; /* the second for panels of one vector, where vectors have halves */
+} winograd_variant;
 
 #endif

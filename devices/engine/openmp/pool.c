@@ -57,6 +57,7 @@ void nns_pool_unlock(nns_pool *pool) { pthread_mutex_unlock(&pool->turn); }
 
 static void run_part(const nns_pool *pool, const nns_task *task, int32_t thread) {
     const int64_t begin = task->bounds[thread] * task->grain, end = task->bounds[thread + 1] * task->grain;
+    *(uint64_t *)pool->scratch[thread] = 0;
     if (begin < end) task->kernel->run(task->args, begin, nns_min_int(end, task->units), pool->scratch[thread]);
 }
 
@@ -65,7 +66,7 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
         const nns_task *task = &tasks[i];
         if (times) times[2 * i] = nns_now();
         if (pool->n_threads == 1) {
-            if (task->units) task->kernel->run(task->args, 0, task->units, pool->scratch[0]);
+            run_part(pool, task, 0);
         } else {
 #pragma omp parallel num_threads(pool->n_threads)
             run_part(pool, task, omp_get_thread_num());

@@ -1,4 +1,4 @@
-/* What the machine can do: its float32 peak, and how fast threads meet. */
+/* What the machine can do: its float32 peak, and how fast threads meet; and what measuring needs beside a clock. */
 #include <stdlib.h>
 
 #include "clock.h"
@@ -37,6 +37,19 @@ double nns_peak_gflops(int32_t milliseconds) {
         best = gflops > best ? gflops : best;
     } while (nns_now() < end);
     return best;
+}
+
+void nns_flush(const void *memory, int64_t bytes) {
+    const char *line = (const char *)((uintptr_t)memory & ~(uintptr_t)(NNS_CACHE_LINE - 1));
+    const char *const end = (const char *)memory + bytes;
+    for (; line < end; line += NNS_CACHE_LINE) {
+#if defined(__x86_64__)
+        __builtin_ia32_clflush(line);
+#elif defined(__aarch64__)
+        __asm__ volatile("dc civac, %0" : : "r"(line) : "memory");
+#endif
+    }
+    atomic_thread_fence(memory_order_seq_cst);
 }
 
 static const char *check_nothing(const nns_args *args, nns_work *work) {

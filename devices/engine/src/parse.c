@@ -5,35 +5,21 @@
 #include <stdlib.h>
 
 #include "registry.h"
+#include "words.h"
 
 typedef struct {
-    const int64_t *at, *end;
+    nns_words words;
     const nns_bindings *bindings;
     nns_program *program;
-    nns_report *report;
 } reader;
 
-#define INVALID(r, ...) nns_fail((r)->report, NNS_EINVALID, __VA_ARGS__)
-/* Leaves the calling function with the status of a step of the parse that failed. */
-#define TRY(expression)                        \
-    do {                                       \
-        const int32_t status_ = (expression);  \
-        if (status_ != NNS_OK) return status_; \
-    } while (0)
-
-static int32_t take(reader *r, int64_t *value, const char *what, int64_t low, int64_t high) {
-    if (r->at == r->end) return INVALID(r, "the program ends before %s", what);
-    *value = *r->at++;
-    if (*value < low || *value > high)
-        return INVALID(r, "%s is %lld; it must be in %lld..%lld", what, (long long)*value, (long long)low,
-                       (long long)high);
-    return NNS_OK;
-}
+#define INVALID(r, ...) nns_fail((r)->words.report, NNS_EINVALID, __VA_ARGS__)
 
 /* A count of things that take at least one word each. */
 static int32_t take_count(reader *r, int64_t *count, const char *what, int64_t high) {
-    TRY(take(r, count, what, 0, high));
-    if (*count > r->end - r->at) return INVALID(r, "%s is %lld, more than the program holds", what, (long long)*count);
+    TRY(nns_take(&r->words, count, what, 0, high));
+    if (*count > r->words.end - r->words.at)
+        return INVALID(r, "%s is %lld, more than the program holds", what, (long long)*count);
     return NNS_OK;
 }
 
@@ -41,8 +27,8 @@ static int32_t take_count(reader *r, int64_t *count, const char *what, int64_t h
 static int32_t take_list(reader *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low,
                          int64_t high) {
     TRY(take_count(r, count, what, most));
-    *list = r->at;
-    r->at += *count;
+    *list = r->words.at;
+    r->words.at += *count;
     if (!nns_all_within(*list, *count, low, high))
         return INVALID(r, "%s: a number is outside %lld..%lld", what, (long long)low, (long long)high);
     return NNS_OK;
@@ -50,7 +36,8 @@ static int32_t take_list(reader *r, const int64_t **list, int64_t *count, int64_
 
 static int32_t make(reader *r, void *array, int64_t count, size_t size) {
     void *memory = calloc(count ? (size_t)count : 1, size);
-    if (!memory) return nns_fail(r->report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
+    if (!memory)
+        return nns_fail(r->words.report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
     memcpy(array, &memory, sizeof memory);
     return NNS_OK;
 }
@@ -58,20 +45,20 @@ static int32_t make(reader *r, void *array, int64_t count, size_t size) {
 static int32_t parse_header(reader *r) {
     nns_program *program = r->program;
     int64_t magic = 0, abi = 0;
-    if (r->end - r->at < 9) return INVALID(r, "the program is shorter than its header");
-    magic = *r->at++;
-    abi = *r->at++;
+    if (r->words.end - r->words.at < 9) return INVALID(r, "the program is shorter than its header");
+    magic = *r->words.at++;
+    abi = *r->words.at++;
     if (magic != NNS_MAGIC) return INVALID(r, "this is not a program: its first word is %lld", (long long)magic);
     if (abi != NNS_ABI)
         return INVALID(r, "the program is for engine interface %lld, this is %d", (long long)abi, NNS_ABI);
-    const int64_t words = r->end - r->at;
-    TRY(take(r, &program->n_lanes, "the number of lanes", 1, NNS_MAX_LANES));
-    TRY(take(r, &program->n_regions, "the number of regions", 0, words));
-    TRY(take(r, &program->n_buffers, "the number of buffers", 0, words));
-    TRY(take(r, &program->n_steps, "the number of steps", 0, nns_min_int(words, INT32_MAX)));
-    TRY(take(r, &program->n_subgraphs, "the number of sub-graphs", 0, words));
-    TRY(take(r, &program->n_inputs, "the number of inputs", 0, words));
-    TRY(take(r, &program->n_outputs, "the number of outputs", 0, words));
+    const int64_t words = r->words.end - r->words.at;
+    TRY(nns_take(&r->words, &program->n_lanes, "the number of lanes", 1, NNS_MAX_LANES));
+    TRY(nns_take(&r->words, &program->n_regions, "the number of regions", 0, words));
+    TRY(nns_take(&r->words, &program->n_buffers, "the number of buffers", 0, words));
+    TRY(nns_take(&r->words, &program->n_steps, "the number of steps", 0, nns_min_int(words, INT32_MAX)));
+    TRY(nns_take(&r->words, &program->n_subgraphs, "the number of sub-graphs", 0, words));
+    TRY(nns_take(&r->words, &program->n_inputs, "the number of inputs", 0, words));
+    TRY(nns_take(&r->words, &program->n_outputs, "the number of outputs", 0, words));
     return NNS_OK;
 }
 
@@ -82,7 +69,7 @@ static int32_t parse_lanes(reader *r) {
         nns_lane *lane = &program->lanes[i];
         int64_t kind = 0, n_cores = 0, n_ratios = 0;
         const int64_t *cores = NULL;
-        TRY(take(r, &kind, "the kind of a lane", NNS_LANE_HOST, NNS_LANE_CALL));
+        TRY(nns_take(&r->words, &kind, "the kind of a lane", NNS_LANE_HOST, NNS_LANE_CALL));
         if (i == 0 && kind != NNS_LANE_HOST)
             return INVALID(r, "lane 0 is of kind %lld; it must be a host lane", (long long)kind);
         TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a lane", 0, NNS_MAX_CORES - 1));
@@ -137,10 +124,10 @@ static int32_t parse_regions(reader *r) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         int64_t kind = 0;
-        TRY(take(r, &kind, "the kind of a region", NNS_REGION_FIXED, NNS_REGION_SHARED));
+        TRY(nns_take(&r->words, &kind, "the kind of a region", NNS_REGION_FIXED, NNS_REGION_SHARED));
         area->kind = (int32_t)kind;
-        TRY(take(r, &area->index, "the index of a region", INT64_MIN, INT64_MAX));
-        TRY(take(r, &area->bytes, "the bytes of a region", 0, INT64_MAX));
+        TRY(nns_take(&r->words, &area->index, "the index of a region", INT64_MIN, INT64_MAX));
+        TRY(nns_take(&r->words, &area->bytes, "the bytes of a region", 0, INT64_MAX));
         TRY(bind_region(r, area, i));
     }
     return NNS_OK;
@@ -151,10 +138,10 @@ static int32_t parse_buffers(reader *r) {
     TRY(make(r, &program->buffers, program->n_buffers, sizeof(nns_buffer)));
     for (int64_t i = 0; i < program->n_buffers; i++) {
         nns_buffer *buffer = &program->buffers[i];
-        TRY(take(r, &buffer->region, "the region of a buffer", 0, program->n_regions - 1));
+        TRY(nns_take(&r->words, &buffer->region, "the region of a buffer", 0, program->n_regions - 1));
         const int64_t size = program->areas[buffer->region].bytes;
-        TRY(take(r, &buffer->offset, "the offset of a buffer", 0, size));
-        TRY(take(r, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
+        TRY(nns_take(&r->words, &buffer->offset, "the offset of a buffer", 0, size));
+        TRY(nns_take(&r->words, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
         if (buffer->offset % 4)
             return INVALID(r, "buffer %lld starts at byte %lld, which 4 does not divide", (long long)i,
                            (long long)buffer->offset);
@@ -238,12 +225,12 @@ static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
 static int32_t parse_steps(reader *r) {
     nns_program *program = r->program;
     TRY(make(r, &program->steps, program->n_steps, sizeof(nns_step)));
-    TRY(make(r, &program->patches, r->end - r->at, sizeof(nns_patch)));
+    TRY(make(r, &program->patches, r->words.end - r->words.at, sizeof(nns_patch)));
     for (int64_t i = 0; i < program->n_steps; i++) {
         nns_step *step = &program->steps[i];
         int64_t kind = 0;
-        TRY(take(r, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_CALL));
-        TRY(take(r, &step->id, "the id of a step", INT64_MIN, INT64_MAX));
+        TRY(nns_take(&r->words, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_CALL));
+        TRY(nns_take(&r->words, &step->id, "the id of a step", INT64_MIN, INT64_MAX));
         step->kind = (int32_t)kind;
         TRY(parse_operands(r, step, i));
         if (kind == NNS_STEP_KERNEL) TRY(check_kernel(r, step, i));
@@ -285,9 +272,9 @@ static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t 
 static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
     nns_program *program = r->program;
     int64_t lane = 0, begin = 0, count = 0;
-    TRY(take(r, &lane, "the lane of a sub-graph", 0, program->n_lanes - 1));
-    TRY(take(r, &begin, "the first step of a sub-graph", first, first));
-    TRY(take(r, &count, "the number of steps of a sub-graph", 0, program->n_steps - first));
+    TRY(nns_take(&r->words, &lane, "the lane of a sub-graph", 0, program->n_lanes - 1));
+    TRY(nns_take(&r->words, &begin, "the first step of a sub-graph", first, first));
+    TRY(nns_take(&r->words, &count, "the number of steps of a sub-graph", 0, program->n_steps - first));
     subgraph->lane = (int32_t)lane;
     subgraph->first = first;
     subgraph->end = first + count;
@@ -326,7 +313,11 @@ static int32_t parse_subgraphs(reader *r) {
 }
 
 int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindings, nns_report *report) {
-    reader r = {program->image, program->image + words, bindings, program, report};
+    reader r = {
+        .words = {program->image, program->image + words, .prefix = "", .whole = "the program", .report = report},
+        .bindings = bindings,
+        .program = program,
+    };
     program->call = bindings->call;
     TRY(parse_header(&r));
     TRY(parse_lanes(&r));
@@ -334,6 +325,7 @@ int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindi
     TRY(parse_buffers(&r));
     TRY(parse_steps(&r));
     TRY(parse_subgraphs(&r));
-    if (r.at != r.end) return INVALID(&r, "%lld words follow the end of the program", (long long)(r.end - r.at));
+    if (r.words.at != r.words.end)
+        return INVALID(&r, "%lld words follow the end of the program", (long long)(r.words.end - r.words.at));
     return NNS_OK;
 }

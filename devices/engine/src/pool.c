@@ -89,6 +89,12 @@ static bool take(nns_pool *pool, int32_t whose, uint32_t number, bool back, int6
     }
 }
 
+/* The scratch of a thread that begins with a task. */
+static void *fresh_scratch(const nns_pool *pool, int32_t thread) {
+    *(uint64_t *)pool->scratch[thread] = 0;
+    return pool->scratch[thread];
+}
+
 /* Computes shares of thread `whose` until none is left; how many. */
 static int64_t compute_of(nns_pool *pool, int32_t whose, uint32_t number, int32_t me) {
     const nns_task *task = &pool->tasks[number - 1];
@@ -153,6 +159,7 @@ static void walk(nns_pool *pool, int32_t me, int64_t *times) {
         if (times) times[2 * i] = nns_now();
         if (!is_computed(pool, wanted)) {
             int64_t mine = 0;
+            fresh_scratch(pool, me);
             for (int32_t k = 0; k < pool->n_threads; k++)
                 mine += compute_of(pool, (me + k) % pool->n_threads, (uint32_t)(i + 1), me);
             if (mine) report_computed(pool, mine, wanted);
@@ -177,7 +184,7 @@ static void *work(void *argument) {
 static void run_alone(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times) {
     for (int64_t i = 0; i < n_tasks; i++) {
         if (times) times[2 * i] = nns_now();
-        if (tasks[i].units) tasks[i].kernel->run(tasks[i].args, 0, tasks[i].units, pool->scratch[0]);
+        if (tasks[i].units) tasks[i].kernel->run(tasks[i].args, 0, tasks[i].units, fresh_scratch(pool, 0));
         if (times) times[2 * i + 1] = nns_now();
     }
 }

@@ -6,40 +6,26 @@
 
 #include "isa.h"
 #include "nns_engine.h"
+#include "words.h"
 
 enum { MOST_TENSORS = 4096, MOST_RANK = 16, WORDS_OF_REGION = 3, WORDS_OF_BUFFER = 3, IMAGE_HEADER = 9 };
 
 typedef struct {
-    const int64_t *at, *end;
+    nns_words words;
     const char *text, *text_end;
-    nns_report *report;
 } reader;
 
-#define DAMAGED(r, ...) nns_fail((r)->report, NNS_EINVALID, "the model file is damaged: " __VA_ARGS__)
-/* Leaves the calling function with the status of a part that failed. */
-#define TRY(expression)                        \
-    do {                                       \
-        const int32_t status_ = (expression);  \
-        if (status_ != NNS_OK) return status_; \
-    } while (0)
-
-static int32_t take(reader *r, int64_t *value, const char *what, int64_t low, int64_t high) {
-    if (r->at == r->end) return DAMAGED(r, "it ends before %s", what);
-    *value = *r->at++;
-    if (*value < low || *value > high)
-        return DAMAGED(r, "%s is %lld and must be in %lld..%lld", what, (long long)*value, (long long)low,
-                       (long long)high);
-    return NNS_OK;
-}
+#define DAMAGE "the model file is damaged: "
+#define DAMAGED(r, ...) nns_fail((r)->words.report, NNS_EINVALID, DAMAGE __VA_ARGS__)
 
 /* A count of things of which each takes at least `least` of the words that are left. */
 static int32_t take_count(reader *r, int64_t *count, const char *what, int64_t least) {
-    return take(r, count, what, 0, (r->end - r->at) / least);
+    return nns_take(&r->words, count, what, 0, (r->words.end - r->words.at) / least);
 }
 
 static int32_t skip(reader *r, int64_t words, const char *what) {
-    if (words < 0 || words > r->end - r->at) return DAMAGED(r, "it ends within %s", what);
-    r->at += words;
+    if (words < 0 || words > r->words.end - r->words.at) return DAMAGED(r, "it ends within %s", what);
+    r->words.at += words;
     return NNS_OK;
 }
 
@@ -53,7 +39,7 @@ static int32_t take_text(reader *r, const char **text, const char *what) {
 
 static void *make_array(reader *r, int64_t count, size_t size) {
     void *memory = calloc(count ? (size_t)count : 1, size);
-    if (!memory) nns_fail(r->report, NNS_EMEMORY, "no memory for %lld parts of a model", (long long)count);
+    if (!memory) nns_fail(r->words.report, NNS_EMEMORY, "no memory for %lld parts of a model", (long long)count);
     return memory;
 }
 
@@ -64,20 +50,20 @@ static int32_t read_target(reader *r, nns_image *image, const nns_file *file) {
     int64_t block = 0, constants = 0;
     TRY(take_text(r, &isa, "its instruction set"));
     TRY(take_text(r, &image->name, "its name"));
-    TRY(take(r, &block, "the block", 1, INT64_MAX));
+    TRY(nns_take(&r->words, &block, "the block", 1, INT64_MAX));
     if (strcmp(isa, nns_library_isa()) || block != nns_block())
-        return nns_fail(r->report, NNS_EINVALID,
+        return nns_fail(r->words.report, NNS_EINVALID,
                         "the model is for %.40s, this library is for %s; compile the model with --target %s", isa,
                         nns_library_isa(), nns_library_isa());
-    TRY(take(r, &image->arena_bytes, "the size of the arena", 0, INT64_MAX / 2));
-    return take(r, &constants, "the size of the constants", file->constant_bytes, file->constant_bytes);
+    TRY(nns_take(&r->words, &image->arena_bytes, "the size of the arena", 0, INT64_MAX / 2));
+    return nns_take(&r->words, &constants, "the size of the constants", file->constant_bytes, file->constant_bytes);
 }
 
 static int32_t read_tensor(reader *r, nns_tensor *tensor) {
     int64_t rank = 0;
-    TRY(take(r, &rank, "the rank of a tensor", 0, MOST_RANK));
+    TRY(nns_take(&r->words, &rank, "the rank of a tensor", 0, MOST_RANK));
     tensor->rank = (int32_t)rank;
-    tensor->shape = r->at;
+    tensor->shape = r->words.at;
     TRY(skip(r, rank, "a shape"));
     tensor->count = 1;
     for (int64_t i = 0; i < rank; i++)
@@ -89,28 +75,28 @@ static int32_t read_tensor(reader *r, nns_tensor *tensor) {
 
 static int32_t read_tensors(reader *r, nns_image *image) {
     int64_t n_inputs = 0, n_outputs = 0;
-    TRY(take(r, &n_inputs, "the number of inputs", 0, MOST_TENSORS));
-    TRY(take(r, &n_outputs, "the number of outputs", 0, MOST_TENSORS));
+    TRY(nns_take(&r->words, &n_inputs, "the number of inputs", 0, MOST_TENSORS));
+    TRY(nns_take(&r->words, &n_outputs, "the number of outputs", 0, MOST_TENSORS));
     image->n_inputs = (int32_t)n_inputs;
     image->n_outputs = (int32_t)n_outputs;
     image->tensors = make_array(r, n_inputs + n_outputs, sizeof *image->tensors);
-    if (!image->tensors) return r->report->status;
+    if (!image->tensors) return r->words.report->status;
     for (int64_t i = 0; i < n_inputs + n_outputs; i++) TRY(read_tensor(r, &image->tensors[i]));
     return NNS_OK;
 }
 
 static int32_t read_lanes(reader *r, nns_lanes *lanes) {
     int64_t count = 0;
-    TRY(take(r, &count, "the number of lanes", 1, NNS_MAX_LANES));
+    TRY(nns_take(&r->words, &count, "the number of lanes", 1, NNS_MAX_LANES));
     lanes->count = (int32_t)count;
     for (int64_t i = 0; i < count; i++) {
         int64_t threads = 0, core = 0, ratios = 0;
-        TRY(take(r, &threads, "the threads of a lane", 1, NNS_MAX_CORES));
+        TRY(nns_take(&r->words, &threads, "the threads of a lane", 1, NNS_MAX_CORES));
         lanes->planned[i] = (int32_t)threads;
-        lanes->planned_cores[i] = r->at;
-        for (int64_t k = 0; k < threads; k++) TRY(take(r, &core, "a core", 0, NNS_MAX_CORES - 1));
-        TRY(take(r, &ratios, "the ratios of a lane", 0, threads));
-        lanes->ratios[i] = r->at;
+        lanes->planned_cores[i] = r->words.at;
+        for (int64_t k = 0; k < threads; k++) TRY(nns_take(&r->words, &core, "a core", 0, NNS_MAX_CORES - 1));
+        TRY(nns_take(&r->words, &ratios, "the ratios of a lane", 0, threads));
+        lanes->ratios[i] = r->words.at;
         lanes->n_ratios[i] = (int32_t)ratios;
         TRY(skip(r, ratios, "the ratios of a lane")); /* the engine checks them */
     }
@@ -124,15 +110,15 @@ typedef struct {
 } kernel_list;
 
 static int32_t read_kernels(reader *r, kernel_list *kernels) {
-    TRY(take(r, &kernels->count, "the number of kernels", 0, r->text_end - r->text));
+    TRY(nns_take(&r->words, &kernels->count, "the number of kernels", 0, r->text_end - r->text));
     kernels->numbers = make_array(r, kernels->count, sizeof *kernels->numbers);
-    if (!kernels->numbers) return r->report->status;
+    if (!kernels->numbers) return r->words.report->status;
     for (int64_t i = 0; i < kernels->count; i++) {
         const char *name = NULL;
         TRY(take_text(r, &name, "the name of a kernel"));
         kernels->numbers[i] = nns_kernel_find(name);
         if (kernels->numbers[i] < 0)
-            return nns_fail(r->report, NNS_EINVALID,
+            return nns_fail(r->words.report, NNS_EINVALID,
                             "this library has no kernel %.60s; use the library that came with the model", name);
     }
     return NNS_OK;
@@ -171,7 +157,7 @@ static int64_t *put_regions(int64_t *to, const nns_image *image, const nns_file 
 /* A count and so many words, which start at `*list`. */
 static int32_t skip_list(reader *r, const int64_t **list, int64_t *count, const char *what) {
     TRY(take_count(r, count, what, 1));
-    *list = r->at;
+    *list = r->words.at;
     return skip(r, *count, what);
 }
 
@@ -189,12 +175,12 @@ static const int64_t *buffer_at(const buffer_list *buffers, int64_t number) {
 }
 
 static int32_t read_buffers(reader *r, buffer_list *buffers) {
-    buffers->words = r->at;
+    buffers->words = r->words.at;
     for (int64_t i = 0; i < buffers->count; i++) {
         int64_t region = 0, offset = 0, bytes = 0;
-        TRY(take(r, &region, "the region of a buffer", 0, buffers->constants));
-        TRY(take(r, &offset, "the offset of a buffer", 0, INT64_MAX / 2));
-        TRY(take(r, &bytes, "the bytes of a buffer", 0, INT64_MAX / 2));
+        TRY(nns_take(&r->words, &region, "the region of a buffer", 0, buffers->constants));
+        TRY(nns_take(&r->words, &offset, "the offset of a buffer", 0, INT64_MAX / 2));
+        TRY(nns_take(&r->words, &bytes, "the bytes of a buffer", 0, INT64_MAX / 2));
     }
     return NNS_OK;
 }
@@ -238,13 +224,13 @@ static int32_t check_writes(reader *r, const operand_list *reads, const operand_
 /* Replaces numbers of kernel names by the engine's numbers in the copy of the steps at `to`; `r` walks the file's. */
 static int32_t number_kernels(reader *r, int64_t *to, int64_t n_steps, const kernel_list *kernels,
                               const buffer_list *buffers) {
-    const int64_t *start = r->at, *parameters = NULL;
+    const int64_t *start = r->words.at, *parameters = NULL;
     for (int64_t i = 0; i < n_steps; i++) {
         int64_t kind = 0, name = 0, count = 0;
         operand_list reads = {0}, writes = {0};
-        TRY(take(r, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_KERNEL));
-        TRY(take(r, &name, "the kernel of a step", 0, kernels->count - 1));
-        to[r->at - start - 1] = kernels->numbers[name];
+        TRY(nns_take(&r->words, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_KERNEL));
+        TRY(nns_take(&r->words, &name, "the kernel of a step", 0, kernels->count - 1));
+        to[r->words.at - start - 1] = kernels->numbers[name];
         TRY(read_operands(r, &reads, buffers, -1));
         TRY(read_operands(r, &writes, buffers, 0));
         TRY(check_writes(r, &reads, &writes, buffers));
@@ -262,22 +248,26 @@ static int32_t put_program(reader *r, nns_image *image, const nns_file *file, co
     TRY(take_count(r, &buffers.count, "the number of buffers", WORDS_OF_BUFFER));
     TRY(take_count(r, &n_steps, "the number of steps", LEAST_STEP));
     TRY(take_count(r, &n_subgraphs, "the number of sub-graphs", LEAST_SUBGRAPH));
-    const int64_t body = r->end - r->at;
+    const int64_t body = r->words.end - r->words.at;
     image->words = IMAGE_HEADER + 3 * lanes->count + lanes->total + WORDS_OF_REGION * n_regions + body;
     for (int32_t i = 0; i < lanes->count; i++) image->words += lanes->n_ratios[i];
     image->image = make_array(r, image->words, sizeof *image->image);
-    if (!image->image) return r->report->status;
+    if (!image->image) return r->words.report->status;
     const int64_t header[IMAGE_HEADER] = {NNS_MAGIC, NNS_ABI,     lanes->count,    n_regions,       buffers.count,
                                           n_steps,   n_subgraphs, image->n_inputs, image->n_outputs};
     memcpy(image->image, header, sizeof header);
     int64_t *to = put_regions(put_lanes(image->image + IMAGE_HEADER, lanes), image, file);
-    if (body) memcpy(to, r->at, (size_t)body * sizeof *to);
+    if (body) memcpy(to, r->words.at, (size_t)body * sizeof *to);
     TRY(read_buffers(r, &buffers));
     return number_kernels(r, to + buffers.count * WORDS_OF_BUFFER, n_steps, kernels, &buffers);
 }
 
 int32_t nns_image_make(const nns_file *file, const nns_model_options *options, nns_image *image, nns_report *report) {
-    reader r = {file->words, file->words + file->n_words, file->text, file->text + file->text_bytes, report};
+    reader r = {
+        .words = {file->words, file->words + file->n_words, .prefix = DAMAGE, .whole = "it", .report = report},
+        .text = file->text,
+        .text_end = file->text + file->text_bytes,
+    };
     nns_lanes lanes = {0};
     kernel_list kernels = {0};
     TRY(read_target(&r, image, file));

@@ -14,6 +14,10 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define LOAD(pointer) NNS_JOIN(vload, NNS_BLOCK)(0, pointer)
 #define STORE(value, pointer) NNS_JOIN(vstore, NNS_BLOCK)(value, 0, pointer)
 
+/* Stores a block of a blocked tensor, which lies at a multiple of its size. Drivers may make several stores of one that could
+ * lie anywhere. */
+#define STORE_BLOCK(value, pointer) (*(global floatb *)(pointer) = (value))
+
 /* Fetches a cache line that will be read later. CPU cores, unlike GPUs, wait for a long stream of weights from memory. */
 #if NNS_CPU && defined(__has_builtin)
 #if __has_builtin(__builtin_prefetch)
@@ -25,6 +29,14 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #endif
 
 #define UNROLL _Pragma("unroll")
+
+/* PART begins the definition of a long function. Drivers for CPUs make several variants of a kernel: each then calls the same
+ * code, which takes a fraction of the time to compile. */
+#if NNS_CPU
+#define PART __attribute__((noinline)) static
+#else
+#define PART static inline
+#endif
 
 enum {
     ACT_NONE = 0,

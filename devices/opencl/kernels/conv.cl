@@ -34,18 +34,26 @@
         }                                                                                           \
     }
 
-kernel void conv_direct(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
-                        const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
-                        int residual_offset, global float *y_buffer, int y_offset,
-                        int channels, int height, int width, int out_channels, int out_height, int out_width,
-                        int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,
-                        int pad_left, int group_in, int group_out, int span, int tiles_per_item, int has_residual, int kind, int a, int b)
+#define PARAMETERS                                                                                                    \
+    const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,                 \
+    const global float *bias_buffer, int bias_offset, const global float *residual_buffer, int residual_offset,       \
+    global float *y_buffer, int y_offset, int channels, int height, int width, int out_channels, int out_height,      \
+    int out_width, int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,             \
+    int pad_left, int group_in, int group_out, int span, int tiles_per_item, int has_residual, int kind, int a,       \
+    int b
+
+#define ARGUMENTS                                                                                                     \
+    x_buffer, x_offset, weight_buffer, weight_offset, bias_buffer, bias_offset, residual_buffer,                      \
+    residual_offset, y_buffer, y_offset, channels, height, width, out_channels, out_height, out_width, kernel_h,      \
+    kernel_w, stride_h, dilation_h, dilation_w, pad_top, pad_left, group_in, group_out, span, tiles_per_item,         \
+    has_residual, kind, a, b
+
+PART void convolve(PARAMETERS, int item, int group, int image)
 {
     const int segment_size = (PIXELS - 1) * STRIDE_W + (kernel_w - 1) * dilation_w + 1;
-    const int group = get_global_id(1), image = get_global_id(2);
     const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
-    const int tile_begin = (int)get_global_id(0) * tiles_per_item;
+    const int tile_begin = item * tiles_per_item;
     const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
 
     const int channel_first = group * VECTORS * B / group_out * group_in;
@@ -89,4 +97,9 @@ kernel void conv_direct(const global float *x_buffer, int x_offset, const global
         finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, plane,
                     min(PIXELS, out_width - ox), min(VECTORS, out_blocks - group * VECTORS), has_residual, kind, a, b);
     }
+}
+
+kernel void conv_direct(PARAMETERS)
+{
+    convolve(ARGUMENTS, get_global_id(0), get_global_id(1), get_global_id(2));
 }

@@ -28,16 +28,22 @@ static inline void add_row(floatb sum[PIXELS][VECTORS], const global float *row,
     }
 }
 
-kernel void conv_depthwise(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
-                           const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
-                           int residual_offset, global float *y_buffer, int y_offset,
-                           int blocks, int height, int width, int out_height, int out_width, int kernel_h,
-                           int stride_h, int dilation_h, int pad_top, int pad_left, int tiles_per_item,
-                           int has_residual, int kind, int a, int b)
+#define PARAMETERS                                                                                                    \
+    const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,                 \
+    const global float *bias_buffer, int bias_offset, const global float *residual_buffer, int residual_offset,       \
+    global float *y_buffer, int y_offset, int blocks, int height, int width, int out_height, int out_width,           \
+    int kernel_h, int stride_h, int dilation_h, int pad_top, int pad_left, int tiles_per_item, int has_residual,      \
+    int kind, int a, int b
+
+#define ARGUMENTS                                                                                                     \
+    x_buffer, x_offset, weight_buffer, weight_offset, bias_buffer, bias_offset, residual_buffer,                      \
+    residual_offset, y_buffer, y_offset, blocks, height, width, out_height, out_width, kernel_h, stride_h,            \
+    dilation_h, pad_top, pad_left, tiles_per_item, has_residual, kind, a, b
+
+PART void convolve(PARAMETERS, int item, int block, int image)
 {
-    const int block = get_global_id(1), image = get_global_id(2);
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
-    const int tile_begin = (int)get_global_id(0) * tiles_per_item;
+    const int tile_begin = item * tiles_per_item;
     const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
 
     const global float *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
@@ -69,4 +75,9 @@ kernel void conv_depthwise(const global float *x_buffer, int x_offset, const glo
             oy++;
         }
     }
+}
+
+kernel void conv_depthwise(PARAMETERS)
+{
+    convolve(ARGUMENTS, get_global_id(0), get_global_id(1), get_global_id(2));
 }

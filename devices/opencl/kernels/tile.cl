@@ -33,7 +33,8 @@ static inline void pad_segment(private float *segment, const global float *row, 
 static inline void finish_tile(floatb sum[PIXELS][VECTORS], const global float *residual, global float *y, long plane,
                                int pixels, int vectors, int has_residual, int kind, int a, int b)
 {
-    const float lowest = kind == ACT_RELU ? 0.0f : -INFINITY;
+    const float lowest = kind == ACT_RELU ? 0.0f : kind == ACT_CLIP ? as_float(a) : -INFINITY;
+    const float highest = kind == ACT_CLIP ? as_float(b) : INFINITY;
     UNROLL for (int v = 0; v < VECTORS; v++) {
         if (v < vectors) {
             UNROLL for (int p = 0; p < PIXELS; p++) {
@@ -41,16 +42,16 @@ static inline void finish_tile(floatb sum[PIXELS][VECTORS], const global float *
                     floatb value = sum[p][v];
                     if (has_residual)
                         value += LOAD(residual + v * plane + p * B);
-                    STORE(max(value, lowest), y + v * plane + p * B);
+                    STORE_BLOCK(min(max(value, lowest), highest), y + v * plane + p * B);
                 }
             }
         }
     }
-    if (kind > ACT_RELU) {
+    if (kind > ACT_CLIP) {
         for (int v = 0; v < vectors; v++) {
             for (int p = 0; p < pixels; p++) {
                 global float *at = y + v * plane + p * B;
-                STORE(activate_other(LOAD(at), kind, as_float(a), as_float(b)), at);
+                STORE_BLOCK(activate_other(LOAD(at), kind, as_float(a), as_float(b)), at);
             }
         }
     }

@@ -16,12 +16,14 @@ from nnstretch.devices.opencl.routines.elementwise import (
 )
 from nnstretch.devices.opencl.routines.pool import GlobalPool, Pool, Resize
 from nnstretch.devices.opencl.routines.strided import ChannelsLast, SliceBlocked, Strided
+from nnstretch.devices.opencl.routines.winograd import Winograd
 
 __all__ = ["OpenCLRoutine", "Reorder", "Traits", "routines"]
 
 _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
     Depthwise,
     Planar,
+    Winograd,
     Direct,
     Dense,
     Pool,

@@ -133,9 +133,10 @@ class OpenCLRoutine(Routine):
         parameters: Sequence[int],
         global_size: tuple[int, ...],
         defines: Sequence[tuple[str, int]] = (),
+        writes: Sequence[Operand] = (OUTPUT,),
     ) -> KernelCall:
-        """A call that writes output 0."""
+        """A call that writes output 0 if nothing else is said."""
         local_size = (1,) * len(global_size) if self.traits.on_cpu else None
         macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
         launch = Launch(self.source, macros, global_size, local_size)
-        return KernelCall(kernel, tuple(reads), (OUTPUT,), tuple(int(p) for p in parameters), launch)
+        return KernelCall(kernel, tuple(reads), tuple(writes), tuple(int(p) for p in parameters), launch)

@@ -20,7 +20,7 @@ _VECTORS = (2, 1, 4, 3)
 
 
 @dataclass(frozen=True)
-class _Shape:
+class ConvShape:
     """The numbers of a convolution; a plane that is read pixel by pixel counts as one long row."""
 
     images: int
@@ -46,7 +46,8 @@ class _Shape:
         return self.out_channels // self.groups
 
 
-def _shape(layer: Layer) -> _Shape:
+def conv_shape(layer: Layer) -> ConvShape:
+    """The numbers of a `Conv` layer."""
     n, c, h, w = layer.type_of(0).shape
     _, m, oh, ow = layer.outputs[0].shape
     _, _, kh, kw = layer.type_of(1).shape
@@ -58,7 +59,7 @@ def _shape(layer: Layer) -> _Shape:
         dh = dw = 1
         if (sh, sw) == (1, 1) and layer.ints("pads") == (0, 0, 0, 0):
             h, w, oh, ow = 1, h * w, 1, oh * ow
-    return _Shape(n, c, h, w, m, oh, ow, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
+    return ConvShape(n, c, h, w, m, oh, ow, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
 
 
 class _Conv(OpenCLRoutine):
@@ -68,19 +69,19 @@ class _Conv(OpenCLRoutine):
 
     def _supports(self, layer: Layer) -> bool:
         constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
-        return constants and is_image(layer.type_of(0)) and self._fits(_shape(layer), layer)
+        return constants and is_image(layer.type_of(0)) and self._fits(conv_shape(layer), layer)
 
     @abstractmethod
-    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
         """Whether the routine computes a convolution with these numbers."""
 
-    def _tiles(self, shape: _Shape, pixels: int, others: int) -> tuple[int, int]:
+    def _tiles(self, shape: ConvShape, pixels: int, others: int) -> tuple[int, int]:
         """Work items along the tiles of a plane, and tiles that each of them takes."""
         tiles = ceil_div(shape.out_width, pixels) * shape.out_height
         each = self.per_item(tiles, others)
         return ceil_div(tiles, each), each
 
-    def _macros(self, shape: _Shape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
+    def _macros(self, shape: ConvShape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
         """The tile, and what of the row's geometry must be known when the kernel is built."""
         reach = ceil_div((shape.kernel[1] - 1) * shape.dilations[1] + 1, _REACH) * _REACH
         return (*_tile_macros(parameters), ("STRIDE_W", shape.strides[1]), ("REACH", reach))
@@ -102,21 +103,21 @@ class Direct(_Conv):
     algorithm = "direct"
     source = "conv.cl"
 
-    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
         del shape, layer
         return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        return _tile_space(self.traits.registers, _shape(layer), self.traits.block)
+        return _tile_space(self.traits.registers, conv_shape(layer), self.traits.block)
 
-    def _groups(self, shape: _Shape, vectors: int) -> tuple[int, list[tuple[int, int]]]:
+    def _groups(self, shape: ConvShape, vectors: int) -> tuple[int, list[tuple[int, int]]]:
         """Blocks of input that the hungriest output group reads, and first and last input block of every one."""
         b = self.traits.block
-        ranges = [(first // b, (last - 1) // b) for first, last in _channel_ranges(shape, vectors * b)]
+        ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, vectors * b)]
         return max(last - first + 1 for first, last in ranges), ranges
 
-    def _weights(self, layer: Layer, shape: _Shape, vectors: int) -> np.ndarray:
+    def _weights(self, layer: Layer, shape: ConvShape, vectors: int) -> np.ndarray:
         """Weights as [output group][span input blocks][KH][KW][input lane][vector][output lane]."""
         b = self.traits.block
         span, ranges = self._groups(shape, vectors)
@@ -137,7 +138,7 @@ class Direct(_Conv):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_direct`."""
-        shape = _shape(layer)
+        shape = conv_shape(layer)
         pixels, vectors = parameters["pixels"], parameters["vectors"]
         span, ranges = self._groups(shape, vectors)
         items, each = self._tiles(shape, pixels, len(ranges) * shape.images)
@@ -166,7 +167,7 @@ class Planar(_Conv):
     algorithm = "planar"
     source = "conv_planar.cl"
 
-    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
         del layer
         return shape.groups == 1 and shape.channels <= _PLANAR_CHANNELS
 
@@ -177,11 +178,11 @@ class Planar(_Conv):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        return _tile_space(self.traits.registers, _shape(layer), self.traits.block)
+        return _tile_space(self.traits.registers, conv_shape(layer), self.traits.block)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_planar`."""
-        shape = _shape(layer)
+        shape = conv_shape(layer)
         pixels, vectors = parameters["pixels"], parameters["vectors"]
         lanes = vectors * self.traits.block
         groups = ceil_div(shape.out_channels, lanes)
@@ -209,13 +210,13 @@ class Depthwise(_Conv):
     algorithm = "depthwise"
     source = "depthwise.cl"
 
-    def _fits(self, shape: _Shape, layer: Layer) -> bool:
+    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
         del layer
         return shape.groups == shape.channels == shape.out_channels
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edge of the output, best first."""
-        width = _shape(layer).out_width
+        width = conv_shape(layer).out_width
 
         def cost(pixels: int) -> float:
             # A long tile pays where it is the whole row; else its many sums only crowd the registers.
@@ -227,7 +228,7 @@ class Depthwise(_Conv):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_depthwise`."""
-        shape = _shape(layer)
+        shape = conv_shape(layer)
         b = self.traits.block
         blocks = self.blocks(shape.channels)
         weight = np.zeros((blocks * b, *shape.kernel), np.float32)
@@ -249,7 +250,7 @@ def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
     return tuple((name.upper(), value) for name, value in sorted(parameters.items()))
 
 
-def _tile_space(registers: int, shape: _Shape, block: int) -> tuple[Parameters, ...]:
+def _tile_space(registers: int, shape: ConvShape, block: int) -> tuple[Parameters, ...]:
     """Tiles of `pixels` × `vectors` for a convolution, cheapest first.
 
     The cost of a step of the inner loop is one multiply-add per vector of the tile, or one load per pixel and vector where
@@ -260,7 +261,7 @@ def _tile_space(registers: int, shape: _Shape, block: int) -> tuple[Parameters, 
 
     def cost(tile: tuple[int, int]) -> float:
         pixels, vectors = tile
-        channels = sum(last - first for first, last in _channel_ranges(shape, vectors * block))
+        channels = sum(last - first for first, last in channel_ranges(shape, vectors * block))
         steps = ceil_div(shape.out_width, pixels) * channels
         return steps * max(pixels * vectors + 1.0, pixels + vectors, 8.0)
 
@@ -274,7 +275,7 @@ def _tile_space(registers: int, shape: _Shape, block: int) -> tuple[Parameters, 
     return tuple({"pixels": pixels, "vectors": vectors} for pixels, vectors in ranked[:_SETTINGS])
 
 
-def _channel_ranges(shape: _Shape, lanes: int) -> list[tuple[int, int]]:
+def channel_ranges(shape: ConvShape, lanes: int) -> list[tuple[int, int]]:
     """First and behind-last input channel that every `lanes` consecutive output channels read."""
     ranges = []
     for begin in range(0, shape.out_channels, lanes):

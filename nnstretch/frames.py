@@ -1,4 +1,4 @@
-"""Frames: how a benchmark talks to its engine processes over a pipe.
+"""Frames: how nnstretch talks to processes of its own over a pipe.
 
     frame  := length of header (8 bytes, little-endian)  header  array*
     header := JSON object: {"message": {…}, "arrays": [[name, bytes], …]}
@@ -62,7 +62,11 @@ def _array(data: bytes) -> np.ndarray:
 
 
 def _read(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) != size:
-        raise EOFError(f"{size} bytes were wanted, {len(data)} came before the end")
-    return data
+    """Exactly `size` bytes, of a stream that may be buffered or not."""
+    data = bytearray()
+    while len(data) < size:
+        part = stream.read(size - len(data))
+        if not part:
+            raise EOFError(f"{size} bytes were wanted, {len(data)} came before the end")
+        data += part
+    return bytes(data)

@@ -1,0 +1,142 @@
+/* What Winograd's convolution computes: its parameters, panels of weights, tiles, and units of work. */
+#ifndef NNS_WINOGRAD_GRID_H
+#define NNS_WINOGRAD_GRID_H
+
+#include "winograd.h"
+#include "winograd_parts.h"
+
+enum {
+    WINOGRAD_GROUPS = WINDOW_COUNT,
+    WINOGRAD_PLANAR,
+    WINOGRAD_TILES,
+    WINOGRAD_PANELS,
+    WINOGRAD_ACTIVATION,
+    WINOGRAD_PARAMETERS = WINOGRAD_ACTIVATION + 3,
+};
+
+enum { WINOGRAD_MAX_TILES = 1 << 20, WINOGRAD_MAX_STRIDE = 2, WINOGRAD_MAX_ALPHA = 8 };
+
+/* ---- panels ------------------------------------------------------------------------------------------------------- */
+
+/* Output channels that are computed together, and the input channels of all groups that they belong to. */
+typedef struct {
+    int64_t begin, width; /* output channels within the panel */
+    int64_t lane_begin, lane_end;
+} winograd_piece;
+
+typedef struct {
+    int64_t count;
+    winograd_piece pieces[2];
+} winograd_panel;
+
+NNS_INLINE winograd_piece piece_of(const window *s, int64_t groups, int64_t panel_begin, int64_t begin, int64_t width) {
+    const int64_t per_group = s->o / groups, first = panel_begin + begin;
+    const int64_t last = nns_min_int(first + width, s->o) - 1;
+    return (winograd_piece){begin, width, first / per_group * (s->c / groups), (last / per_group + 1) * (s->c / groups)};
+}
+
+NNS_INLINE winograd_panel panel_of(const window *s, int64_t groups, int64_t vectors, int64_t index) {
+    const int64_t width = vectors * NNS_BLOCK, begin = index * width, half = width / 2, per_group = s->o / groups;
+    if (WINOGRAD_HALVES && vectors == 1 && per_group % half == 0 && begin + half < s->o &&
+        begin / per_group != (begin + half) / per_group)
+        return (winograd_panel){2, {piece_of(s, groups, begin, 0, half), piece_of(s, groups, begin, half, half)}};
+    return (winograd_panel){1, {piece_of(s, groups, begin, 0, width)}};
+}
+
+/* Weights of a piece at one position. */
+NNS_INLINE int64_t piece_size(const winograd_piece *piece) { return (piece->lane_end - piece->lane_begin) * piece->width; }
+
+/* Weights of the largest panel at one position. */
+NNS_INLINE int64_t largest_panel(const window *s, int64_t groups, int64_t vectors) {
+    if (groups == 1) return s->c * vectors * NNS_BLOCK;
+    int64_t largest = 0;
+    for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
+        const winograd_panel panel = panel_of(s, groups, vectors, i);
+        int64_t size = 0;
+        for (int64_t k = 0; k < panel.count; k++) size += piece_size(&panel.pieces[k]);
+        largest = nns_max_int(largest, size);
+    }
+    return largest;
+}
+
+/* ---- units: (block of tiles, chunk of panels) --------------------------------------------------------------------- */
+
+/* Tiles are counted through all images. Blocks of them differ by at most one tile. */
+typedef struct {
+    winograd_axis down, across;
+    int64_t rows, columns, tiles;  /* tiles down and across an output plane, and in all */
+    int64_t blocks, per_block;     /* blocks of tiles, tiles in the largest */
+    int64_t panels, chunks;        /* chunks of panels */
+    int64_t positions, parts;
+    int64_t v_position, m_position; /* floats between positions in scratch; odd numbers of vectors, so that the lines of one
+                                       tile do not compete for one set of the cache */
+} winograd_grid;
+
+/* Blocks of encoded input, of all parts. Those of planar inputs have all parts of a channel side by side. */
+NNS_INLINE int64_t encoded_blocks(const window *s, const int64_t *p, int64_t parts) {
+    return p[WINOGRAD_PLANAR] ? blocks_of(s->c * parts) : blocks_of(s->c) * parts;
+}
+
+NNS_INLINE winograd_grid grid_of(const window *s, const int64_t *p, const winograd_variant *variant) {
+    winograd_grid grid = {
+        .down = winograd_axis_of(s->kh, s->sh, variant->alpha, variant->taps),
+        .across = winograd_axis_of(s->kw, s->sw, variant->alpha, variant->taps),
+    };
+    grid.rows = nns_ceil_div(s->oh, grid.down.m);
+    grid.columns = nns_ceil_div(s->ow, grid.across.m);
+    grid.tiles = s->n * grid.rows * grid.columns;
+    grid.blocks = nns_ceil_div(grid.tiles, p[WINOGRAD_TILES]);
+    grid.per_block = nns_ceil_div(grid.tiles, grid.blocks);
+    grid.panels = blocks_of(s->o) / variant->vectors;
+    grid.chunks = nns_ceil_div(grid.panels, p[WINOGRAD_PANELS]);
+    grid.positions = grid.down.alpha * grid.across.alpha;
+    grid.parts = grid.down.count * grid.across.count;
+    grid.v_position = (encoded_blocks(s, p, grid.parts) * grid.per_block | 1) * NNS_BLOCK;
+    grid.m_position = (grid.per_block * variant->vectors | 1) * NNS_BLOCK;
+    return grid;
+}
+
+/* The front of the scratch: which block of tiles is encoded in the rest (its number + 1; 0: none), and which input blocks. */
+typedef struct {
+    int64_t number, block_begin, block_end;
+} winograd_note;
+
+enum { WINOGRAD_NOTE_BYTES = 64 };
+
+NNS_INLINE int64_t tile_table_bytes(const winograd_grid *grid) {
+    return nns_ceil_div(grid->per_block * (int64_t)sizeof(winograd_tile), 64) * 64;
+}
+
+/* Parts at all positions together: what a panel's weights for one input and output channel take. */
+NNS_INLINE int64_t all_parts(const winograd_grid *grid) {
+    int64_t sum = 0;
+    for (int64_t position = 0; position < grid->positions; position++) {
+        const tap_range parts = winograd_parts_at(&grid->down, &grid->across, position);
+        sum += parts.end - parts.begin;
+    }
+    return sum;
+}
+
+/* Text that says what is wrong with the parameters, or NULL. */
+NNS_INLINE const char *parameters_check(const int64_t *p, const winograd_variant *variant) {
+    const char *wrong = window_check(p);
+    if (wrong) return wrong;
+    const window s = window_read(p);
+    if (s.sh > WINOGRAD_MAX_STRIDE || s.sw > WINOGRAD_MAX_STRIDE || s.dh != 1 || s.dw != 1)
+        return "a Winograd convolution has strides of at most 2 and no dilation";
+    if (!nns_all_within(p + WINOGRAD_PLANAR, 1, 0, 1) || !nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) ||
+        !nns_activation_known(p[WINOGRAD_ACTIVATION]))
+        return "a parameter of the Winograd convolution is out of range";
+    if (s.kh == 1 && s.kw == 1) return "a Winograd convolution has a kernel of more than one tap";
+    const winograd_axis down = winograd_axis_of(s.kh, s.sh, variant->alpha, variant->taps);
+    const winograd_axis across = winograd_axis_of(s.kw, s.sw, variant->alpha, variant->taps);
+    if (down.count > WINOGRAD_AXIS_PARTS || across.count > WINOGRAD_AXIS_PARTS)
+        return "the kernel has more parts than a Winograd convolution can have";
+    const int64_t groups = p[WINOGRAD_GROUPS];
+    if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
+    if (p[WINOGRAD_PLANAR] && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input has one group of few channels";
+    if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,174 @@
+"""Guests: engines of others that compute a layer, or a run of layers, as one step of a plan.
+
+A guest's step reads and writes plain tensors in the plan's memory. It runs on the calling thread of lane 0 and as many threads
+as that lane has cores, on these cores alone; while it runs, the lane's own threads sleep.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from nnstretch.devices.routine import NO_PARAMETERS, PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.errors import PackageError, UsageError
+from nnstretch.graph.layer import OPERATORS, Layer, TensorType
+
+ONNXRUNTIME = "cpu:float32/onnxruntime"
+LITERT = "cpu:float32/litert"
+
+_MOVES_NOTHING = ("Reshape",)
+
+
+class GuestModel(ABC):
+    """A model that a guest has loaded, ready to run."""
+
+    @abstractmethod
+    def run(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """Computes `writes` from `reads`: contiguous arrays of the model's types, in its order.
+
+        Raises:
+            DeviceError: the guest failed.
+        """
+
+
+def open_guest(
+    routine: str, content: bytes, cores: Sequence[int], reads: Sequence[TensorType], writes: Sequence[TensorType]
+) -> GuestModel:
+    """Loads a model into the guest that a step's routine names.
+
+    Args:
+        routine: descriptor of the step's routine.
+        content: the model, which need not be trusted.
+        cores: those of lane 0; the guest gets a thread for each.
+        reads: types of what the step gives it.
+        writes: types of what the step wants of it.
+
+    Raises:
+        MissingExtraError: the guest is not installed.
+        ModelError: the guest refuses the model.
+        PackageError: there is no such guest, or the model is for other tensors.
+    """
+    threads = max(1, len(cores))
+    with _on(cores):
+        if routine == ONNXRUNTIME:
+            from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
+
+            return OnnxRuntimeModel(content, threads, reads, writes)
+        if routine == LITERT:
+            from nnstretch.devices.tflite.model import LiteRtModel
+
+            return LiteRtModel(content, threads, reads, writes)
+    raise PackageError(f"plan is inconsistent: {routine} runs no models; compile it again")
+
+
+@contextmanager
+def _on(cores: Sequence[int]) -> Iterator[None]:
+    """Moves the calling thread to cores for a while: threads that are started in the meantime stay there."""
+    before = os.sched_getaffinity(0)
+    there = before.intersection(cores)
+    if not there:
+        yield
+        return
+    os.sched_setaffinity(0, there)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[TensorType]) -> None:
+    """Raises a PackageError unless a model's inputs (or outputs) are those of its step."""
+    if list(found) != list(wanted):
+        raise PackageError(
+            f"a model in the plan has {what}s {', '.join(map(str, found)) or 'of no kind'} where its step has "
+            f"{', '.join(map(str, wanted))}; compile it again"
+        )
+
+
+class GuestRoutine(Routine):
+    """Layers and runs of layers as one call of a guest, all tensors plain.
+
+    What the guest does with layouts of its own is part of its call, and so of its measured time.
+
+    Routine parameters:
+        release: of the guest that was measured, two digits per part of its version: it is not tuned, but tells apart
+            measurements of different releases.
+    """
+
+    def __init__(self, release: int) -> None:
+        self._parameters = {"release": release}
+
+    def supports(self, layer: Layer) -> bool:
+        """Whatever nnstretch computes itself, in float32, with something to compute and something to read."""
+        links = layer.chain or (layer,)
+        types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
+        known = all(link.op in OPERATORS and _has_weights(link) for link in links)
+        moves = any(link.op not in _MOVES_NOTHING for link in links)
+        return known and moves and bool(layer.activations) and all(t.dtype == "float32" and t.elements for t in types)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        return (self._parameters,)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
+
+    def lower(self, layer: Layer, parameters: Parameters = NO_PARAMETERS) -> Lowering:
+        """One call.
+
+        Raises:
+            ModelError: the layer cannot be written for this guest.
+        """
+        reads = tuple(Operand("input", i) for i in layer.activations)
+        writes = tuple(Operand("output", i) for i in range(len(layer.outputs)))
+        return Lowering((KernelCall(layer.name, reads, writes, model=self.model(layer)),))
+
+    @abstractmethod
+    def model(self, layer: Layer) -> bytes:
+        """The layer in the guest's format, its run-time inputs and outputs in their order.
+
+        Raises:
+            ModelError: the format has no words for it, or it is too large.
+        """
+
+
+def _has_weights(layer: Layer) -> bool:
+    """Whether the weights of a layer that has some are known before the run."""
+    wanted = {"Conv": (1, 2), "Dense": (1, 2), "Affine": (1, 2)}.get(layer.op, ())
+    return all(index in layer.constants for index in wanted if layer.has(index))
+
+
+def release_number(version: str) -> int:
+    """A version such as 1.31.0 as the number 13100; what is not a number counts as 0."""
+    parts = [int(part) if part.isdigit() else 0 for part in version.split(".")[:3]]
+    parts += [0] * (3 - len(parts))
+    return sum(min(part, 99) * 100**place for place, part in enumerate(reversed(parts)))
+
+
+def guest_routines(names: Sequence[str]) -> tuple[Routine, ...]:
+    """The routines of guests by their short names, `ort` and `litert`.
+
+    Raises:
+        UsageError: there is no guest of that name, or one is named twice.
+        MissingExtraError: one is not installed.
+    """
+    known = ("ort", "litert")
+    wrong = [name for name in names if name not in known]
+    if wrong or len(set(names)) != len(names):
+        raise UsageError(
+            f"engines {','.join(names)!r} are not understood; name each of {', '.join(known)} at most once"
+        )
+    made: list[Routine] = []
+    for name in names:
+        if name == "ort":
+            from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
+
+            made.append(OnnxRuntimeRoutine())
+        else:
+            from nnstretch.devices.tflite.routine import LiteRtRoutine
+
+            made.append(LiteRtRoutine())
+    return tuple(made)

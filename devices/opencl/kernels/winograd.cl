@@ -1,0 +1,271 @@
+/* Winograd convolution of blocked tensors: 3×3 kernels with stride 1 and no dilation, any padding and groups (a childnet of
+ * SoftNeuro). Tiles of M × M pixels are encoded from patches of ALPHA × ALPHA to POSITIONS numbers per channel; at each
+ * position the sum over input channels is a product of matrices, and the sums are decoded to pixels.
+ *
+ * On a CPU an item does all three for a block of tiles, and what lies between stays in its core's cache. Other devices do them
+ * one after the other. Tiles are counted through all images.
+ *
+ * Macros: M; TILES, the tiles of a product's register tile; FEW, those of a smaller one, or 0. See winograd_transform.cl for
+ * LANES.
+ *
+ * Weights: [output block][position][input channel that one of its groups reads][B output lanes], output blocks `span`
+ * input channels apart.
+ */
+#include "common.cl"
+#include "winograd_transform.cl"
+
+#define AHEAD 1024 /* floats of weights */
+
+/* What of the convolution all parts are told. */
+#define SHAPE_ARGUMENTS                                                                                               \
+    int channels, int height, int width, int out_channels, int out_height, int out_width, int pad_top, int pad_left
+
+/* Where one tile lies. */
+typedef struct {
+    int image, row, column; /* of the output: its first pixel */
+} tile_place;
+
+/* The place of a tile by its number. An image's tiles that lack rows come first, but for one that lacks columns too, which
+ * comes last, after others that lack columns: so those with all their rows follow one another, as do those with all their columns.
+ * Others do without the sums at infinity, which count only for the last row or column. */
+static inline tile_place place_of(int tile, int out_height, int out_width)
+{
+    const int across = (out_width + M - 1) / M, down = (out_height + M - 1) / M;
+    const int full_across = out_width / M, full_down = out_height / M, full = full_across * full_down;
+    tile_place place = {tile / (across * down), full_down, full_across};
+    const int lacks_rows = (down - full_down) * full_across, within = tile % (across * down), other = within - lacks_rows;
+    if (other < 0) {
+        place.column = within;
+    } else if (other < full) {
+        place.row = other / full_across;
+        place.column = other % full_across;
+    } else if (other - full < full_down) {
+        place.row = other - full;
+    }
+    place.row *= M;
+    place.column *= M;
+    return place;
+}
+
+/* Encodes a patch whose first pixel is (y0, x0) of the plane `x`; positions are `v_position` floats apart. */
+PART void encode_patch(const global float *x, int y0, int x0, int height, int width, global float *v,
+                                long v_position)
+{
+    vec d[POSITIONS];
+    if (y0 >= 0 && x0 >= 0 && y0 + ALPHA <= height && x0 + ALPHA <= width) {
+        const global float *from = x + ((long)y0 * width + x0) * B;
+        UNROLL for (int i = 0; i < ALPHA; i++) {
+            UNROLL for (int j = 0; j < ALPHA; j++)
+                d[i * ALPHA + j] = LOAD_VEC(from + ((long)i * width + j) * B);
+        }
+    } else {
+        UNROLL for (int i = 0; i < ALPHA; i++) {
+            UNROLL for (int j = 0; j < ALPHA; j++) {
+                const int y = y0 + i, at = x0 + j;
+                d[i * ALPHA + j] = (vec)(0.0f);
+                if (y >= 0 && y < height && at >= 0 && at < width)
+                    d[i * ALPHA + j] = LOAD_VEC(x + ((long)y * width + at) * B);
+            }
+        }
+    }
+    UNROLL for (int j = 0; j < ALPHA; j++)
+        transform_input(d + j, ALPHA);
+    UNROLL for (int i = 0; i < ALPHA; i++) {
+        transform_input(d + i * ALPHA, 1);
+        UNROLL for (int j = 0; j < ALPHA; j++)
+            STORE_VEC(d[i * ALPHA + j], v + (i * ALPHA + j) * v_position);
+    }
+}
+
+/* Defines a function for the sums of COUNT tiles over input channels [first, last), counted from the begin of a block; input
+ * blocks of encoded tiles are `v_block` floats apart. */
+#define MULTIPLY(NAME, COUNT)                                                                                         \
+    PART void NAME(const global float *v, long v_block, const global float *u, int first, int last,                   \
+                   global float *m)                                                                                   \
+    {                                                                                                                 \
+        vec sum[COUNT];                                                                                               \
+        UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
+            sum[t] = (vec)(0.0f);                                                                                     \
+        for (int begin = 0; begin < last; begin += B, v += v_block) {                                                 \
+            const int end = min(B, last - begin);                                                                     \
+            for (int lane = begin == 0 ? first : 0; lane < end; lane++, u += B) {                                     \
+                const vec w = LOAD_VEC(u);                                                                            \
+                PREFETCH(u + AHEAD);                                                                                  \
+                UNROLL for (int t = 0; t < COUNT; t++)                                                                \
+                    sum[t] = fma(w, (vec)(v[t * B + lane]), sum[t]);                                                  \
+            }                                                                                                         \
+        }                                                                                                             \
+        UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
+            STORE_VEC(sum[t], m + t * B);                                                                             \
+    }
+
+MULTIPLY(multiply_tiles, TILES)
+
+#if FEW
+MULTIPLY(multiply_few, FEW)
+#endif
+
+/* The rare activations, a second pass over pixels that were just written, so that their code exists once. */
+static inline void activate_tile(global float *y, int y_row, int rows, int columns, int kind, int a, int b)
+{
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < columns; j++) {
+            global float *at = y + i * y_row + j * B;
+            STORE_VEC(ACTIVATE_VEC(LOAD_VEC(at), kind, a, b), at);
+        }
+    }
+}
+
+/* Decodes sums to up to `rows` × `columns` pixels of the output, whose rows are `y_row` floats apart. */
+PART void decode_tile(const global float *m, long m_position, vec bias, const global float *residual,
+                               global float *y, int y_row, int rows, int columns, int has_residual, int kind, int a, int b)
+{
+    const float low = kind == ACT_RELU ? 0.0f : kind == ACT_CLIP ? as_float(a) : -INFINITY;
+    const float high = kind == ACT_CLIP ? as_float(b) : INFINITY;
+    vec sums[POSITIONS];
+    UNROLL for (int i = 0; i < POSITIONS; i++)
+        sums[i] = LOAD_VEC(m + i * m_position);
+    UNROLL for (int j = 0; j < ALPHA; j++)
+        transform_output(sums + j, ALPHA);
+    UNROLL for (int i = 0; i < M; i++) {
+        if (i < rows) {
+            transform_output(sums + i * ALPHA, 1);
+            UNROLL for (int j = 0; j < M; j++) {
+                if (j < columns) {
+                    vec value = sums[i * ALPHA + j] + bias;
+                    if (has_residual)
+                        value += LOAD_VEC(residual + i * y_row + j * B);
+                    STORE_VEC(min(max(value, low), high), y + i * y_row + j * B);
+                }
+            }
+        }
+    }
+    if (kind > ACT_CLIP)
+        activate_tile(y, y_row, min(rows, M), min(columns, M), kind, a, b);
+}
+
+/* Input channels [first, last) that output block `block` reads. */
+typedef struct {
+    int first, last;
+} channel_range;
+
+static inline channel_range channels_of(int block, int out_channels, int group_in, int group_out)
+{
+    const int last = min((block + 1) * B, out_channels) - 1;
+    const channel_range range = {block * B / group_out * group_in, (last / group_out + 1) * group_in};
+    return range;
+}
+
+#if NNS_CPU
+
+/* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
+ * floats of scratch: [position][input block][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
+ * apart. `per_block` tiles, a multiple of TILES, are a block. FEW tiles from `few_begin` on have all rows. */
+kernel void winograd_fused(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
+                           const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
+                           int residual_offset, global float *y_buffer, int y_offset, global float *scratch_buffer,
+                           int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int span, int tiles,
+                           int per_block, int blocks_per_item, int panels_per_item, int v_position, int m_position,
+                           int scratch_item, int few_begin, int has_residual, int kind, int a, int b)
+{
+    const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
+    const int plane = height * width * B, out_plane = out_height * out_width * B;
+    const int panel_begin = (int)get_global_id(1) * panels_per_item;
+    const int panel_end = min(panel_begin + panels_per_item, out_blocks);
+    const int in_begin = channels_of(panel_begin, out_channels, group_in, group_out).first / B;
+    const int in_end = (channels_of(panel_end - 1, out_channels, group_in, group_out).last + B - 1) / B;
+    const long item = (long)get_global_id(1) * get_global_size(0) + get_global_id(0);
+    const global float *x = x_buffer + x_offset, *bias = bias_buffer + bias_offset;
+    global float *v = scratch_buffer + scratch_offset + item * scratch_item, *m = v + (long)POSITIONS * v_position;
+    const int tile_begin = (int)get_global_id(0) * blocks_per_item * per_block;
+    const int tile_end = min(tile_begin + blocks_per_item * per_block, tiles);
+
+    for (int first = tile_begin; first < tile_end; first += per_block) {
+        const int count = min(per_block, tile_end - first);
+        for (int block = in_begin; block < in_end; block++) {
+            for (int t = 0; t < count; t++) {
+                const tile_place at = place_of(first + t, out_height, out_width);
+                encode_patch(x + ((long)at.image * in_blocks + block) * plane, at.row - pad_top, at.column - pad_left,
+                             height, width, v + ((long)(block - in_begin) * per_block + t) * B, v_position);
+            }
+        }
+        for (int panel = panel_begin; panel < panel_end; panel++) {
+            const channel_range range = channels_of(panel, out_channels, group_in, group_out);
+            const global float *u = weight_buffer + weight_offset + (long)panel * POSITIONS * span * B;
+            const int skipped = range.first / B, size = (range.last - range.first) * B;
+            for (int position = 0; position < POSITIONS; position++, u += size) {
+                const global float *from = v + (long)position * v_position + (skipped - in_begin) * per_block * B;
+                global float *to = m + (long)position * m_position;
+                const int lane_first = range.first - skipped * B, lane_last = range.last - skipped * B;
+#if FEW
+                /* The block is an image that lacks pixels at its lower and at its right edge, and a register tile. */
+                const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
+                if (last_row || last_column) {
+                    const int t = last_row ? few_begin : 0;
+                    multiply_few(from + t * B, per_block * B, u, lane_first, lane_last, to + t * B);
+                    continue;
+                }
+#endif
+                for (int t = 0; t < count; t += TILES)
+                    multiply_tiles(from + t * B, per_block * B, u, lane_first, lane_last, to + t * B);
+            }
+            for (int t = 0; t < count; t++) {
+                const tile_place at = place_of(first + t, out_height, out_width);
+                const long to = y_offset + ((long)at.image * out_blocks + panel) * out_plane +
+                                ((long)at.row * out_width + at.column) * B;
+                const long res = to - y_offset + residual_offset;
+                decode_tile(m + t * B, m_position, LOAD(bias + panel * B), residual_buffer + res, y_buffer + to,
+                            out_width * B, out_height - at.row, out_width - at.column, has_residual, kind, a, b);
+            }
+        }
+    }
+}
+
+#else
+
+/* Work items: (tile × lane, input block). Encoded: [position][input block][tile][lane], `padded` tiles each. */
+kernel void winograd_encode(const global float *x_buffer, int x_offset, global float *v_buffer, int v_offset,
+                            SHAPE_ARGUMENTS, int padded)
+{
+    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
+    const int in_blocks = (channels + B - 1) / B;
+    const tile_place at = place_of(tile, out_height, out_width);
+    encode_patch(x_buffer + x_offset + ((long)at.image * in_blocks + block) * height * width * B + lane, at.row - pad_top,
+                 at.column - pad_left, height, width, v_buffer + v_offset + ((long)block * padded + tile) * B + lane,
+                 (long)in_blocks * padded * B);
+}
+
+/* Work items: (group of TILES tiles × lane, output block, position). Sums: [position][output block][tile][lane]. */
+kernel void winograd_multiply(const global float *v_buffer, int v_offset, const global float *weight_buffer,
+                              int weight_offset, global float *m_buffer, int m_offset, SHAPE_ARGUMENTS, int group_in,
+                              int group_out, int span, int padded)
+{
+    const int tile = get_global_id(0) / B * TILES, lane = get_global_id(0) % B;
+    const int panel = get_global_id(1), position = get_global_id(2);
+    const int in_blocks = (channels + B - 1) / B;
+    const channel_range range = channels_of(panel, out_channels, group_in, group_out);
+    const int skipped = range.first / B;
+    const long v_first = (((long)position * in_blocks + skipped) * padded + tile) * B;
+    const long u_first = ((long)panel * POSITIONS * span + (long)position * (range.last - range.first)) * B;
+    const long m_first = (((long)position * get_global_size(1) + panel) * padded + tile) * B;
+    multiply_tiles(v_buffer + v_offset + v_first, (long)padded * B, weight_buffer + weight_offset + u_first + lane,
+                   range.first - skipped * B, range.last - skipped * B, m_buffer + m_offset + m_first + lane);
+}
+
+/* Work items: (tile × lane, output block). */
+kernel void winograd_decode(const global float *m_buffer, int m_offset, const global float *bias_buffer, int bias_offset,
+                            const global float *residual_buffer, int residual_offset, global float *y_buffer,
+                            int y_offset, SHAPE_ARGUMENTS, int padded, int has_residual, int kind, int a, int b)
+{
+    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, panel = get_global_id(1);
+    const int out_blocks = get_global_size(1);
+    const tile_place at = place_of(tile, out_height, out_width);
+    const long pixel = (((long)at.image * out_blocks + panel) * out_height + at.row) * out_width + at.column;
+    const long first = pixel * B + lane;
+    decode_tile(m_buffer + m_offset + ((long)panel * padded + tile) * B + lane, (long)out_blocks * padded * B,
+                bias_buffer[bias_offset + panel * B + lane], residual_buffer + residual_offset + first,
+                y_buffer + y_offset + first, out_width * B, out_height - at.row, out_width - at.column, has_residual, kind,
+                a, b);
+}
+
+#endif

@@ -1,0 +1,114 @@
+"""`nnstretch profiles`: what was measured so far."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.options import Json, check_writable
+from nnstretch.errors import UsageError
+from nnstretch.report.text import plain_table
+
+if TYPE_CHECKING:
+    from nnstretch.scheduler.store import ProfileStore, Row
+
+
+class Action(StrEnum):
+    """What is done with the profile store."""
+
+    LIST = "list"
+    EXPORT = "export"
+    MERGE = "merge"
+    CLEAR = "clear"
+
+
+def profiles(
+    action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = Action.LIST,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="export: the JSON file to write; merge: JSON or another store.", show_default=False
+        ),
+    ] = None,
+    processor: Annotated[
+        str | None,
+        typer.Option(
+            "--processor", metavar="TEXT", help="Only of processors whose name contains TEXT.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List, export, merge or clear the measurements that tuning has made on this machine.
+
+    The store is profiles.sqlite in the cache directory (NNSTRETCH_CACHE_DIR). Merging keeps the newer of two measurements.
+
+    Example: nnstretch profiles export profiles.json
+    """
+    with reporting(as_json=json) as report:
+        if (file is not None) != (action in (Action.EXPORT, Action.MERGE)):
+            wanted = "a FILE" if file is None else "no FILE"
+            raise UsageError(f"profiles {action} takes {wanted}; see `nnstretch profiles --help`")
+        if action is Action.EXPORT and file is not None:
+            check_writable(file)
+        from nnstretch.scheduler.store import ProfileStore
+
+        store = ProfileStore()
+        try:
+            _act(action, file, processor, store, report)
+        finally:
+            store.close()
+
+
+def _act(action: Action, file: Path | None, processor: str | None, store: ProfileStore, report: Reporter) -> None:
+    from nnstretch.scheduler.profiles_file import read_rows, write_rows
+
+    def wanted(row: Row) -> bool:
+        return processor is None or processor in row.processor
+
+    if action is Action.LIST:
+        _list([row for row in store.rows() if wanted(row)], store, report)
+    elif action is Action.EXPORT and file is not None:
+        count = write_rows(filter(wanted, store.rows()), file)
+        report.show(f"{file}: {count} measurements")
+        report.finish({"file": str(file), "measurements": count})
+    elif action is Action.MERGE and file is not None:
+        rows = [row for row in read_rows(file) if wanted(row)]
+        count = store.merge(rows)
+        report.show(f"{store.path}: {count} of {len(rows)} measurements taken over, the others are known")
+        report.finish({"store": str(store.path), "measurements": len(rows), "taken": count})
+    else:
+        fingerprints = {row.processor for row in store.rows() if wanted(row)}
+        count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))
+        report.show(f"{store.path}: {count} measurements forgotten")
+        report.finish({"store": str(store.path), "measurements": count})
+
+
+def _list(rows: list[Row], store: ProfileStore, report: Reporter) -> None:
+    import time
+
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.processor].append(row)
+    shown = plain_table("processor", ">workloads", ">measurements", ">failed", ">samples", "last")
+    answer = []
+    for fingerprint, group in sorted(groups.items()):
+        measured = [row.measurement for row in group]
+        last = max(m.when for m in measured)
+        entry = {
+            "processor": fingerprint,
+            "workloads": len({row.workload for row in group}),
+            "measurements": len(group),
+            "failed": sum(m.failure is not None for m in measured),
+            "samples": sum(len(m.samples) for m in measured),
+            "last": last,
+        }
+        answer.append(entry)
+        cells = [str(entry[name]) for name in ("processor", "workloads", "measurements", "failed", "samples")]
+        shown.add_row(*cells, time.strftime("%Y-%m-%d %H:%M", time.localtime(last)))
+    report.show(shown, f"{store.path}: {len(rows)} measurements")
+    report.finish({"store": str(store.path), "processors": answer})

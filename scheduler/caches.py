@@ -1,0 +1,54 @@
+"""The machine's data caches, and which of them a network's weights lie in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from nnstretch.graph.layer import Layer
+from nnstretch.scheduler.store import CacheState
+
+_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_OWN, _SHARED = 1 << 20, 32 << 20  # bytes, of a machine that does not say
+_FILLED = 0.5
+"""A cache holds what takes this share of it; other cores, other processes and what a layer itself needs take the rest."""
+_NEGLIGIBLE = 16 << 10
+"""Weights of fewer bytes cost the same wherever they lie."""
+
+
+@dataclass(frozen=True)
+class CacheSizes:
+    """Bytes of the largest cache that a core has to itself, and of the largest that cores share."""
+
+    own: int
+    shared: int
+
+
+@cache
+def cache_sizes(folder: Path = _FOLDER) -> CacheSizes:
+    """What the system says of the first core's caches, or what is usual where it says nothing."""
+    sizes: dict[int, int] = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction":
+                sizes[int(level)] = int(size[:-1]) * _UNITS[size[-1]]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    own = sizes.get(2, _OWN)
+    return CacheSizes(own, max(sizes.get(3, _SHARED if not sizes else own), own))
+
+
+def network_state(working_set: int) -> CacheState:
+    """Where a layer finds its weights in a network that goes through `working_set` bytes from one run to the next."""
+    sizes = cache_sizes()
+    if working_set <= _FILLED * sizes.own:
+        return "warm"
+    return "l3" if working_set <= _FILLED * sizes.shared else "memory"
+
+
+def layer_state(layer: Layer, network: CacheState) -> CacheState:
+    """The state that costs of a layer are known by: with hardly any weights it costs the same wherever they lie."""
+    return "l3" if network == "memory" and layer.weight_bytes < _NEGLIGIBLE else network

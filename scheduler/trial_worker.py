@@ -1,0 +1,241 @@
+"""The process in which candidates run: `python -m nnstretch.scheduler.trial_worker`.
+
+It is spoken to over its standard input and output (`nnstretch.scheduler.trials` is the other side), so that whatever a
+candidate does to it, whoever measures lives on. What is large lies in a file that both sides map: its first page holds the
+number of the trial that is running, so that it is known which one ended the process; behind it lie the constants of trials, and
+the places for their outputs. Requests:
+
+    {"do": "open", "trial": number, "plan": JSON, "inputs": [[offset, bytes], ...], "base": [offset, bytes],
+     "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null, "models": {name: [offset, bytes]}}
+    {"do": "time", "trials": [numbers], "state": cache state}   -> {"seconds": [of one run of each]}
+    {"do": "clock", "core": number}                             -> {"gflops": of this moment}
+    {"do": "clear"}: closes all trials
+
+To "open" is to bind the plan, run it once and leave its outputs. What goes wrong without harm to the process is answered as
+{"error": text, "trial": the one that ran}.
+The end of the input ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.child import die_with_parent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnstretch.scheduler.loading import Loaded
+    from nnstretch.scheduler.plan import Plan
+
+PAGE = mmap.PAGESIZE
+RUNNING = struct.Struct("<q")
+"""The number of the running trial, at the begin of the shared file; -1 between trials."""
+
+_OUT_OF_MEMORY_FIRST = "1000"  # of oom_score_adj: of all processes this one is to be ended if memory runs out
+_FLUSHED_BYTES = 64 << 20
+"""Weights of so many bytes push themselves out of the caches."""
+_SWEPT_SHARE = 2
+"""What is read to push something out of the core's own caches, as a multiple of their size."""
+
+
+def main() -> int:
+    """Answers requests until there are no more."""
+    arguments = json.loads(sys.argv[1])
+    die_with_parent(arguments["parent"])
+    with suppress(OSError):  # a hint, which not every system lets a process give
+        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_FIRST)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between frames
+    from nnstretch.devices.engine.binding import engine
+    from nnstretch.errors import NNStretchError
+    from nnstretch.frames import read_frame, write_frame
+    from nnstretch.scheduler import loading, single  # noqa: F401 - loaded before the first trial is waited for
+
+    engine()
+    workshop = _Workshop(arguments["memory"], arguments["own_cache"])
+    write_frame(answers, {"ready": os.getpid()})
+    while True:
+        try:
+            request, _ = read_frame(sys.stdin.buffer)
+        except EOFError:
+            return 0
+        try:
+            answer = workshop.answer(request)
+        except (NNStretchError, MemoryError) as error:
+            answer = {"error": str(error) or "out of memory", "trial": workshop.running(-1)}
+        workshop.running(-1)
+        write_frame(answers, answer)
+
+
+@dataclass(eq=False)
+class _Trial:
+    """A plan that is ready to run: its program, the arrays that it reads and writes, and its weights.
+
+    Where those of models lie that other engines have loaded nobody knows.
+    """
+
+    loaded: Loaded
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+    weights: np.ndarray
+    core: int | None
+    has_models: bool
+
+    def time(self) -> float:
+        """Seconds of one run."""
+        self.loaded.activate()
+        return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
+
+
+class _Workshop:
+    """All trials that are open.
+
+    Those that read the same input share its memory, and all share that of their outputs, so that it does not matter which one
+    ran before.
+    """
+
+    def __init__(self, memory: int, own_cache: int) -> None:
+        import numpy as np
+
+        self._file = memory
+        self._page = mmap.mmap(memory, PAGE)
+        self._trials: dict[int, _Trial] = {}
+        self._inputs: dict[int, np.ndarray] = {}  # by offset in the shared file
+        self._outputs: list[np.ndarray] = []
+        self._swept_all: np.ndarray | None = None
+        self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
+
+    def running(self, trial: int) -> int:
+        """Notes which trial is running, and returns which one did."""
+        (before,) = RUNNING.unpack_from(self._page, 0)
+        RUNNING.pack_into(self._page, 0, trial)
+        return int(before)
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Does what a request asks for."""
+        do = request["do"]
+        if do == "open":
+            self.running(request["trial"])
+            return self._open(request)
+        if do == "time":
+            return {"seconds": [self._time(number, request["state"]) for number in request["trials"]]}
+        if do == "clock":
+            from nnstretch.devices.engine.binding import engine
+
+            return {"gflops": engine().peak_gflops(request["core"], 0)}
+        for trial in self._trials.values():
+            trial.loaded.close()
+        self._trials, self._inputs, self._outputs = {}, {}, []
+        return {}
+
+    def _open(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        from nnstretch.scheduler.compiled import Compiled
+        from nnstretch.scheduler.loading import load_program
+        from nnstretch.scheduler.plan import Plan
+        from nnstretch.scheduler.single import copied_weights
+
+        plan = Plan.from_json(request["plan"])
+        begin, _ = request["weights"]
+        constants = copied_weights(self._map(*request["base"]), request["weights"], request["repeats"])
+        models = {name: self._map(*place).tobytes() for name, place in request["models"].items()}
+        loaded = load_program(Compiled(plan, constants, models), None)
+        trial = _Trial(
+            loaded,
+            [self._input(*place) for place in request["inputs"]],
+            self._output_arrays(plan),
+            constants[begin:],
+            plan.lanes[0].cores[0] if plan.lanes[0].cores else None,
+            bool(models),
+        )
+        self._trials[request["trial"]] = trial
+        trial.time()
+        if request["outputs"]:
+            shared = self._map(*request["outputs"])
+            offset = 0
+            for output in trial.outputs:
+                shared[offset : offset + output.nbytes] = output
+                offset += output.nbytes
+        return {}
+
+    def _input(self, offset: int, size: int) -> np.ndarray:
+        """A private copy of an input, in huge pages as a network's tensors are."""
+        from nnstretch.devices.engine.program import aligned_array
+
+        if offset not in self._inputs:
+            self._inputs[offset] = aligned_array(size)
+            self._inputs[offset][:] = self._map(offset, size)
+        return self._inputs[offset]
+
+    def _output_arrays(self, plan: Plan) -> list[np.ndarray]:
+        import numpy as np
+
+        from nnstretch.devices.engine.program import aligned_array
+
+        sizes = [t.type.elements * np.dtype(t.type.dtype).itemsize for t in plan.outputs]
+        for index, size in enumerate(sizes):
+            if index == len(self._outputs):
+                self._outputs.append(aligned_array(size))
+            elif self._outputs[index].nbytes < size:
+                self._outputs[index] = aligned_array(size)
+        return [whole[:size] for whole, size in zip(self._outputs, sizes, strict=False)]
+
+    def _map(self, offset: int, size: int) -> np.ndarray:
+        import numpy as np
+
+        if not size:
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self._file, size, offset=offset), np.uint8)
+
+    def _time(self, number: int, state: str) -> float:
+        trial = self._trials[number]
+        before = os.sched_getaffinity(0)
+        if trial.core is not None and trial.core in before:
+            os.sched_setaffinity(0, {trial.core})
+        try:
+            self._prepare(trial, state)
+            self.running(number)
+            return trial.time()
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def _prepare(self, trial: _Trial, state: str) -> None:
+        """Brings what a trial reads and writes to where a network in this cache state leaves it.
+
+        There the input has just been written by another layer, and the output goes where nothing has been for a few layers.
+        """
+        from nnstretch.devices.engine.binding import engine
+
+        if state == "warm":
+            return
+        if state == "l3":
+            self._swept.max()
+        elif trial.has_models:
+            self._sweep_all()
+        elif trial.weights.nbytes < _FLUSHED_BYTES:
+            engine().flush(trial.weights)
+        for array in trial.outputs:
+            engine().flush(array)
+        for array in trial.inputs:
+            array.max()
+
+    def _sweep_all(self) -> None:
+        """Reads so much that nothing else stays in any cache."""
+        import numpy as np
+
+        if self._swept_all is None:
+            self._swept_all = np.ones(_FLUSHED_BYTES // 4, np.float32)
+        self._swept_all.max()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

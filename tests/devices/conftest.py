@@ -1,0 +1,38 @@
+"""Engines of every instruction set that runs here, and their routines, for the tests of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.engine import build
+from nnstretch.devices.engine.binding import Engine
+from nnstretch.devices.routine import Routine
+
+RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
+
+
+@pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
+def isa(request: pytest.FixtureRequest) -> build.Isa:
+    """Each instruction set in turn."""
+    assert isinstance(request.param, build.Isa)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def native(isa: build.Isa) -> Iterator[Engine]:
+    """The engine of one instruction set, which the harness runs meanwhile."""
+    made = Engine(build.build_engine(isa))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
+        patch.setattr("nnstretch.devices.engine.program.engine", lambda: made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def routines(isa: build.Isa, native: Engine) -> tuple[Routine, ...]:
+    """The heavy routines of that engine."""
+    assert native.block == isa.block
+    return heavy_routines(isa)

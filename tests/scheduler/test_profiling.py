@@ -1,0 +1,209 @@
+"""Profiling: what is known is not measured again, whatever happened in between; and what costs depend on."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.passes import optimize
+from nnstretch.scheduler.caches import CacheSizes, cache_sizes, layer_state, network_state
+from nnstretch.scheduler.costs import Candidate
+from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.store import ProfileStore, Row
+from nnstretch.scheduler.trials import Trial, Trials
+from tests.scheduler.graphs import RandomNetwork
+
+
+@pytest.fixture(scope="module")
+def processor() -> CpuProcessor:
+    return CpuProcessor(ProcessorSpec("cpu", cores=usable_cores()[:1]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ProfileStore]:
+    made = ProfileStore(tmp_path / "p.sqlite")
+    yield made
+    made.close()
+
+
+def convolution(channels: int = 32, size: int = 12, seed: int = 0) -> Layer:
+    weight = np.random.default_rng(seed).standard_normal((96, channels, 3, 3)).astype(np.float32) / 17
+    return Layer(
+        "c",
+        "Conv",
+        (TensorType((1, channels, size, size)), TensorType(weight.shape)),
+        (TensorType((1, 96, size, size)),),
+        {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1},
+        constants={1: weight},
+    )
+
+
+def candidates(processor: CpuProcessor, layer: Layer) -> list[Candidate]:
+    found = [Candidate(r, p) for r in processor.routines if r.supports(layer) for p in r.parameter_space(layer)]
+    assert len(found) >= 3
+    return found
+
+
+def test_equal_workloads_are_measured_once(processor: CpuProcessor, store: ProfileStore) -> None:
+    first, second = convolution(seed=1), convolution(seed=2)
+    found = candidates(processor, first)
+    with Profiler(store, processor) as profiler:
+        seconds = profiler.compare(processor, first, found[:3])
+        assert profiler.compare(processor, second, found[:3]) == seconds
+        assert profiler.measurements == len(store) == 3
+        again = profiler.seconds(processor, found[0].routine, second, found[0].parameters)
+        assert again == seconds[0]
+    with Profiler(store, processor, trials=Silent()) as profiler:
+        assert profiler.compare(processor, second, found[:3]) == seconds
+
+
+def test_a_fresh_profiler_ignores_what_was_known_before_it(processor: CpuProcessor, store: ProfileStore) -> None:
+    layer = convolution()
+    found = candidates(processor, layer)[:2]
+    with Profiler(store, processor) as profiler:
+        profiler.compare(processor, layer, found)
+    with Profiler(store, processor, fresh=True) as profiler:
+        profiler.compare(processor, layer, found)
+        profiler.compare(processor, layer, found)
+        assert profiler.measurements == 2
+    assert len(store) == 2
+
+
+class Silent(Trials):
+    """Trials that nobody may ask for."""
+
+    def start(self) -> None:
+        pytest.fail("something was measured")
+
+
+class Scripted(Trials):
+    """Trials whose runs take what a script says, in the order in which they were opened."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        super().__init__()
+        self._script = iter(seconds)
+        self._seconds: dict[int, float] = {}
+
+    def open(self, single, outputs=False):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+        trial, made = super().open(single, outputs)
+        self._seconds[trial.number] = next(self._script)
+        return trial, made
+
+    def time(self, trials: Sequence[Trial], state: object) -> list[float | None]:
+        return [self._seconds[trial.number] * trial.single.repeats for trial in trials]
+
+
+def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcessor, store: ProfileStore) -> None:
+    """The machine is half as fast the second time: what is measured then is put in relation to what is known."""
+    layer = convolution()
+    found = candidates(processor, layer)
+    with Profiler(store, processor, trials=Scripted([0.010, 0.020])) as profiler:
+        assert profiler.compare(processor, layer, found[:2]) == pytest.approx([0.010, 0.020])
+    with Profiler(store, processor, trials=Scripted([0.020, 0.016])) as profiler:
+        assert profiler.compare(processor, layer, found[:3]) == pytest.approx([0.010, 0.020, 0.008])
+
+
+def test_costs_are_those_of_the_network_that_is_expected(processor: CpuProcessor, store: ProfileStore) -> None:
+    layer = convolution()
+    (candidate, *_) = candidates(processor, layer)
+    with Profiler(store, processor) as profiler:
+        for working_set in (1, cache_sizes().shared * 4):
+            profiler.expect(working_set)
+            profiler.compare(processor, layer, [candidate])
+    assert {row.measurement.state for row in store.rows()} == {"warm", "memory"}
+
+
+def test_states_of_networks_and_layers() -> None:
+    sizes = cache_sizes()
+    assert network_state(0) == "warm"
+    assert network_state(sizes.own) == ("l3" if sizes.shared > 2 * sizes.own else "memory")
+    assert network_state(sizes.shared) == "memory"
+    heavy, light = convolution(512), Layer("a", "Add", (TensorType((1, 4)),) * 2, (TensorType((1, 4)),))
+    assert [layer_state(heavy, state) for state in ("warm", "l3", "memory")] == ["warm", "l3", "memory"]
+    assert [layer_state(light, state) for state in ("warm", "l3", "memory")] == ["warm", "l3", "l3"]
+
+
+def test_cache_sizes_as_the_system_gives_them(tmp_path: Path) -> None:
+    for number, (kind, level, size) in enumerate(
+        [("Data", "1", "32K"), ("Instruction", "1", "64K"), ("Unified", "2", "512K"), ("Unified", "3", "8M")]
+    ):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, text in (("type", kind), ("level", level), ("size", size)):
+            (folder / name).write_text(f"{text}\n")
+    assert cache_sizes(tmp_path) == CacheSizes(512 << 10, 8 << 20)
+    assert cache_sizes(tmp_path / "nothing") == CacheSizes(1 << 20, 32 << 20)
+
+
+# -- killed tuners -------------------------------------------------------------------------------------------------
+
+TUNER = """
+import sys
+from pathlib import Path
+import onnx_ir as ir
+from nnstretch.compiler import build_processors
+from nnstretch.graph.passes import optimize
+from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.store import ProfileStore
+store, model, cores = sys.argv[1:]
+found = build_processors(cores)
+with Profiler(ProfileStore(Path(store)), found.host) as profiler:
+    make_plan(optimize(ir.load(model)), found.named, found.host, profiler)
+    print(profiler.measurements)
+"""
+
+
+def keys(rows: Iterator[Row]) -> set[tuple[object, ...]]:
+    return {
+        (r.workload, r.routine, tuple(sorted(r.parameters.items())), r.measurement.state, r.measurement.when)
+        for r in rows
+    }
+
+
+@pytest.mark.slow
+def test_tuners_that_are_killed_lose_nothing_finished(processor: CpuProcessor, tmp_path: Path) -> None:
+    path, model = tmp_path / "p.sqlite", tmp_path / "m.onnx"
+    onnx.save(RandomNetwork(3, 0, nodes=60, channels=(16, 32, 48)).model, model)
+    command = [sys.executable, "-c", TUNER, str(path), str(model), processor.name]
+    rng = random.Random(0)
+    finished: set[tuple[object, ...]] = set()
+    for _ in range(5):
+        tuner = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        store = ProfileStore(path)
+        patience = time.monotonic() + 60
+        while len(store) == len(finished) and tuner.poll() is None and time.monotonic() < patience:
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 0.3))
+        before = keys(store.rows())
+        tuner.kill()
+        tuner.wait()
+        store.close()
+        store = ProfileStore(path)
+        after = keys(store.rows())
+        store.close()
+        assert finished <= before <= after
+        finished = after
+        with sqlite3.connect(path) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert finished
+    last = subprocess.run(command, capture_output=True, text=True, check=True)
+    store = ProfileStore(path)
+    assert int(last.stdout) == len(store) - len(finished)
+    with Profiler(store, processor, trials=Silent()) as profiler:
+        assert make_plan(optimize(ir.load(model)), [processor], processor, profiler).plan.predicted_ms is not None
+    store.close()

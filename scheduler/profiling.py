@@ -49,7 +49,8 @@ _SHORTEST_RUN = 150e-6
 _REPEATS = 16
 _MACS_PER_SECOND = 60e9
 _BYTES_PER_SECOND = 20e9
-_DEVICE_REPEATS = 8
+_DEVICE_COPIES = 8
+_DEVICE_REPEATS = 32
 _DEVICE_SHORT_MACS = 30_000_000
 """A layer of fewer is repeated on a device, where launching and awaiting a run take long."""
 _OPEN_BYTES = 1 << 30
@@ -411,7 +412,7 @@ def _repeats(single: SingleLayer, state: CacheState) -> int:
     if single.processor.memory == "opencl":
         # Here nothing can push weights out of caches but the next copy.
         copies = -(-2 * cache_sizes().shared // weights) if state == "memory" and weights else 1
-        return min(_DEVICE_REPEATS, max(copies, _DEVICE_REPEATS if layer.macs < _DEVICE_SHORT_MACS else 1))
+        return max(min(copies, _DEVICE_COPIES), _DEVICE_REPEATS if layer.macs < _DEVICE_SHORT_MACS else 1)
     moved = weights + sum(PLAIN.bytes(t) for t in (*layer.inputs, *layer.outputs) if t is not None)
     seconds = layer.macs / (_MACS_PER_SECOND * len(single.processor.spec.cores)) + moved / _BYTES_PER_SECOND
     return min(_REPEATS, max(1, math.ceil(_SHORTEST_RUN / max(seconds, 1e-9))))

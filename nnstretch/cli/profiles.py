@@ -31,9 +31,11 @@ def profiles(
     action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = Action.LIST,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="export: the JSON file to write; merge: JSON or another store.", show_default=False
-        ),
+        typer.Argument(metavar="[FILE]", help="merge: what was exported, or another store.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="export: the JSON file to write.", show_default=False),
     ] = None,
     processor: Annotated[
         str | None,
@@ -47,21 +49,26 @@ def profiles(
 
     The store is profiles.sqlite in the cache directory (NNSTRETCH_CACHE_DIR). Merging keeps the newer of two measurements.
 
-    Example: nnstretch profiles export profiles.json
+    Example: nnstretch profiles export -o profiles.json
     """
     with reporting(as_json=json) as report:
-        if (file is not None) != (action in (Action.EXPORT, Action.MERGE)):
-            wanted = "a FILE" if file is None else "no FILE"
-            raise UsageError(f"profiles {action} takes {wanted}; see `nnstretch profiles --help`")
-        if action is Action.EXPORT and file is not None:
-            check_writable(file)
+        _check(action, file, output)
         from nnstretch.scheduler.store import ProfileStore
 
         store = ProfileStore()
         try:
-            _act(action, file, processor, store, report)
+            _act(action, file or output, processor, store, report)
         finally:
             store.close()
+
+
+def _check(action: Action, file: Path | None, output: Path | None) -> None:
+    for given, name, owner in ((file, "FILE", Action.MERGE), (output, "-o FILE", Action.EXPORT)):
+        if (given is not None) != (action is owner):
+            wanted = name if given is None else f"no {name}"
+            raise UsageError(f"profiles {action} takes {wanted}; see `nnstretch profiles --help`")
+    if output is not None:
+        check_writable(output)
 
 
 def _act(action: Action, file: Path | None, processor: str | None, store: ProfileStore, report: Reporter) -> None:

@@ -267,7 +267,7 @@ def test_profiles_are_listed_carried_and_cleared(
     assert again["measurements"] == first["measurements"]
     assert again["last"] > first["last"]
     count = first["measurements"]
-    assert answer_of(cli("profiles", "export", "p.json", "--json")) == {"file": "p.json", "measurements": count}
+    assert answer_of(cli("profiles", "export", "-o", "p.json", "--json")) == {"file": "p.json", "measurements": count}
     assert answer_of(cli("profiles", "clear", "--processor", "no such", "--json"))["measurements"] == 0
     assert answer_of(cli("profiles", "clear", "--json"))["measurements"] == count
     assert answer_of(cli("profiles", "--json"))["processors"] == []
@@ -278,7 +278,8 @@ def test_profiles_are_listed_carried_and_cleared(
 def test_profiles_refuse_what_they_cannot_use(
     cli: Cli, folder: Path, onnx_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuses(cli("profiles", "export"), "FILE")
+    refuses(cli("profiles", "export"), "-o FILE")
+    refuses(cli("profiles", "export", "p.json", "-o", "p.json"), "no FILE")
     refuses(cli("profiles", "clear", "p.json"), "no FILE")
     refuses(cli("profiles", "merge", "missing.json"), "missing.json", "No such file")
     refuses(cli("profiles", "merge", "net.py"), "net.py", "JSON")

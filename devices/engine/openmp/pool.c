@@ -57,7 +57,7 @@ void nns_pool_unlock(nns_pool *pool) { pthread_mutex_unlock(&pool->turn); }
 
 static void run_part(const nns_pool *pool, const nns_task *task, int32_t thread) {
     const int64_t begin = task->bounds[thread] * task->grain, end = task->bounds[thread + 1] * task->grain;
-    *(uint64_t *)pool->scratch[thread] = 0;
+    if (pool->scratch[thread]) *(uint64_t *)pool->scratch[thread] = 0;
     if (begin < end) task->kernel->run(task->args, begin, nns_min_int(end, task->units), pool->scratch[thread]);
 }
 

@@ -48,6 +48,7 @@ class Winograd(OpenCLRoutine):
     algorithm = "winograd"
     source = "winograd.cl"
     ops = ("Conv",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
@@ -158,7 +159,7 @@ class Winograd(OpenCLRoutine):
         axis = Axis(_TAPS, 1, m + _TAPS - 1, _TAPS)
         panels = weight_panels(weight, shape.groups, b, b, Division(axis, axis), halved=False)
         bias = layer.constants[2] if layer.has(2) else np.zeros(0)
-        return np.ascontiguousarray(panels).ravel(), padded(bias, self.blocks(shape.out_channels) * b)
+        return self.stored(panels), self.stored(padded(bias, self.blocks(shape.out_channels) * b))
 
 
 def _tiles(shape: ConvShape, m: int) -> int:

@@ -55,6 +55,13 @@ Limits = Annotated[
         show_default=False,
     ),
 ]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        help="Error that a routine may have, relative to its output's range; from 1e-3 on OpenCL may store float16.",
+    ),
+]
 Front = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +90,7 @@ def tune(
     design: DesignFile = None,
     engines: Engines = None,
     fresh: Fresh = False,
+    tolerance: Tolerance = 1e-4,
     selector: SelectorName = None,
     limit: Limits = None,
     pareto: Front = None,
@@ -117,11 +125,17 @@ def tune(
         source = make_source(model, shape, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
-        _tune(report, source, processors, threads, wishes, output or [])
+        _tune(report, source, processors, threads, tolerance, wishes, output or [])
 
 
 def _tune(
-    report: Reporter, source: Source, processors: str, threads: int | None, wishes: Wishes, outputs: Sequence[Path]
+    report: Reporter,
+    source: Source,
+    processors: str,
+    threads: int | None,
+    tolerance: float,
+    wishes: Wishes,
+    outputs: Sequence[Path],
 ) -> None:
     from nnstretch.cli.tuning import chosen_selector, findings, split_outputs, wished_space
     from nnstretch.compiler import build_processors, profiler
@@ -133,7 +147,7 @@ def _tune(
     for path in outputs:
         check_writable(path)
     graph = source.load()
-    found = build_processors(processors, threads, wishes.engines)
+    found = build_processors(processors, threads, wishes.engines, tolerance)
     begin = time.perf_counter()
     with profiler(found, fresh=wishes.fresh) as costs:
         with report.progress("Tuning") as told:

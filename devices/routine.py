@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 Parameters = Mapping[str, int]
 """Routine parameters, e.g. {"pixels": 14, "vectors": 2}."""
@@ -26,17 +26,22 @@ NO_PARAMETERS: Parameters = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Layout:
-    """Memory layout of a tensor.
+    """Memory layout of a tensor, and the type of its elements there.
 
     `block == 0` is the plain row-major layout of any rank ("NCHW"). `block == b > 0` is NCHW[b]c (NeoCPU, section 3.1): a
     4-D tensor stored as N, ceil(C/b), H, W, b. The lanes that pad C to a multiple of b hold finite values of any kind:
     readers must give them weight zero or drop them, writers must keep them finite.
+
+    `dtype` is the type that elements are stored in where that is another than the tensor's own, e.g. "float16". Only
+    processors with routines for it make and read such data; they never cross to another processor.
     """
 
     block: int = 0
+    dtype: str | None = None
 
     def __str__(self) -> str:
-        return f"NCHW{self.block}c" if self.block else "NCHW"
+        name = f"NCHW{self.block}c" if self.block else "NCHW"
+        return f"{name}:{self.dtype}" if self.dtype else name
 
     def storage_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the stored array for a tensor of logical `shape`."""
@@ -46,8 +51,8 @@ class Layout:
         return n, -(-c // self.block), h, w, self.block
 
     def bytes(self, tensor: TensorType) -> int:
-        """Bytes that a float32 tensor takes in this layout."""
-        return math.prod(self.storage_shape(tensor.shape)) * np.dtype(tensor.dtype).itemsize
+        """Bytes that a tensor takes in this layout."""
+        return math.prod(self.storage_shape(tensor.shape)) * np.dtype(self.dtype or tensor.dtype).itemsize
 
 
 PLAIN = Layout(0)
@@ -75,12 +80,32 @@ class Operand:
 
 @dataclass(frozen=True)
 class Launch:
-    """How OpenCL runs a kernel: source file in devices/opencl/kernels, macro definitions, global and local size."""
+    """How OpenCL runs a kernel.
+
+    Attributes:
+        source: file in devices/opencl/kernels.
+        defines: macro definitions.
+        global_size: work items along each dimension.
+        local_size: those of a group, or None if the driver may choose.
+        item_bytes: bytes of an element of each operand, reads first, in which its offset is counted; 4 each if empty.
+    """
 
     source: str
     defines: tuple[tuple[str, int], ...]
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None = None
+    item_bytes: tuple[int, ...] = ()
+
+    def offsets(self, byte_offsets: Sequence[int]) -> tuple[int, ...]:
+        """The offsets of the operands as the kernel counts them.
+
+        Raises:
+            ValueError: one is not at a whole element, or there is not one per operand.
+        """
+        sizes = self.item_bytes or (4,) * len(byte_offsets)
+        if any(offset % size for offset, size in zip(byte_offsets, sizes, strict=True)):
+            raise ValueError(f"offsets {list(byte_offsets)} are not multiples of {list(sizes)}")
+        return tuple(offset // size for offset, size in zip(byte_offsets, sizes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -168,8 +193,22 @@ REORDER = "Reorder"
 def reorder_layer(tensor: TensorType, source: Layout, target: Layout) -> Layer:
     """The adapt layer that changes the layout of `tensor` (a copy where `source == target`).
 
-    Operator "Reorder" with attributes `source` and `target`, the blocks of the two layouts. Lanes that pad the channels of
-    a blocked target are written as zero.
+    Operator "Reorder" with attributes `source` and `target`, the blocks of the two layouts, and `source_dtype` and
+    `target_dtype` where these have types of their own. Lanes that pad the channels of a blocked target are written as zero.
     """
-    attributes = MappingProxyType({"source": source.block, "target": target.block})
-    return Layer(f"reorder_{source}_{target}", REORDER, (tensor,), (tensor,), attributes)
+    attributes: dict[str, Attribute] = {"source": source.block, "target": target.block}
+    dtypes = {"source_dtype": source.dtype, "target_dtype": target.dtype}
+    attributes |= {name: dtype for name, dtype in dtypes.items() if dtype}
+    return Layer(f"reorder_{source}_{target}", REORDER, (tensor,), (tensor,), MappingProxyType(attributes))
+
+
+def reorder_layouts(layer: Layer) -> tuple[Layout, Layout]:
+    """The two layouts of a `reorder_layer`."""
+
+    def layout(name: str) -> Layout:
+        block, dtype = layer.attributes[name], layer.attributes.get(f"{name}_dtype")
+        assert isinstance(block, int)
+        assert dtype is None or isinstance(dtype, str)
+        return Layout(block, dtype)
+
+    return layout("source"), layout("target")

@@ -29,6 +29,7 @@ def compile(
     *,
     shapes: dict[str, tuple[int, ...]] | None = None,
     engines: Sequence[str] = (),
+    tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Session:
     """Makes a model runnable on processors.
@@ -44,6 +45,8 @@ def compile(
         shapes: input name -> shape, for models with dynamic shapes.
         engines: other engines, "ort" (ONNX Runtime) and "litert" (LiteRT), that compute layers, or runs of layers, on the first
             CPU where tuning measures them to be faster; what is compiled needs them to run then.
+        tolerance: error that a routine may have, relative to its output's range, where tuning measures routines. From 1e-3 on
+            OpenCL devices may store data as float16.
         progress: told how far measuring has come.
 
     Returns:
@@ -59,7 +62,9 @@ def compile(
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
         return Session.load(Path(model))
     loaded = load_any(model, example_input, shapes)
-    return compile_model(loaded, build_processors(processors, threads, engines), tune=tune, progress=progress)
+    return compile_model(
+        loaded, build_processors(processors, threads, engines, tolerance), tune=tune, progress=progress
+    )
 
 
 def stretch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
 from nnstretch.scheduler.integrated import NEAR, refined
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, make_plan, plan_of
-from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.profiling import TOLERANCE, Profiler
 from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.store import ProfileStore
@@ -38,29 +39,37 @@ if TYPE_CHECKING:
 MOST_CORES = 1024
 """NNS_MAX_CORES of nns_engine.h: cores have numbers below it."""
 
+HALF_TOLERANCE = 1e-3
+"""Tolerance from which on OpenCL routines may store data as float16: with a smaller one, hardly any could win."""
+
 
 @dataclass(frozen=True)
 class Processors:
     """The processors that a caller named, and the CPU that serves lane 0 if none of them is one.
 
-    `engines` are the engines of others that may compute layers on the first CPU.
+    `engines` are the engines of others that may compute layers on the first CPU. `tolerance` is the error that a routine may
+    have against the reference where routines are measured, relative to the output's range.
     """
 
     named: tuple[Processor, ...]
     host: Processor
     engines: tuple[str, ...] = ()
+    tolerance: float = TOLERANCE
 
 
-def build_processors(text: str, threads: int | None = None, engines: Sequence[str] = ()) -> Processors:
+def build_processors(
+    text: str, threads: int | None = None, engines: Sequence[str] = (), tolerance: float = TOLERANCE
+) -> Processors:
     """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
 
     Args:
         text: the specification.
         threads: at most so many cores of the first CPU.
         engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
+        tolerance: see `Processors`; from `HALF_TOLERANCE` on OpenCL devices have routines that store float16.
 
     Raises:
-        UsageError: the specification is wrong, or there is no such engine.
+        UsageError: the specification is wrong, there is no such engine, or the tolerance is no positive number.
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
@@ -71,10 +80,13 @@ def build_processors(text: str, threads: int | None = None, engines: Sequence[st
     first = next((spec for spec in specs if spec.kind == "cpu"), None)
     if guests and first is None:
         raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
-    named = tuple(_open(spec, guests if spec is first else ()) for spec in specs)
+    if not 0 < tolerance < math.inf:
+        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
+    dtypes = ("float32", "float16") if tolerance >= HALF_TOLERANCE else ("float32",)
+    named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
     hosts = [p for p in named if p.memory == "host"]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
-    return Processors(named, host, tuple(engines))
+    return Processors(named, host, tuple(engines), tolerance)
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:
@@ -86,14 +98,14 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
     return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
 
 
-def _open(spec: ProcessorSpec, guests: Sequence[Routine] = ()) -> Processor:
+def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)) -> Processor:
     if spec.kind == "cpu":
         from nnstretch.devices.cpu.processor import CpuProcessor
 
         return CpuProcessor(spec, guests=guests)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
-    return OpenCLProcessor(spec)
+    return OpenCLProcessor(spec, dtypes)
 
 
 def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) -> Processors:
@@ -201,7 +213,7 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
     this call are ignored.
     """
     store = ProfileStore()
-    made = Profiler(store, processors.host, fresh=fresh)
+    made = Profiler(store, processors.host, fresh=fresh, tolerance=processors.tolerance)
     made.watch(processors.named)
     made.offer(remembered_settings(store))
     return made

@@ -257,15 +257,31 @@ class _ProblemMaker:
         kinds = {self._pool.lanes[source].kind, self._pool.lanes[target].kind}
         crosses = source != target and "opencl" in kinds
         seconds = self._costs.handover(tensor) if crosses else 0.0
+        if crosses and (before.dtype or after.dtype):
+            return seconds + self._cast(tensor, before, source, after, target, caller)
         if before != after or (caller and crosses):
             seconds += self._adapt(tensor, before, after, source)
         return seconds
+
+    def _cast(self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool) -> float:
+        """What it costs that a device changes the type of what it gives to the host or gets from it.
+
+        The caller's arrays are copied by the host, as plain data. Nothing but plain types passes between two devices.
+        """
+        kinds = [self._pool.lanes[lane].kind for lane in (source, target)]
+        if kinds == ["opencl", "opencl"]:
+            return float("inf")
+        device, host = (source, target) if kinds[0] == "opencl" else (target, source)
+        copy = self._adapt(tensor, PLAIN, PLAIN, host) if caller else 0.0
+        return copy + self._adapt(tensor, before, after, device)
 
     def _adapt(self, tensor: TensorType, before: Layout, after: Layout, lane: int) -> float:
         key = (tensor, before, after, lane)
         if key not in self._adapt_seconds:
             processor = self._pool.processors[lane]
             layer, routine = reorder_layer(tensor, before, after), processor.reorder()
-            seconds = self._costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+            seconds = None
+            if routine.supports(layer):
+                seconds = self._costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
             self._adapt_seconds[key] = float("inf") if seconds is None else seconds
         return self._adapt_seconds[key]

@@ -185,8 +185,13 @@ class _Drafter:
             for output, name in enumerate(unit.outputs):
                 self._producer[name] = (number, output)
         for name in self._graph.outputs:
-            if self._home(name)[1] == 0:
+            layout, domain = self._home(name)
+            if domain == 0 or layout.dtype:
                 self._wanted[name][PLAIN, 0] = None
+        for name in self._graph.inputs:  # only the device changes types, and it cannot read the caller's arrays
+            for layout, domain in list(self._wanted[name]):
+                if layout.dtype:
+                    self._wanted[name] = {(PLAIN, domain): None} | self._wanted[name]
 
     def _home(self, name: str) -> tuple[Layout, int]:
         """Layout and memory domain in which a tensor is made."""
@@ -200,10 +205,11 @@ class _Drafter:
         """The variant of a tensor that a reader in `domain` takes.
 
         Host and one OpenCL device share memory, so what one makes the other reads. A copy is needed where the caller's array
-        would have to be read by a device, and between two devices.
+        would have to be read by a device, between two devices, and where a device has to change the type of what the host
+        made, which it does for itself.
         """
         _, made = self._home(name)
-        crosses = name not in self._producer and layout == PLAIN
+        crosses = (name not in self._producer and layout == PLAIN) or (not made and layout.dtype)
         return (name, layout, domain) if domain and (crosses or (made and made != domain)) else (name, layout, made)
 
     # -- views ---------------------------------------------------------------------------------------------------
@@ -324,8 +330,11 @@ class _Drafter:
             value = self._values[variant] = self._new(name, self._graph.types[name], wanted)
             if variant[2] == 0:
                 self._bind_output(name, value, 0)
-            lane = self._lane_of(name) if variant[2] == domain else 0
-            self._emit_reorder(source, value, layout, wanted, lane)
+            if wanted.dtype and not domain:
+                given = self._values.get((name, PLAIN, reader), source)
+                self._emit_reorder(given, value, given.layout, wanted, reader)
+            else:
+                self._emit_reorder(source, value, layout, wanted, self._lane_of(name) if variant[2] == domain else 0)
 
     def _lane_of(self, name: str) -> int:
         """The lane that makes a tensor; lane 0 for the caller's inputs."""
@@ -334,7 +343,8 @@ class _Drafter:
     def _emit_output(self, index: int, name: str) -> None:
         """Copies an output into the caller's array unless it was made there."""
         layout, domain = self._home(name)
-        value = self._values[name, PLAIN, 0] if (name, PLAIN, 0) in self._values else self._values[name, layout, domain]
+        plain = [self._values.get((name, PLAIN, place)) for place in (0, domain)]
+        value = next((v for v in plain if v is not None), self._values[name, layout, domain])
         if value.external == ("output", index):
             return
         target = self._new(name, self._graph.types[name], PLAIN)
@@ -404,7 +414,7 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
 
 def is_view(layer: Layer, before: Layout, after: Layout) -> bool:
     """Whether a reshape leaves all bytes where they are."""
-    if after.block or layer.activation != NO_ACTIVATION:
+    if after.block or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
         return False
     if not before.block:
         return True

@@ -195,16 +195,15 @@ class _Loader:
         return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments)
 
     def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
-        """A kernel with its arguments set: (buffer, offset in floats) per operand, then the integers."""
+        """A kernel with its arguments set: (buffer, offset in elements) per operand, then the integers."""
         assert step.launch is not None
         kernel = self._runtimes[lane].kernel(step.launch, step.kernel)
-        memory: list[tuple[cl.Buffer | None, int]] = []
-        for index in (*step.reads, *step.writes):
-            if index is None:
-                memory.append((None, 0))
-            else:
-                buffer = self._plan.buffers[index]
-                memory.append((self._memories[buffer.memory, buffer.index], buffer.offset // 4))
+        used = [None if i is None else self._plan.buffers[i] for i in (*step.reads, *step.writes)]
+        offsets = step.launch.offsets([0 if buffer is None else buffer.offset for buffer in used])
+        memory = [
+            (None if buffer is None else self._memories[buffer.memory, buffer.index], offset)
+            for buffer, offset in zip(used, offsets, strict=True)
+        ]
         self._runtimes[lane].set_arguments(kernel, memory, step.arguments)
         return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
 

@@ -181,6 +181,7 @@ def _launch(raw: Mapping[str, Any] | None) -> Launch | None:
         defines=tuple((str(k), int(v)) for k, v in raw["defines"]),
         global_size=tuple(map(int, raw["global_size"])),
         local_size=None if local is None else tuple(map(int, local)),
+        item_bytes=tuple(map(int, raw.get("item_bytes", ()))),  # optional in files
     )
 
 

@@ -35,7 +35,7 @@ from nnstretch.scheduler.trials import Trial, TrialError, Trials
 from nnstretch.scheduler.units import Unit, UnitGraph
 
 TOLERANCE = 1e-4
-"""Error that a routine may have against the reference, relative to the output's range."""
+"""Error that a routine may have against the reference if nothing else is asked for, relative to the output's range."""
 
 _RULES = Rules()
 _WARMUP = {"warm": 1, "l3": 1, "memory": 0}
@@ -67,7 +67,13 @@ class Profiler(CostModel):
     measured = True
 
     def __init__(
-        self, store: ProfileStore, host: Processor, *, fresh: bool = False, trials: Trials | None = None
+        self,
+        store: ProfileStore,
+        host: Processor,
+        *,
+        fresh: bool = False,
+        trials: Trials | None = None,
+        tolerance: float = TOLERANCE,
     ) -> None:
         """Starts nothing yet.
 
@@ -76,7 +82,9 @@ class Profiler(CostModel):
             host: copies results of devices out for the check.
             fresh: whether what was measured before this moment is to be ignored.
             trials: where candidates run, by default a process of the profiler's own.
+            tolerance: error that a routine may have, relative to the output's range.
         """
+        self._tolerance = tolerance
         self._store = store
         self._host = host
         self._since = time.time() if fresh else 0.0
@@ -162,7 +170,15 @@ class Profiler(CostModel):
     def _stored(self, key: _Key) -> Measurement | None:
         processor, workload, routine, parameters, state = key
         found = self._store.get(processor, workload, routine, dict(parameters), state)
-        return found if found is not None and found.when >= self._since else None
+        return self._judged(found) if found is not None and found.when >= self._since else None
+
+    def _judged(self, found: Measurement) -> Measurement | None:
+        """What a measurement means under this tolerance, which it may not have been made under; None: measure again."""
+        if found.error is None:
+            return found
+        if found.error > self._tolerance:
+            return replace(found, seconds=None, interval=None, failure=_too_wrong(found.error, self._tolerance))
+        return found if found.seconds is not None else None
 
     # -- inside networks -----------------------------------------------------------------------------------------
 
@@ -196,7 +212,7 @@ class Profiler(CostModel):
         state: CacheState,
     ) -> list[Measurement]:
         """Measures candidates in groups that fit memory; the best one so far, or `incumbent`, runs again in every group."""
-        task = _Task(processor, layer, state, random_inputs(layer), self._references.of(layer))
+        task = _Task(processor, layer, state, random_inputs(layer), self._references.of(layer), self._tolerance)
         found: dict[int, Measurement] = {}
         waiting = list(enumerate(candidates))
         best: tuple[Candidate, float] | None = None
@@ -283,6 +299,18 @@ class _References:
         return self._last[1]
 
 
+class _WrongAnswerError(TrialError):
+    """A routine's `error` exceeds the tolerance."""
+
+    def __init__(self, error: float, tolerance: float) -> None:
+        super().__init__(_too_wrong(error, tolerance))
+        self.error = error
+
+
+def _too_wrong(error: float, tolerance: float) -> str:
+    return f"wrong answer: relative error {error:.1e} exceeds {tolerance:.0e}"
+
+
 @dataclass(frozen=True, eq=False)
 class _Task:
     """A layer on a processor, with all that its candidates share."""
@@ -292,6 +320,7 @@ class _Task:
     state: CacheState
     inputs: Sequence[np.ndarray]
     reference: Sequence[np.ndarray] | None
+    tolerance: float
     _packed: dict[tuple[Layout, ...], tuple[np.ndarray, ...]] = field(default_factory=dict)
 
     def packed(self, candidate: Candidate) -> tuple[np.ndarray, ...]:
@@ -312,7 +341,7 @@ class _Group:
     clock: _Clock
     bytes: int = 0
     _open: dict[int, tuple[Trial, float | None]] = field(default_factory=dict)  # number -> trial, error
-    _failed: dict[int, str] = field(default_factory=dict)
+    _failed: dict[int, Measurement] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -324,7 +353,8 @@ class _Group:
         try:
             self._open[number] = self._checked(candidate)
         except (NNStretchError, TrialError) as error:
-            self._failed[number] = str(error)
+            wrong = error.error if isinstance(error, _WrongAnswerError) and math.isfinite(error.error) else None
+            self._failed[number] = Measurement(None, failure=str(error), error=wrong, state=self.task.state)
 
     def run(self, known: float | None) -> dict[int, Measurement]:
         """Measures all that are open. `known` is what the incumbent (number -1) took when it was measured."""
@@ -337,7 +367,7 @@ class _Group:
             samples = self._race()
             clock = self.clock.read(self.trials)
         scale = known / typical(samples[-1]) if known is not None and samples.get(-1) else 1.0
-        found = {n: Measurement(None, failure=reason, state=task.state) for n, reason in self._failed.items()}
+        found = dict(self._failed)
         for number, (trial, error) in self._open.items():
             found[number] = (
                 Measurement(None, failure=trial.failure, state=task.state)
@@ -394,8 +424,8 @@ class _Group:
         for index, expected in enumerate(self.task.reference):
             found = unpack(stored[index], layouts[index], layer.outputs[index].shape)
             error = relative_error(found, expected)
-            if not error <= TOLERANCE:
-                raise TrialError(f"wrong answer: relative error {error:.1e} exceeds {TOLERANCE:.0e}")
+            if not error <= self.task.tolerance:
+                raise _WrongAnswerError(error, self.task.tolerance)
             worst = max(worst, error)
         return worst
 

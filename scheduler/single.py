@@ -107,7 +107,8 @@ def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[
 def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
     """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
 
-    Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`. A device without `host` has none.
+    Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`, or words (`harness.unpack` reads both). A
+    device without `host` has none.
     """
     _, layouts = single.routine.layouts(single.layer, single.parameters)
     return _Maker(single, layouts).make(inputs)
@@ -118,10 +119,7 @@ class _Maker:
         self._single = single
         self._opencl = single.processor.memory == "opencl"
         self._domain = 1 if self._opencl else 0
-        self._stored = [
-            TensorType(layout.storage_shape(t.shape), t.dtype)
-            for t, layout in zip(single.layer.outputs, layouts_out, strict=True)
-        ]
+        self._stored = [_stored_output(t, o) for t, o in zip(single.layer.outputs, layouts_out, strict=True)]
         self._buffers: list[PlanBuffer] = []
         self._parts: list[tuple[int, np.ndarray]] = []
         self._models: dict[str, bytes] = {}
@@ -253,6 +251,13 @@ class _Maker:
                 )
             )
         return tuple(steps)
+
+
+def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:
+    """An output as stored; as words of float32 where the layout has a type of its own, which the host only copies."""
+    if layout.dtype:
+        return TensorType((-(-layout.bytes(tensor) // 4),))
+    return TensorType(layout.storage_shape(tensor.shape), tensor.dtype)
 
 
 def _stored_type(array: np.ndarray) -> TensorType:

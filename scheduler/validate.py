@@ -7,6 +7,7 @@ accesses of the same bytes race, and that every read finds the value it means, c
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.engine.binding import MAX_RATIO
@@ -113,6 +114,17 @@ def _check_steps(plan: Plan) -> None:
             raise _fail(f"step {i} ({step.layer}) writes to memory that may only be read")
         if (step.kind == "opencl") != (step.launch is not None) or step.kind not in ("kernel", "opencl", "call"):
             raise _fail(f"step {i} ({step.layer}) is of kind {step.kind!r} and does not fit it")
+        if step.launch is not None and not _fit_elements(plan, step, step.launch.item_bytes):
+            raise _fail(f"step {i} ({step.layer}) has operands that do not lie at whole elements")
+
+
+def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
+    """Whether all operands of an OpenCL step lie at whole elements of `sizes` bytes (see `Launch`)."""
+    operands = (*step.reads, *step.writes)
+    if sizes and (len(sizes) != len(operands) or not {2, 4}.issuperset(sizes)):
+        return False
+    pairs = zip(operands, sizes or (4,) * len(operands), strict=True)
+    return all(index is None or plan.buffers[index].offset % size == 0 for index, size in pairs)
 
 
 def _check_subgraphs(plan: Plan) -> None:

@@ -6,6 +6,7 @@ that writes outside its buffers or trusts padding is caught.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ GUARD_BYTE = 0xA5
 
 def pack(array: np.ndarray, layout: Layout, fill: float = HOSTILE) -> np.ndarray:
     """A row-major logical array as stored in `layout`; lanes that pad channels hold `fill`."""
+    if layout.dtype:
+        array = array.astype(layout.dtype)
     if not layout.block:
         return np.ascontiguousarray(array)
     n, c, h, w = array.shape
@@ -47,7 +50,13 @@ def pack(array: np.ndarray, layout: Layout, fill: float = HOSTILE) -> np.ndarray
 
 
 def unpack(array: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    """The row-major logical array of `shape` that `array` stores in `layout`."""
+    """The row-major logical array of `shape` that `array` stores in `layout`; float32 where the layout has a type of its own.
+
+    Such an array may be of any type and have bytes behind its end.
+    """
+    if layout.dtype:
+        count = math.prod(layout.storage_shape(shape))
+        array = np.ascontiguousarray(array).reshape(-1).view(layout.dtype)[:count].astype(np.float32)
     stored = array.reshape(layout.storage_shape(shape))
     if not layout.block:
         return stored

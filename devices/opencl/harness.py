@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,38 +17,46 @@ from nnstretch.graph.layer import Layer
 if TYPE_CHECKING:
     import pyopencl
 
-_GUARD = 1024  # floats before and behind every tensor
-_GUARD_BITS = 0x7FC0DEAD  # a NaN: what is read from a guard shows in the result
+_GUARD = 4096  # bytes before and behind every tensor
+_GUARD_BITS = 0x7FC07FC1  # NaNs as one float and as two halves: what is read from a guard shows in the result
 
 
 @dataclass(frozen=True)
 class _Guarded:
-    """A tensor's floats in a buffer of its own between two guards."""
+    """A tensor in a buffer of its own between two guards; `size` bytes are its own, which 4-byte words round up."""
 
     buffer: pyopencl.Buffer
-    floats: int
+    size: int
+    dtype: np.dtype[Any]
 
     def contents(self, queue: pyopencl.CommandQueue) -> np.ndarray:
-        """The tensor's floats, flat; the guards must be untouched."""
+        """The tensor's numbers, flat; the guards must be untouched."""
         import pyopencl as cl
 
-        whole = np.empty(self.floats + 2 * _GUARD, np.float32)
+        untouched = _nothing(self.size)
+        whole = np.empty_like(untouched)
         cl.enqueue_copy(queue, whole, self.buffer)
-        bits = whole.view(np.uint32)
-        assert (bits[:_GUARD] == _GUARD_BITS).all(), "a kernel wrote before its tensor"
-        assert (bits[_GUARD + self.floats :] == _GUARD_BITS).all(), "a kernel wrote behind its tensor"
-        return whole[_GUARD : _GUARD + self.floats]
+        end = _GUARD + self.size
+        assert np.array_equal(whole[:_GUARD], untouched[:_GUARD]), "a kernel wrote before its tensor"
+        assert np.array_equal(whole[end:], untouched[end:]), "a kernel wrote behind its tensor"
+        return whole[_GUARD:end].view(self.dtype)
 
 
-def _guarded(runtime: OpenCLRuntime, values: np.ndarray | None, floats: int) -> _Guarded:
-    """`values`, or `floats` floats that are not a number."""
-    whole = np.full(floats + 2 * _GUARD, _GUARD_BITS, np.uint32).view(np.float32)
-    if values is not None:
-        whole[_GUARD : _GUARD + floats] = values.ravel()
+def _nothing(size: int) -> np.ndarray:
+    """The bytes of a tensor of `size` bytes that nobody has written yet, with its guards."""
+    return np.full(-(-size // 4) + 2 * _GUARD // 4, _GUARD_BITS, np.uint32).view(np.uint8)
+
+
+def _guarded(runtime: OpenCLRuntime, values: np.ndarray | None, size: int, dtype: str = "float32") -> _Guarded:
+    """`values`, or `size` bytes of `dtype` that are not a number."""
     import pyopencl as cl
 
+    whole = _nothing(size if values is None else values.nbytes)
+    if values is not None:
+        size, dtype = values.nbytes, str(values.dtype)
+        whole[_GUARD : _GUARD + size] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-    return _Guarded(cl.Buffer(runtime.context, flags, hostbuf=whole), floats)
+    return _Guarded(cl.Buffer(runtime.context, flags, hostbuf=whole), size, np.dtype(dtype))
 
 
 @dataclass(frozen=True)
@@ -79,19 +87,20 @@ def _prepare(
         sources[Operand("input", index)] = pack(np.asarray(values, np.float32), layout)
     for index, values in enumerate(lowering.constants):
         sources[Operand("constant", index)] = values
-    operands = {operand: _guarded(runtime, values, values.size) for operand, values in sources.items()}
+    operands = {operand: _guarded(runtime, values, values.nbytes) for operand, values in sources.items()}
     for index, (kind, layout) in enumerate(zip(layer.outputs, layouts_out, strict=True)):
-        operands[Operand("output", index)] = _guarded(runtime, None, layout.bytes(kind) // 4)
+        operands[Operand("output", index)] = _guarded(runtime, None, layout.bytes(kind), layout.dtype or kind.dtype)
     for index, size in enumerate(lowering.workspaces):
-        operands[Operand("workspace", index)] = _guarded(runtime, None, -(-size // 4))
+        operands[Operand("workspace", index)] = _guarded(runtime, None, -(-size // 4) * 4)
 
     launches: list[tuple[pyopencl.Kernel, tuple[int, ...], tuple[int, ...] | None]] = []
     for call in lowering.calls:
         assert call.launch is not None
         kernel = runtime.kernel(call.launch, call.kernel)
+        used = [operands[operand] if operand is not None else None for operand in (*call.reads, *call.writes)]
+        offsets = call.launch.offsets([_GUARD if guarded else 0 for guarded in used])
         memory: list[MemoryArgument] = [
-            (operands[operand].buffer, _GUARD) if operand is not None else (None, 0)
-            for operand in (*call.reads, *call.writes)
+            (guarded.buffer if guarded else None, offset) for guarded, offset in zip(used, offsets, strict=True)
         ]
         runtime.set_arguments(kernel, memory, call.parameters)
         launches.append((kernel, call.launch.global_size, call.launch.local_size))
@@ -129,7 +138,7 @@ def run_lowering(
     runtime.queue.finish()
     for operand, values in prepared.sources.items():
         found = prepared.operands[operand].contents(runtime.queue)
-        same = np.array_equal(found.view(np.uint32), np.ascontiguousarray(values).ravel().view(np.uint32))
+        same = np.array_equal(found.view(np.uint8), np.ascontiguousarray(values).reshape(-1).view(np.uint8))
         assert same, f"a kernel changed {operand}, which it may only read"
     outputs: list[np.ndarray] = []
     for index, (kind, layout) in enumerate(zip(layer.outputs, layouts_out, strict=True)):

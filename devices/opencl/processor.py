@@ -17,18 +17,19 @@ class OpenCLProcessor(Processor):
 
     Args:
         spec: kind "opencl", the device's number and the cores that it may use if it lives on the CPU.
+        dtypes: the types that its routines may store data in, float32 and float16.
 
     Raises:
         DeviceError: there is no such device or it does not work.
     """
 
-    def __init__(self, spec: ProcessorSpec) -> None:
+    def __init__(self, spec: ProcessorSpec, dtypes: Sequence[str] = (DTYPE,)) -> None:
         self.spec = spec
         self._runtime = OpenCLRuntime(spec)
-        self.dtypes = (DTYPE,)
+        self.dtypes = tuple(dtypes)
         self.memory = "opencl"
         self.blocked = Layout(self._runtime.traits.block)
-        self._routines = routines(self._runtime.traits)
+        self._routines = routines(self._runtime.traits, self.dtypes)
         self._reorder = Reorder(self._runtime.traits)
 
     @property

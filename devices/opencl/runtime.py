@@ -34,7 +34,7 @@ _OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
 
 Defines = Sequence[tuple[str, int]]
 MemoryArgument = tuple["pyopencl.Buffer | None", int]
-"""A buffer and an offset into it in floats; (None, 0) for an absent operand."""
+"""A buffer and an offset into it in elements; (None, 0) for an absent operand."""
 
 
 def kernel_source(name: str) -> str:
@@ -134,7 +134,7 @@ class OpenCLRuntime:
     def set_arguments(
         self, kernel: pyopencl.Kernel, memory: Sequence[MemoryArgument], parameters: Sequence[int]
     ) -> None:
-        """Sets all arguments: reads, then writes as (buffer, offset in floats), then integer parameters.
+        """Sets all arguments: reads, then writes as (buffer, offset in elements), then integer parameters.
 
         Raises:
             DeviceError: there are too many or too few, or the driver refuses one.

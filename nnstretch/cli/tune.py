@@ -56,6 +56,13 @@ Limits = Annotated[
         show_default=False,
     ),
 ]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        help="Error that a routine may have, relative to its output's range; from 1e-3 on OpenCL may store float16.",
+    ),
+]
 Front = Annotated[
     str | None,
     typer.Option(
@@ -85,6 +92,7 @@ def tune(
     engines: Engines = None,
     search: SearchParameters = "default",
     fresh: Fresh = False,
+    tolerance: Tolerance = 1e-4,
     selector: SelectorName = None,
     limit: Limits = None,
     pareto: Front = None,
@@ -121,11 +129,17 @@ def tune(
         source = make_source(model, shape, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
-        _tune(report, source, processors, threads, wishes, output or [])
+        _tune(report, source, processors, threads, tolerance, wishes, output or [])
 
 
 def _tune(
-    report: Reporter, source: Source, processors: str, threads: int | None, wishes: Wishes, outputs: Sequence[Path]
+    report: Reporter,
+    source: Source,
+    processors: str,
+    threads: int | None,
+    tolerance: float,
+    wishes: Wishes,
+    outputs: Sequence[Path],
 ) -> None:
     from nnstretch.cli.tuning import chosen_selector, findings, search_answer, split_outputs, wished_space
     from nnstretch.compiler import build_processors, profiler, search_settings
@@ -137,7 +151,7 @@ def _tune(
     for path in outputs:
         check_writable(path)
     graph = source.load()
-    found = build_processors(processors, threads, wishes.engines)
+    found = build_processors(processors, threads, wishes.engines, tolerance)
     begin = time.perf_counter()
     with profiler(found, fresh=wishes.fresh) as costs:
         with report.progress("Tuning") as told:

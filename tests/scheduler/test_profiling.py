@@ -71,6 +71,21 @@ def test_equal_workloads_are_measured_once(processor: CpuProcessor, store: Profi
         assert profiler.compare(processor, second, found[:3]) == seconds
 
 
+def test_a_measurement_is_judged_by_the_tolerance_of_whoever_asks(processor: CpuProcessor, store: ProfileStore) -> None:
+    layer = convolution()
+    found = candidates(processor, layer)[:2]
+    with Profiler(store, processor, tolerance=1e-12) as strict:
+        assert strict.compare(processor, layer, found) == [None, None]
+        failure = strict.failure(processor, found[0].routine, layer, found[0].parameters)
+        assert failure is not None
+        assert failure.startswith("wrong answer: relative error")
+    with Profiler(store, processor, tolerance=1e-2) as lenient:
+        assert None not in lenient.compare(processor, layer, found)
+        assert lenient.measurements == 2
+    with Profiler(store, processor, trials=Silent(), tolerance=1e-12) as strict:
+        assert strict.compare(processor, layer, found) == [None, None]
+
+
 def test_a_fresh_profiler_ignores_what_was_known_before_it(processor: CpuProcessor, store: ProfileStore) -> None:
     layer = convolution()
     found = candidates(processor, layer)[:2]

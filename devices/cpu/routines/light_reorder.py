@@ -21,6 +21,7 @@ from nnstretch.devices.routine import (
     Lowering,
     Parameters,
     Routine,
+    reorder_layouts,
 )
 from nnstretch.graph.layer import Layer
 
@@ -75,7 +76,10 @@ class ReorderRoutine(Routine):
         """Any change between the plain layout and blocks of 4, 8 and 16 of a float32 tensor."""
         if layer.op != REORDER or layer.outputs[0].dtype != "float32" or layer.outputs[0].elements == 0:
             return False
-        blocks = {layer.attributes["source"], layer.attributes["target"]}
+        layouts = reorder_layouts(layer)
+        if any(layout.dtype for layout in layouts):
+            return False
+        blocks = {layout.block for layout in layouts}
         return blocks == {0} or (len(layer.outputs[0].shape) == 4 and blocks <= {0, *BLOCKS})
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:

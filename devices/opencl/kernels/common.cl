@@ -1,7 +1,11 @@
 /* What all kernels share: the vector type of one channel block, loads and stores, and activations.
  *
- * A kernel takes for every tensor a pair (global float *buffer, int offset in floats), reads first, then writes, then its
+ * A kernel takes for every tensor a pair (global number *buffer, int offset in numbers), reads first, then writes, then its
  * integer parameters. Float parameters travel as the bits of a float32.
+ *
+ * A `number` of a tensor, weight or bias is a float, or a half if NNS_HALF is 1. Sums are floats in either case: reads and
+ * writes convert, which every device can do, whether it computes in halves or not. What is too large for a half is written
+ * as the largest one, as lanes that pad channels must be finite.
  *
  * NNS_BLOCK is the block b of the blocked layout NCHW[b]c: a tensor is stored as N, ceil(C/b), H, W, b. Lanes that pad C
  * hold finite values of any kind. NNS_CPU is 1 on devices that live on the CPU, else 0.
@@ -17,6 +21,36 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 /* Stores a block of a blocked tensor, which lies at a multiple of its size. Drivers may make several stores of one that could
  * lie anywhere. */
 #define STORE_BLOCK(value, pointer) (*(global floatb *)(pointer) = (value))
+
+#ifndef NNS_HALF
+#define NNS_HALF 0
+#endif
+
+#define HALF_MAX 65504.0f
+#define TO_HALF(value) clamp(value, -HALF_MAX, HALF_MAX)
+#define LOAD_HALF(pointer) NNS_JOIN(vload_half, NNS_BLOCK)(0, pointer)
+#define STORE_HALF(value, pointer) NNS_JOIN(vstore_half, NNS_BLOCK)(TO_HALF(value), 0, pointer)
+#define LOAD_ONE(pointer) (*(pointer))
+#define STORE_ONE(value, pointer) (*(pointer) = (value))
+#define LOAD_ONE_HALF(pointer) vload_half(0, pointer)
+#define STORE_ONE_HALF(value, pointer) vstore_half(TO_HALF(value), 0, pointer)
+
+/* Numbers: B of them, of a blocked tensor's block, or one. */
+#if NNS_HALF
+#define number half
+#define READ LOAD_HALF
+#define WRITE STORE_HALF
+#define WRITE_BLOCK STORE_HALF
+#define READ_ONE LOAD_ONE_HALF
+#define WRITE_ONE STORE_ONE_HALF
+#else
+#define number float
+#define READ LOAD
+#define WRITE STORE
+#define WRITE_BLOCK STORE_BLOCK
+#define READ_ONE LOAD_ONE
+#define WRITE_ONE STORE_ONE
+#endif
 
 /* Fetches a cache line that will be read later. CPU cores, unlike GPUs, wait for a long stream of weights from memory. */
 #if NNS_CPU && defined(__has_builtin)

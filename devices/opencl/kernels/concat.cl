@@ -4,19 +4,19 @@
 /* Puts a blocked tensor at channel `to` of a wider one. Inputs must arrive in ascending order of `to`: a block shared by two
  * inputs is completed by the later one, and lanes behind the last channel get what the source holds there, or zero.
  * Work items: (range of pixels, output block counted from to / B, image). */
-kernel void concat_blocked(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset,
+kernel void concat_blocked(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
                            int blocks, int out_blocks, int plane, int to, int per_item, int kind, int a, int b)
 {
     const int block = to / B + (int)get_global_id(1), image = get_global_id(2);
     const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
     const int shift = to % B, source = (int)get_global_id(1);
-    const global float *x = x_buffer + x_offset + (long)image * blocks * plane * B;
-    global float *y = y_buffer + y_offset + ((long)image * out_blocks + block) * plane * B;
+    const global number *x = x_buffer + x_offset + (long)image * blocks * plane * B;
+    global number *y = y_buffer + y_offset + ((long)image * out_blocks + block) * plane * B;
 
     if (shift == 0) {
-        const global float *from = x + (long)source * plane * B;
+        const global number *from = x + (long)source * plane * B;
         for (long p = begin; p < end; p++)
-            STORE(activate(LOAD(from + p * B), kind, a, b), y + p * B);
+            WRITE(activate(READ(from + p * B), kind, a, b), y + p * B);
         return;
     }
     /* Output lanes [0, shift) come from the end of the source block before (or keep what an earlier input wrote), the others
@@ -24,14 +24,14 @@ kernel void concat_blocked(const global float *x_buffer, int x_offset, global fl
     for (long p = begin; p < end; p++) {
         float pair[2 * B];
         if (source == 0)
-            STORE(LOAD(y + p * B), pair + B - shift);
+            STORE(READ(y + p * B), pair + B - shift);
         else
-            STORE(activate(LOAD(x + ((source - 1) * (long)plane + p) * B), kind, a, b), pair);
+            STORE(activate(READ(x + ((source - 1) * (long)plane + p) * B), kind, a, b), pair);
         floatb next = (floatb)(0.0f);
         if (source < blocks)
-            next = activate(LOAD(x + ((long)source * plane + p) * B), kind, a, b);
+            next = activate(READ(x + ((long)source * plane + p) * B), kind, a, b);
         STORE(next, pair + B);
-        STORE(LOAD(pair + B - shift), y + p * B);
+        WRITE(LOAD(pair + B - shift), y + p * B);
     }
 }
 

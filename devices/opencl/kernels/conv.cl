@@ -13,31 +13,35 @@
 #include "tile.cl"
 
 #define TAP (B * VECTORS * B)
-#define AHEAD 8192 /* floats of weights */
+#define AHEAD 8192 /* numbers of weights */
+
+/* A CPU broadcasts floats from memory within a multiply-add. Halves it would have to convert again for every one, so it does
+ * that once for a row segment. */
+#define AS_FLOATS (NNS_HALF && NNS_CPU)
 
 /* Multiplies one row segment with all taps of one kernel row, for input lanes [first, last). The tile's addresses are
  * constants away from two pointers: anything else costs the inner loop its registers. */
-#define ACCUMULATE(space, row)                                                                      \
+#define ACCUMULATE(type, ONE, row)                                                                  \
     for (int kx = 0; kx < kernel_w; kx++) {                                                         \
-        const space float *from = (row) + kx * dilation_w * B + first;                              \
-        const global float *tap = taps + kx * TAP + first * VECTORS * B;                            \
+        const type *from = (row) + kx * dilation_w * B + first;                                     \
+        const global number *tap = taps + kx * TAP + first * VECTORS * B;                           \
         for (int lane = first; lane < last; lane++, from++, tap += VECTORS * B) {                   \
             floatb w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++) {                                              \
-                w[v] = LOAD(tap + v * B);                                                           \
+                w[v] = READ(tap + v * B);                                                           \
                 PREFETCH(tap + AHEAD + v * B);                                                      \
             }                                                                                       \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
-                    sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W * B]), sum[p][v]);             \
+                    sum[p][v] = fma(w[v], (floatb)(ONE(from + p * STRIDE_W * B)), sum[p][v]);       \
             }                                                                                       \
         }                                                                                           \
     }
 
 #define PARAMETERS                                                                                                    \
-    const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,                 \
-    const global float *bias_buffer, int bias_offset, const global float *residual_buffer, int residual_offset,       \
-    global float *y_buffer, int y_offset, int channels, int height, int width, int out_channels, int out_height,      \
+    const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,               \
+    const global number *bias_buffer, int bias_offset, const global number *residual_buffer, int residual_offset,     \
+    global number *y_buffer, int y_offset, int channels, int height, int width, int out_channels, int out_height,     \
     int out_width, int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,             \
     int pad_left, int group_in, int group_out, int span, int tiles_per_item, int has_residual, int kind, int a,       \
     int b
@@ -60,9 +64,9 @@ PART void convolve(PARAMETERS, int item, int group, int image)
     const int channel_last = (min((group + 1) * VECTORS * B, out_channels) - 1) / group_out * group_in + group_in;
     const int block_first = channel_first / B, block_last = (channel_last - 1) / B;
 
-    const global float *x = x_buffer + x_offset + (long)image * in_blocks * height * width * B;
-    const global float *weight = weight_buffer + weight_offset + (long)group * span * kernel_h * kernel_w * TAP;
-    const global float *bias = bias_buffer + bias_offset + group * VECTORS * B;
+    const global number *x = x_buffer + x_offset + (long)image * in_blocks * height * width * B;
+    const global number *weight = weight_buffer + weight_offset + (long)group * span * kernel_h * kernel_w * TAP;
+    const global number *bias = bias_buffer + bias_offset + group * VECTORS * B;
     const long plane = (long)out_height * out_width * B;
     const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
 
@@ -80,15 +84,15 @@ PART void convolve(PARAMETERS, int item, int group, int image)
             const int first = block == block_first ? channel_first - block * B : 0;
             const int last = block == block_last ? channel_last - block * B : B;
             for (int ky = ky_begin; ky < ky_end; ky++) {
-                const global float *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
-                const global float *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
-                if (inside) {
-                    const global float *segment = row + x0 * B;
-                    ACCUMULATE(global, segment)
+                const global number *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
+                const global number *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
+                if (inside && !AS_FLOATS) {
+                    const global number *segment = row + x0 * B;
+                    ACCUMULATE(global number, READ_ONE, segment)
                 } else {
                     float segment[SEGMENT * B];
                     pad_segment(segment, row, x0, width, segment_size);
-                    ACCUMULATE(private, segment)
+                    ACCUMULATE(private float, LOAD_ONE, segment)
                 }
             }
         }

@@ -1,4 +1,5 @@
-/* Direct convolution that reads a plain NCHW tensor of few channels (a network's first layer) and writes blocked.
+/* Direct convolution that reads a plain NCHW tensor of few channels (a network's first layer) and writes blocked. It reads
+ * floats, as the network's caller has them, whatever its other numbers are.
  *
  * Macros: PIXELS, VECTORS, STRIDE_W, REACH (see tile.cl). Work items: (range of tiles, group of VECTORS output blocks, image).
  *
@@ -12,11 +13,11 @@
 #define ACCUMULATE(space, row)                                                                      \
     {                                                                                               \
         const space float *from = (row);                                                            \
-        const global float *tap = taps;                                                             \
+        const global number *tap = taps;                                                            \
         for (int kx = 0; kx < kernel_w; kx++, from += dilation_w, tap += TAP) {                     \
             floatb w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++)                                                \
-                w[v] = LOAD(tap + v * B);                                                           \
+                w[v] = READ(tap + v * B);                                                           \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
                     sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W]), sum[p][v]);                 \
@@ -25,9 +26,9 @@
     }
 
 #define PARAMETERS                                                                                                    \
-    const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,                 \
-    const global float *bias_buffer, int bias_offset, const global float *residual_buffer, int residual_offset,       \
-    global float *y_buffer, int y_offset, int channels, int height, int width, int out_blocks, int out_height,        \
+    const global float *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,                \
+    const global number *bias_buffer, int bias_offset, const global number *residual_buffer, int residual_offset,     \
+    global number *y_buffer, int y_offset, int channels, int height, int width, int out_blocks, int out_height,       \
     int out_width, int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,             \
     int pad_left, int tiles_per_item, int has_residual, int kind, int a, int b
 
@@ -44,8 +45,8 @@ PART void convolve(PARAMETERS, int item, int group, int image)
     const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
 
     const global float *x = x_buffer + x_offset + (long)image * channels * height * width;
-    const global float *weight = weight_buffer + weight_offset + (long)group * channels * kernel_h * kernel_w * TAP;
-    const global float *bias = bias_buffer + bias_offset + group * VECTORS * B;
+    const global number *weight = weight_buffer + weight_offset + (long)group * channels * kernel_h * kernel_w * TAP;
+    const global number *bias = bias_buffer + bias_offset + group * VECTORS * B;
     const long plane = (long)out_height * out_width * B;
     const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
 
@@ -61,7 +62,7 @@ PART void convolve(PARAMETERS, int item, int group, int image)
 
         for (int channel = 0; channel < channels; channel++) {
             for (int ky = ky_begin; ky < ky_end; ky++) {
-                const global float *taps = weight + (long)(channel * kernel_h + ky) * kernel_w * TAP;
+                const global number *taps = weight + (long)(channel * kernel_h + ky) * kernel_w * TAP;
                 const global float *row = x + ((long)channel * height + y0 + ky * dilation_h) * width;
                 if (inside) {
                     ACCUMULATE(global, row + x0)

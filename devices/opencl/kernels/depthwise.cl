@@ -10,16 +10,16 @@
 #include "tile.cl"
 
 /* Adds what one row of input, from column x0 on, gives to the tile by one row of taps. Every pixel is loaded once. */
-static inline void add_row(floatb sum[PIXELS][VECTORS], const global float *row, const global float *taps, int x0, int width,
+static inline void add_row(floatb sum[PIXELS][VECTORS], const global number *row, const global number *taps, int x0, int width,
                            int inside)
 {
     floatb w[KERNEL_W];
     UNROLL for (int kx = 0; kx < KERNEL_W; kx++)
-        w[kx] = LOAD(taps + kx * B);
+        w[kx] = READ(taps + kx * B);
     UNROLL for (int i = 0; i < SEGMENT; i++) {
         floatb x = (floatb)(0.0f);
         if (inside || (x0 + i >= 0 && x0 + i < width))
-            x = LOAD(row + ((long)x0 + i) * B);
+            x = READ(row + ((long)x0 + i) * B);
         UNROLL for (int kx = 0; kx < KERNEL_W; kx++) {
             const int from = i - kx * DILATION_W;
             if (from >= 0 && from % STRIDE_W == 0 && from / STRIDE_W < PIXELS)
@@ -29,9 +29,9 @@ static inline void add_row(floatb sum[PIXELS][VECTORS], const global float *row,
 }
 
 #define PARAMETERS                                                                                                    \
-    const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,                 \
-    const global float *bias_buffer, int bias_offset, const global float *residual_buffer, int residual_offset,       \
-    global float *y_buffer, int y_offset, int blocks, int height, int width, int out_height, int out_width,           \
+    const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,                 \
+    const global number *bias_buffer, int bias_offset, const global number *residual_buffer, int residual_offset,       \
+    global number *y_buffer, int y_offset, int blocks, int height, int width, int out_height, int out_width,           \
     int kernel_h, int stride_h, int dilation_h, int pad_top, int pad_left, int tiles_per_item, int has_residual,      \
     int kind, int a, int b
 
@@ -46,9 +46,9 @@ PART void convolve(PARAMETERS, int item, int block, int image)
     const int tile_begin = item * tiles_per_item;
     const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
 
-    const global float *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
-    const global float *weight = weight_buffer + weight_offset + (long)block * kernel_h * KERNEL_W * B;
-    const global float *bias = bias_buffer + bias_offset + block * B;
+    const global number *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
+    const global number *weight = weight_buffer + weight_offset + (long)block * kernel_h * KERNEL_W * B;
+    const global number *bias = bias_buffer + bias_offset + block * B;
     const long y_first = ((long)image * blocks + block) * out_height * out_width * B;
 
     int oy = tile_begin / tiles_x, ox = tile_begin % tiles_x * PIXELS;
@@ -62,7 +62,7 @@ PART void convolve(PARAMETERS, int item, int block, int image)
         start_tile(sum, bias);
 
         for (int ky = ky_begin; ky < ky_end; ky++) {
-            const global float *row = x + (long)(y0 + ky * dilation_h) * width * B;
+            const global number *row = x + (long)(y0 + ky * dilation_h) * width * B;
             add_row(sum, row, weight + ky * KERNEL_W * B, x0, width, inside);
         }
 

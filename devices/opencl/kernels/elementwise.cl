@@ -10,67 +10,67 @@ static inline floatb combine(floatb x, floatb y, int op)
     return op == OP_SUB ? x - y : x * y;
 }
 
-/* Copies `count` floats through an activation, whatever their layout. Work items: (range of `per_item` floats, a multiple of B). */
-kernel void map(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset,
+/* Copies `count` numbers through an activation, whatever their layout. Work items: (range of `per_item` numbers, a multiple of B). */
+kernel void map(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
                 int count, int per_item, int kind, int a, int b)
 {
-    const global float *x = x_buffer + x_offset;
-    global float *y = y_buffer + y_offset;
+    const global number *x = x_buffer + x_offset;
+    global number *y = y_buffer + y_offset;
     long i = (long)get_global_id(0) * per_item;
     const long end = min(i + per_item, (long)count);
     for (; i + B <= end; i += B)
-        STORE(activate(LOAD(x + i), kind, a, b), y + i);
+        WRITE(activate(READ(x + i), kind, a, b), y + i);
     for (; i < end; i++)
-        y[i] = activate_one(x[i], kind, a, b);
+        WRITE_ONE(activate_one(READ_ONE(x + i), kind, a, b), y + i);
 }
 
 /* The same for two tensors of one shape and layout. */
-kernel void binary_same(const global float *x_buffer, int x_offset, const global float *other_buffer, int other_offset,
-                        global float *y_buffer, int y_offset, int count, int per_item, int op, int kind, int a, int b)
+kernel void binary_same(const global number *x_buffer, int x_offset, const global number *other_buffer, int other_offset,
+                        global number *y_buffer, int y_offset, int count, int per_item, int op, int kind, int a, int b)
 {
-    const global float *x = x_buffer + x_offset;
-    const global float *other = other_buffer + other_offset;
-    global float *y = y_buffer + y_offset;
+    const global number *x = x_buffer + x_offset;
+    const global number *other = other_buffer + other_offset;
+    global number *y = y_buffer + y_offset;
     long i = (long)get_global_id(0) * per_item;
     const long end = min(i + per_item, (long)count);
     for (; i + B <= end; i += B)
-        STORE(activate(combine(LOAD(x + i), LOAD(other + i), op), kind, a, b), y + i);
+        WRITE(activate(combine(READ(x + i), READ(other + i), op), kind, a, b), y + i);
     for (; i < end; i++) {
-        const float value = op == OP_ADD ? x[i] + other[i] : op == OP_SUB ? x[i] - other[i] : x[i] * other[i];
-        y[i] = activate_one(value, kind, a, b);
+        const float l = READ_ONE(x + i), r = READ_ONE(other + i);
+        WRITE_ONE(activate_one(op == OP_ADD ? l + r : op == OP_SUB ? l - r : l * r, kind, a, b), y + i);
     }
 }
 
-/* Blocked x with one number per channel, or per image and channel if `image_stride` (in floats) is not 0.
+/* Blocked x with one number per channel, or per image and channel if `image_stride` (in numbers) is not 0.
  * Work items: (range of pixels, channel block, image). */
-kernel void binary_channel(const global float *x_buffer, int x_offset, const global float *other_buffer, int other_offset,
-                           global float *y_buffer, int y_offset,
+kernel void binary_channel(const global number *x_buffer, int x_offset, const global number *other_buffer, int other_offset,
+                           global number *y_buffer, int y_offset,
                            int blocks, int plane, int image_stride, int per_item, int op, int kind, int a, int b)
 {
     const int block = get_global_id(1), image = get_global_id(2);
     const long at = ((long)image * blocks + block) * plane * B;
-    const floatb other = LOAD(other_buffer + other_offset + (long)image * image_stride + block * B);
+    const floatb other = READ(other_buffer + other_offset + (long)image * image_stride + block * B);
     const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
-    const global float *x = x_buffer + x_offset + at;
-    global float *y = y_buffer + y_offset + at;
+    const global number *x = x_buffer + x_offset + at;
+    global number *y = y_buffer + y_offset + at;
     for (long p = begin; p < end; p++)
-        STORE(activate(combine(LOAD(x + p * B), other, op), kind, a, b), y + p * B);
+        WRITE(activate(combine(READ(x + p * B), other, op), kind, a, b), y + p * B);
 }
 
 /* Blocked x times a number per channel plus a number per channel. Work items as above. */
-kernel void affine(const global float *x_buffer, int x_offset, const global float *scale_buffer, int scale_offset,
-                   const global float *shift_buffer, int shift_offset, global float *y_buffer, int y_offset,
+kernel void affine(const global number *x_buffer, int x_offset, const global number *scale_buffer, int scale_offset,
+                   const global number *shift_buffer, int shift_offset, global number *y_buffer, int y_offset,
                    int blocks, int plane, int per_item, int kind, int a, int b)
 {
     const int block = get_global_id(1), image = get_global_id(2);
     const long at = ((long)image * blocks + block) * plane * B;
-    const floatb scale = LOAD(scale_buffer + scale_offset + block * B);
-    const floatb shift = LOAD(shift_buffer + shift_offset + block * B);
+    const floatb scale = READ(scale_buffer + scale_offset + block * B);
+    const floatb shift = READ(shift_buffer + shift_offset + block * B);
     const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
-    const global float *x = x_buffer + x_offset + at;
-    global float *y = y_buffer + y_offset + at;
+    const global number *x = x_buffer + x_offset + at;
+    global number *y = y_buffer + y_offset + at;
     for (long p = begin; p < end; p++)
-        STORE(activate(fma(LOAD(x + p * B), scale, shift), kind, a, b), y + p * B);
+        WRITE(activate(fma(READ(x + p * B), scale, shift), kind, a, b), y + p * B);
 }
 
 /* Plain tensors that broadcast in any way: the output has dimensions d0 … d5, and each input its own stride in floats along

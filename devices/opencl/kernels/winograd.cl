@@ -14,10 +14,10 @@
 #include "common.cl"
 #include "winograd_transform.cl"
 
-#define AHEAD 1024 /* floats of weights */
+#define AHEAD 1024 /* numbers of weights */
 
 /* What of the convolution all parts are told. */
-#define SHAPE_ARGUMENTS                                                                                               \
+#define SHAPE_ARGUMENTS                                                                             \
     int channels, int height, int width, int out_channels, int out_height, int out_width, int pad_top, int pad_left
 
 /* Where one tile lies. */
@@ -48,15 +48,15 @@ static inline tile_place place_of(int tile, int out_height, int out_width)
 }
 
 /* Encodes a patch whose first pixel is (y0, x0) of the plane `x`; positions are `v_position` floats apart. */
-PART void encode_patch(const global float *x, int y0, int x0, int height, int width, global float *v,
+PART void encode_patch(const global number *x, int y0, int x0, int height, int width, global float *v,
                                 long v_position)
 {
     vec d[POSITIONS];
     if (y0 >= 0 && x0 >= 0 && y0 + ALPHA <= height && x0 + ALPHA <= width) {
-        const global float *from = x + ((long)y0 * width + x0) * B;
+        const global number *from = x + ((long)y0 * width + x0) * B;
         UNROLL for (int i = 0; i < ALPHA; i++) {
             UNROLL for (int j = 0; j < ALPHA; j++)
-                d[i * ALPHA + j] = LOAD_VEC(from + ((long)i * width + j) * B);
+                d[i * ALPHA + j] = READ_VEC(from + ((long)i * width + j) * B);
         }
     } else {
         UNROLL for (int i = 0; i < ALPHA; i++) {
@@ -64,7 +64,7 @@ PART void encode_patch(const global float *x, int y0, int x0, int height, int wi
                 const int y = y0 + i, at = x0 + j;
                 d[i * ALPHA + j] = (vec)(0.0f);
                 if (y >= 0 && y < height && at >= 0 && at < width)
-                    d[i * ALPHA + j] = LOAD_VEC(x + ((long)y * width + at) * B);
+                    d[i * ALPHA + j] = READ_VEC(x + ((long)y * width + at) * B);
             }
         }
     }
@@ -80,7 +80,7 @@ PART void encode_patch(const global float *x, int y0, int x0, int height, int wi
 /* Defines a function for the sums of COUNT tiles over input channels [first, last), counted from the begin of a block; input
  * blocks of encoded tiles are `v_block` floats apart. */
 #define MULTIPLY(NAME, COUNT)                                                                                         \
-    PART void NAME(const global float *v, long v_block, const global float *u, int first, int last,                   \
+    PART void NAME(const global float *v, long v_block, const global number *u, int first, int last,                  \
                    global float *m)                                                                                   \
     {                                                                                                                 \
         vec sum[COUNT];                                                                                               \
@@ -89,7 +89,7 @@ PART void encode_patch(const global float *x, int y0, int x0, int height, int wi
         for (int begin = 0; begin < last; begin += B, v += v_block) {                                                 \
             const int end = min(B, last - begin);                                                                     \
             for (int lane = begin == 0 ? first : 0; lane < end; lane++, u += B) {                                     \
-                const vec w = LOAD_VEC(u);                                                                            \
+                const vec w = READ_VEC(u);                                                                            \
                 PREFETCH(u + AHEAD);                                                                                  \
                 UNROLL for (int t = 0; t < COUNT; t++)                                                                \
                     sum[t] = fma(w, (vec)(v[t * B + lane]), sum[t]);                                                  \
@@ -106,19 +106,19 @@ MULTIPLY(multiply_few, FEW)
 #endif
 
 /* The rare activations, a second pass over pixels that were just written, so that their code exists once. */
-static inline void activate_tile(global float *y, int y_row, int rows, int columns, int kind, int a, int b)
+static inline void activate_tile(global number *y, int y_row, int rows, int columns, int kind, int a, int b)
 {
     for (int i = 0; i < rows; i++) {
         for (int j = 0; j < columns; j++) {
-            global float *at = y + i * y_row + j * B;
-            STORE_VEC(ACTIVATE_VEC(LOAD_VEC(at), kind, a, b), at);
+            global number *at = y + i * y_row + j * B;
+            WRITE_VEC(ACTIVATE_VEC(READ_VEC(at), kind, a, b), at);
         }
     }
 }
 
-/* Decodes sums to up to `rows` × `columns` pixels of the output, whose rows are `y_row` floats apart. */
-PART void decode_tile(const global float *m, long m_position, vec bias, const global float *residual,
-                               global float *y, int y_row, int rows, int columns, int has_residual, int kind, int a, int b)
+/* Decodes sums to up to `rows` × `columns` pixels of the output, whose rows are `y_row` numbers apart. */
+PART void decode_tile(const global float *m, long m_position, vec bias, const global number *residual,
+                               global number *y, int y_row, int rows, int columns, int has_residual, int kind, int a, int b)
 {
     const float low = kind == ACT_RELU ? 0.0f : kind == ACT_CLIP ? as_float(a) : -INFINITY;
     const float high = kind == ACT_CLIP ? as_float(b) : INFINITY;
@@ -134,8 +134,8 @@ PART void decode_tile(const global float *m, long m_position, vec bias, const gl
                 if (j < columns) {
                     vec value = sums[i * ALPHA + j] + bias;
                     if (has_residual)
-                        value += LOAD_VEC(residual + i * y_row + j * B);
-                    STORE_VEC(min(max(value, low), high), y + i * y_row + j * B);
+                        value += READ_VEC(residual + i * y_row + j * B);
+                    WRITE_VEC(min(max(value, low), high), y + i * y_row + j * B);
                 }
             }
         }
@@ -161,9 +161,9 @@ static inline channel_range channels_of(int block, int out_channels, int group_i
 /* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
  * floats of scratch: [position][input block][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
  * apart. `per_block` tiles, a multiple of TILES, are a block. FEW tiles from `few_begin` on have all rows. */
-kernel void winograd_fused(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
-                           const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
-                           int residual_offset, global float *y_buffer, int y_offset, global float *scratch_buffer,
+kernel void winograd_fused(const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,
+                           const global number *bias_buffer, int bias_offset, const global number *residual_buffer,
+                           int residual_offset, global number *y_buffer, int y_offset, global float *scratch_buffer,
                            int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int span, int tiles,
                            int per_block, int blocks_per_item, int panels_per_item, int v_position, int m_position,
                            int scratch_item, int few_begin, int has_residual, int kind, int a, int b)
@@ -175,7 +175,7 @@ kernel void winograd_fused(const global float *x_buffer, int x_offset, const glo
     const int in_begin = channels_of(panel_begin, out_channels, group_in, group_out).first / B;
     const int in_end = (channels_of(panel_end - 1, out_channels, group_in, group_out).last + B - 1) / B;
     const long item = (long)get_global_id(1) * get_global_size(0) + get_global_id(0);
-    const global float *x = x_buffer + x_offset, *bias = bias_buffer + bias_offset;
+    const global number *x = x_buffer + x_offset, *bias = bias_buffer + bias_offset;
     global float *v = scratch_buffer + scratch_offset + item * scratch_item, *m = v + (long)POSITIONS * v_position;
     const int tile_begin = (int)get_global_id(0) * blocks_per_item * per_block;
     const int tile_end = min(tile_begin + blocks_per_item * per_block, tiles);
@@ -191,7 +191,7 @@ kernel void winograd_fused(const global float *x_buffer, int x_offset, const glo
         }
         for (int panel = panel_begin; panel < panel_end; panel++) {
             const channel_range range = channels_of(panel, out_channels, group_in, group_out);
-            const global float *u = weight_buffer + weight_offset + (long)panel * POSITIONS * span * B;
+            const global number *u = weight_buffer + weight_offset + (long)panel * POSITIONS * span * B;
             const int skipped = range.first / B, size = (range.last - range.first) * B;
             for (int position = 0; position < POSITIONS; position++, u += size) {
                 const global float *from = v + (long)position * v_position + (skipped - in_begin) * per_block * B;
@@ -214,7 +214,7 @@ kernel void winograd_fused(const global float *x_buffer, int x_offset, const glo
                 const long to = y_offset + ((long)at.image * out_blocks + panel) * out_plane +
                                 ((long)at.row * out_width + at.column) * B;
                 const long res = to - y_offset + residual_offset;
-                decode_tile(m + t * B, m_position, LOAD(bias + panel * B), residual_buffer + res, y_buffer + to,
+                decode_tile(m + t * B, m_position, READ(bias + panel * B), residual_buffer + res, y_buffer + to,
                             out_width * B, out_height - at.row, out_width - at.column, has_residual, kind, a, b);
             }
         }
@@ -224,7 +224,7 @@ kernel void winograd_fused(const global float *x_buffer, int x_offset, const glo
 #else
 
 /* Work items: (tile × lane, input block). Encoded: [position][input block][tile][lane], `padded` tiles each. */
-kernel void winograd_encode(const global float *x_buffer, int x_offset, global float *v_buffer, int v_offset,
+kernel void winograd_encode(const global number *x_buffer, int x_offset, global float *v_buffer, int v_offset,
                             SHAPE_ARGUMENTS, int padded)
 {
     const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
@@ -236,7 +236,7 @@ kernel void winograd_encode(const global float *x_buffer, int x_offset, global f
 }
 
 /* Work items: (group of TILES tiles × lane, output block, position). Sums: [position][output block][tile][lane]. */
-kernel void winograd_multiply(const global float *v_buffer, int v_offset, const global float *weight_buffer,
+kernel void winograd_multiply(const global float *v_buffer, int v_offset, const global number *weight_buffer,
                               int weight_offset, global float *m_buffer, int m_offset, SHAPE_ARGUMENTS, int group_in,
                               int group_out, int span, int padded)
 {
@@ -253,8 +253,8 @@ kernel void winograd_multiply(const global float *v_buffer, int v_offset, const 
 }
 
 /* Work items: (tile × lane, output block). */
-kernel void winograd_decode(const global float *m_buffer, int m_offset, const global float *bias_buffer, int bias_offset,
-                            const global float *residual_buffer, int residual_offset, global float *y_buffer,
+kernel void winograd_decode(const global float *m_buffer, int m_offset, const global number *bias_buffer, int bias_offset,
+                            const global number *residual_buffer, int residual_offset, global number *y_buffer,
                             int y_offset, SHAPE_ARGUMENTS, int padded, int has_residual, int kind, int a, int b)
 {
     const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, panel = get_global_id(1);
@@ -263,7 +263,7 @@ kernel void winograd_decode(const global float *m_buffer, int m_offset, const gl
     const long pixel = (((long)at.image * out_blocks + panel) * out_height + at.row) * out_width + at.column;
     const long first = pixel * B + lane;
     decode_tile(m_buffer + m_offset + ((long)panel * padded + tile) * B + lane, (long)out_blocks * padded * B,
-                bias_buffer[bias_offset + panel * B + lane], residual_buffer + residual_offset + first,
+                READ_ONE(bias_buffer + bias_offset + panel * B + lane), residual_buffer + residual_offset + first,
                 y_buffer + y_offset + first, out_width * B, out_height - at.row, out_width - at.column, has_residual, kind,
                 a, b);
 }

@@ -8,6 +8,8 @@
 typedef floatb vec;
 #define LOAD_VEC(pointer) LOAD(pointer)
 #define STORE_VEC(value, pointer) STORE_BLOCK(value, pointer)
+#define READ_VEC(pointer) READ(pointer)
+#define WRITE_VEC(value, pointer) WRITE_BLOCK(value, pointer)
 #define ACTIVATE_VEC(x, kind, a, b) activate(x, kind, a, b)
 #else
 #define ACTIVATE_VEC(x, kind, a, b) activate_one(x, kind, a, b)
@@ -15,6 +17,8 @@ typedef floatb vec;
 typedef float vec;
 #define LOAD_VEC(pointer) (*(pointer))
 #define STORE_VEC(value, pointer) (*(pointer) = (value))
+#define READ_VEC(pointer) READ_ONE(pointer)
+#define WRITE_VEC(value, pointer) WRITE_ONE(value, pointer)
 #endif
 
 #define ALPHA (M + 2)

@@ -1,8 +1,10 @@
-"""Routines of the OpenCL processor: one class per kernel, all on float32."""
+"""Routines of the OpenCL processor: one class per kernel, for float32 and, most of them, for data stored as float16."""
 
 from __future__ import annotations
 
-from nnstretch.devices.opencl.routines.base import OpenCLRoutine, Traits
+from collections.abc import Sequence
+
+from nnstretch.devices.opencl.routines.base import DTYPE, HALF, OpenCLRoutine, Traits
 from nnstretch.devices.opencl.routines.conv import Depthwise, Direct, Planar
 from nnstretch.devices.opencl.routines.data import ConcatBlocked, ConcatPlain, Reorder, Softmax
 from nnstretch.devices.opencl.routines.dense import Dense
@@ -44,6 +46,9 @@ _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
 )
 
 
-def routines(traits: Traits) -> tuple[OpenCLRoutine, ...]:
-    """All routines for layers on a device with `traits`, best guess first."""
-    return tuple(routine(traits) for routine in _ROUTINES)
+def routines(traits: Traits, dtypes: Sequence[str] = (DTYPE,)) -> tuple[OpenCLRoutine, ...]:
+    """The routines for layers on a device with `traits` that store one of `dtypes`, best guess first."""
+    found = [routine(traits) for routine in _ROUTINES] if DTYPE in dtypes else []
+    if HALF in dtypes:
+        found += [routine(traits, HALF) for routine in _ROUTINES if routine.stores_half]
+    return tuple(found)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
+from nnstretch.devices.routine import Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
 
 DTYPE = "float32"
+HALF = "float16"
+_HALF_MAX = float(np.finfo(np.float16).max)
 _ITEM_FLOATS = 16384  # what a work item of a copying kernel handles at least, so that starting it does not show
 
 
@@ -70,19 +72,28 @@ def constant(index: int) -> Operand:
 
 
 class OpenCLRoutine(Routine):
-    """A routine of OpenCL kernels on float32.
+    """A routine of OpenCL kernels on float32 tensors.
 
-    Subclasses set `algorithm`, `source` (file in devices/opencl/kernels) and `ops` (operators that it may support).
+    Subclasses set `algorithm`, `source` (file in devices/opencl/kernels) and `ops` (operators that it may support), and
+    `stores_half` if their kernels take NNS_HALF.
+
+    Attributes:
+        dtype: the type that tensors and constants are stored in, float32 or float16; sums are float32.
+        blocked, plain: the layouts of what it reads and writes.
     """
 
     algorithm: str
     source: str
     ops: tuple[str, ...]
+    stores_half = False
 
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: Traits, dtype: str = DTYPE) -> None:
+        assert dtype == DTYPE or self.stores_half
         self.traits = traits
-        self.blocked = Layout(traits.block)
-        self.descriptor = Descriptor("opencl", DTYPE, self.algorithm)
+        self.dtype = dtype
+        stored = None if dtype == DTYPE else dtype
+        self.blocked, self.plain = Layout(traits.block, stored), Layout(0, stored)
+        self.descriptor = Descriptor("opencl", dtype, self.algorithm)
 
     def supports(self, layer: Layer) -> bool:
         """Whether this routine computes `layer` correctly."""
@@ -99,7 +110,12 @@ class OpenCLRoutine(Routine):
         return inputs, tuple(self._layout(kind) for kind in layer.outputs)
 
     def _layout(self, kind: TensorType) -> Layout:
-        return self.blocked if is_image(kind) else PLAIN
+        return self.blocked if is_image(kind) else self.plain
+
+    def stored(self, values: np.ndarray) -> np.ndarray:
+        """A constant as kernels read it: flat, in the routine's type."""
+        flat = np.ascontiguousarray(values, np.float32).ravel()
+        return flat if self.dtype == DTYPE else np.clip(flat, -_HALF_MAX, _HALF_MAX).astype(np.float16)
 
     def blocks(self, channels: int) -> int:
         """Blocks that `channels` take."""
@@ -134,9 +150,14 @@ class OpenCLRoutine(Routine):
         global_size: tuple[int, ...],
         defines: Sequence[tuple[str, int]] = (),
         writes: Sequence[Operand] = (OUTPUT,),
+        floats: Sequence[Operand] = (),
     ) -> KernelCall:
-        """A call that writes output 0 if nothing else is said."""
+        """A call that writes output 0 if nothing else is said. Workspaces and `floats` hold float32 in any case."""
         local_size = (1,) * len(global_size) if self.traits.on_cpu else None
         macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
-        launch = Launch(self.source, macros, global_size, local_size)
+        sizes: tuple[int, ...] = ()
+        if self.dtype == HALF:
+            macros += (("NNS_HALF", 1),)
+            sizes = tuple(4 if o is None or o.kind == "workspace" or o in floats else 2 for o in (*reads, *writes))
+        launch = Launch(self.source, macros, global_size, local_size, sizes)
         return KernelCall(kernel, tuple(reads), tuple(writes), tuple(int(p) for p in parameters), launch)

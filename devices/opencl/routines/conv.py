@@ -66,6 +66,7 @@ class _Conv(OpenCLRoutine):
     """What the three have in common: constant weights, epilogue, tiles of pixels of one row."""
 
     ops = ("Conv",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
@@ -91,7 +92,7 @@ class _Conv(OpenCLRoutine):
         return INPUT, constant(0), constant(1), residual
 
     def _bias(self, layer: Layer, size: int) -> np.ndarray:
-        return padded(layer.constants[2] if layer.has(2) else np.zeros(0), size)
+        return self.stored(padded(layer.constants[2] if layer.has(2) else np.zeros(0), size))
 
 
 class Direct(_Conv):
@@ -134,7 +135,7 @@ class Direct(_Conv):
                     source[low:high], 0, -1
                 )
         blocked = result.reshape(len(ranges), span, b, *shape.kernel, lanes)
-        return np.ascontiguousarray(blocked.transpose(0, 1, 3, 4, 2, 5)).ravel()
+        return self.stored(blocked.transpose(0, 1, 3, 4, 2, 5))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_direct`."""
@@ -159,7 +160,7 @@ class Direct(_Conv):
 
 
 class Planar(_Conv):
-    """Convolution without groups of a plain tensor of few channels, as a network's first layer reads it; blocked out.
+    """Convolution without groups of a plain float32 tensor of few channels, as a network's first layer reads it; blocked out.
 
     Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
     """
@@ -196,9 +197,14 @@ class Planar(_Conv):
             *(shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
-            "conv_planar", self._reads(layer), words, (items, groups, shape.images), self._macros(shape, parameters)
+            "conv_planar",
+            self._reads(layer),
+            words,
+            (items, groups, shape.images),
+            self._macros(shape, parameters),
+            floats=(INPUT,),
         )
-        return Lowering((call,), (np.ascontiguousarray(packed).ravel(), self._bias(layer, groups * lanes)))
+        return Lowering((call,), (self.stored(packed), self._bias(layer, groups * lanes)))
 
 
 class Depthwise(_Conv):
@@ -243,7 +249,7 @@ class Depthwise(_Conv):
         row = zip(("KERNEL_W", "STRIDE_W", "DILATION_W"), columns, strict=True)
         macros = (*_tile_macros(parameters), *row)
         call = self.call("conv_depthwise", self._reads(layer), words, (items, blocks, shape.images), macros)
-        return Lowering((call,), (np.ascontiguousarray(packed).ravel(), self._bias(layer, blocks * b)))
+        return Lowering((call,), (self.stored(packed), self._bias(layer, blocks * b)))
 
 
 def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, is_image
-from nnstretch.devices.routine import PLAIN, REORDER, KernelCall, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.opencl.routines.base import HALF, INPUT, OpenCLRoutine, ceil_div, is_image
+from nnstretch.devices.routine import (
+    PLAIN,
+    REORDER,
+    KernelCall,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    reorder_layouts,
+)
 from nnstretch.graph.layer import Layer
 
 
@@ -15,6 +25,7 @@ class ConcatBlocked(OpenCLRoutine):
     algorithm = "concat_blocked"
     source = "concat.cl"
     ops = ("Concat",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         return not layer.constants and is_image(layer.outputs[0]) and layer.attributes["axis"] == 1
@@ -97,39 +108,43 @@ class Softmax(OpenCLRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Between the plain layout and the device's blocked one, or a copy (of the pseudo-layer `Reorder`)."""
+    """Between the plain layout and the device's blocked one, and between float32 and float16, or a copy (`reorder_layer`)."""
 
     algorithm = "reorder"
     source = "reorder.cl"
     ops = (REORDER,)
 
     def _supports(self, layer: Layer) -> bool:
-        source, target = self._pair(layer)
-        known = (0, self.traits.block)
-        return source in known and target in known and (source == target or is_image(layer.type_of(0)))
-
-    def _pair(self, layer: Layer) -> tuple[int, int]:
-        source, target = layer.attributes["source"], layer.attributes["target"]
-        assert isinstance(source, int)
-        assert isinstance(target, int)
-        return source, target
+        source, target = reorder_layouts(layer)
+        known = all(o.block in (0, self.traits.block) and o.dtype in (None, HALF) for o in (source, target))
+        return known and (source.block == target.block or is_image(layer.type_of(0)))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """What the layer's attributes say."""
         del parameters
-        source, target = self._pair(layer)
-        return (Layout(source),), (Layout(target),)
+        source, target = reorder_layouts(layer)
+        return (source,), (target,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `to_blocked` or `to_plain`, or of `copy` where nothing changes."""
+        """One call of `to_blocked` or `to_plain`, or of `copy` where no number moves."""
         del parameters
-        source, target = self._pair(layer)
-        if source == target:
-            count = Layout(source).bytes(layer.outputs[0]) // 4
+        source, target = reorder_layouts(layer)
+        if source.block == target.block:
+            count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
-            return Lowering((self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),)),))
+            return Lowering((self._cast(self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),)), layer),))
         n, c, h, w = layer.type_of(0).shape
         blocks = self.blocks(c)
         each = self.plane_per_item(h * w, blocks * n)
-        kernel = "to_blocked" if target else "to_plain"
-        return Lowering((self.call(kernel, (INPUT,), (c, h * w, each), (ceil_div(h * w, each), blocks, n)),))
+        kernel = "to_blocked" if target.block else "to_plain"
+        call = self.call(kernel, (INPUT,), (c, h * w, each), (ceil_div(h * w, each), blocks, n))
+        return Lowering((self._cast(call, layer),))
+
+    def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
+        """The call, made to read and write the types of the layer's layouts."""
+        halves = [layout.dtype == HALF for layout in reorder_layouts(layer)]
+        if not any(halves) or call.launch is None:
+            return call
+        macros = zip(("FROM_HALVES", "TO_HALVES"), map(int, halves), strict=True)
+        sizes = tuple(2 if half else 4 for half in halves)
+        return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))

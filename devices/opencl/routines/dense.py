@@ -18,6 +18,7 @@ class Dense(OpenCLRoutine):
     algorithm = "dense"
     source = "dense.cl"
     ops = ("Dense",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
@@ -33,8 +34,8 @@ class Dense(OpenCLRoutine):
         rows = min(n, _ROWS)
         weight = np.zeros((blocks * b, k), np.float32)
         weight[:m] = layer.constants[1]
-        packed = np.ascontiguousarray(weight.reshape(blocks, b, k).transpose(0, 2, 1)).ravel()
-        bias = padded(layer.constants[2] if layer.has(2) else np.zeros(0), blocks * b)
+        packed = self.stored(weight.reshape(blocks, b, k).transpose(0, 2, 1))
+        bias = self.stored(padded(layer.constants[2] if layer.has(2) else np.zeros(0), blocks * b))
         residual = Operand("input", 3) if layer.has(3) else None
         call = self.call(
             "dense",

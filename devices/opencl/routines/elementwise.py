@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ _MAX_RANK = 6
 
 
 class _AnyLayout(OpenCLRoutine):
-    """Kernels that treat tensors as rows of floats, whatever the layout, as long as all have the same.
+    """Kernels that treat tensors as rows of numbers, whatever the layout, as long as all have the same.
 
     Parameters: `blocked` 1 or 0, for tensors of four dimensions.
     """
@@ -33,13 +34,13 @@ class _AnyLayout(OpenCLRoutine):
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """The chosen layout everywhere."""
-        layout = self.blocked if parameters.get("blocked") else PLAIN
+        layout = self.blocked if parameters.get("blocked") else self.plain
         return (layout,) * len(layer.activations), (layout,)
 
-    def floats(self, layer: Layer, parameters: Parameters) -> int:
-        """Floats that the output takes."""
+    def numbers(self, layer: Layer, parameters: Parameters) -> int:
+        """Numbers that the output takes."""
         layout = self.layouts(layer, parameters)[1][0]
-        return layout.bytes(layer.outputs[0]) // 4
+        return math.prod(layout.storage_shape(layer.outputs[0].shape))
 
 
 class Map(_AnyLayout):
@@ -48,6 +49,7 @@ class Map(_AnyLayout):
     algorithm = "map"
     source = "elementwise.cl"
     ops = ("Activation",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         del layer
@@ -55,7 +57,7 @@ class Map(_AnyLayout):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `map`."""
-        count = self.floats(layer, parameters)
+        count = self.numbers(layer, parameters)
         each = self.flat_per_item(count)
         return Lowering(
             (self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),)
@@ -68,6 +70,7 @@ class Reshape(OpenCLRoutine):
     algorithm = "copy"
     source = "elementwise.cl"
     ops = ("Reshape",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         return layer.type_of(0).elements == layer.outputs[0].elements
@@ -75,7 +78,7 @@ class Reshape(OpenCLRoutine):
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Plain, where the order of the numbers is the row-major order."""
         del layer, parameters
-        return (PLAIN,), (PLAIN,)
+        return (self.plain,), (self.plain,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `map`."""
@@ -91,6 +94,7 @@ class BinarySame(_AnyLayout):
     """Two run-time tensors of one shape."""
 
     algorithm = "binary"
+    stores_half = True
     source = "elementwise.cl"
     ops = _BINARY
 
@@ -100,7 +104,7 @@ class BinarySame(_AnyLayout):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `binary_same`."""
-        count = self.floats(layer, parameters)
+        count = self.numbers(layer, parameters)
         each = self.flat_per_item(count)
         words = (count, each, _BINARY.index(layer.op), *layer.activation.words())
         call = self.call("binary_same", (INPUT, Operand("input", 1)), words, (ceil_div(count, each),))
@@ -111,6 +115,7 @@ class BinaryChannel(OpenCLRoutine):
     """A blocked tensor with one number per channel, either constant or computed per image (N or 1, C, 1, 1)."""
 
     algorithm = "binary_channel"
+    stores_half = True
     source = "elementwise.cl"
     ops = _BINARY
 
@@ -133,7 +138,7 @@ class BinaryChannel(OpenCLRoutine):
         constants: tuple[np.ndarray, ...] = ()
         if 1 in layer.constants:
             values = np.broadcast_to(np.asarray(layer.constants[1], np.float32).ravel(), (c,))
-            operand, constants = constant(0), (padded(values, blocks * self.traits.block),)
+            operand, constants = constant(0), (self.stored(padded(values, blocks * self.traits.block)),)
         elif layer.type_of(1).shape[0] > 1:
             stride = blocks * self.traits.block
         words = (blocks, h * w, stride, each, _BINARY.index(layer.op), *layer.activation.words())
@@ -197,6 +202,7 @@ class Affine(OpenCLRoutine):
     algorithm = "affine"
     source = "elementwise.cl"
     ops = ("Affine",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         return is_image(layer.type_of(0)) and 1 in layer.constants and 2 in layer.constants
@@ -210,4 +216,5 @@ class Affine(OpenCLRoutine):
         words = (blocks, h * w, each, *layer.activation.words())
         call = self.call("affine", (INPUT, constant(0), constant(1)), words, (ceil_div(h * w, each), blocks, n))
         size = blocks * self.traits.block
-        return Lowering((call,), (padded(layer.constants[1], size), padded(layer.constants[2], size)))
+        factors = tuple(self.stored(padded(layer.constants[index], size)) for index in (1, 2))
+        return Lowering((call,), factors)

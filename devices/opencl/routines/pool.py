@@ -18,6 +18,7 @@ class Pool(OpenCLRoutine):
     algorithm = "pool"
     source = "pool.cl"
     ops = ("MaxPool", "AveragePool")
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         return is_image(layer.type_of(0))
@@ -49,6 +50,7 @@ class GlobalPool(OpenCLRoutine):
     algorithm = "global_pool"
     source = "pool.cl"
     ops = ("GlobalPool",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         return is_image(layer.type_of(0)) and layer.attributes["mode"] in ("average", "max")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.devices.opencl.routines.base import (
+    HALF,
     INPUT,
     OUTPUT,
     OpenCLRoutine,
@@ -22,6 +23,7 @@ from nnstretch.devices.winograd import Axis, Division, weight_panels
 from nnstretch.graph.layer import Layer
 
 _WIDTHS = (2, 4, 6)  # of output tiles, m
+_HALF_WIDTHS = (2, 4)  # those whose encoded weights lose little as halves
 _TAPS = 3
 _LEAST_GROUP = 4  # input channels per group below which encoding costs more than the products save
 _CACHED_WEIGHTS = 1 << 20  # bytes of encoded weights that a second-level cache holds for the most part
@@ -48,6 +50,7 @@ class Winograd(OpenCLRoutine):
     algorithm = "winograd"
     source = "winograd.cl"
     ops = ("Conv",)
+    stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
         constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
@@ -60,8 +63,9 @@ class Winograd(OpenCLRoutine):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The width of tiles that is guessed to be best, and the second if it is close."""
         shape = conv_shape(layer)
-        costs = {m: self._cost(shape, m) for m in _WIDTHS}
-        best, second, _ = sorted(costs, key=costs.__getitem__)
+        widths = _HALF_WIDTHS if self.dtype == HALF else _WIDTHS
+        costs = {m: self._cost(shape, m) for m in widths}
+        best, second, *_ = sorted(costs, key=costs.__getitem__)
         worth = (best, second) if costs[second] < _WORTH_MEASURING * costs[best] else (best,)
         return tuple(self._setting(shape, m) for m in worth)
 
@@ -158,7 +162,7 @@ class Winograd(OpenCLRoutine):
         axis = Axis(_TAPS, 1, m + _TAPS - 1, _TAPS)
         panels = weight_panels(weight, shape.groups, b, b, Division(axis, axis), halved=False)
         bias = layer.constants[2] if layer.has(2) else np.zeros(0)
-        return np.ascontiguousarray(panels).ravel(), padded(bias, self.blocks(shape.out_channels) * b)
+        return self.stored(panels), self.stored(padded(bias, self.blocks(shape.out_channels) * b))
 
 
 def _tiles(shape: ConvShape, m: int) -> int:

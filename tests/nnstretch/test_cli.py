@@ -421,7 +421,7 @@ def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Pat
 
 def test_processors(cli: Cli, onnx_file: Path) -> None:
     run = ("run", str(onnx_file), "--no-tune")
-    refuses(cli(*run, "-p", "gpu"), "gpu", "cpu[:CORES]")
+    refuses(cli(*run, "-p", "gpu"), "gpu", "cpu[:CORES")
     refuses(cli(*run, "-p", "cpu:100000"), "100000")
     refuses(cli(*run, "-p", "cpu:0,cpu:0"), "twice")
     refuses(cli("stretch", "net.py:small", "-p", "cpu:0"), "processor")

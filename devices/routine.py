@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from nnstretch.devices.prepared import Constant
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 Parameters = Mapping[str, int]
@@ -134,7 +135,7 @@ class Lowering:
     """What a routine makes of a layer: calls in order, prepared constants, and workspaces in bytes."""
 
     calls: tuple[KernelCall, ...]
-    constants: tuple[np.ndarray, ...] = field(default=())
+    constants: tuple[Constant, ...] = field(default=())
     workspaces: tuple[int, ...] = ()
 
     @property
@@ -169,7 +170,7 @@ class Routine(ABC):
         """The calls that compute `layer`.
 
         Operand "input" i is `layer.inputs[i]` (a run-time input, in the layout promised by `layouts`); weights go into
-        `constants`, already in the layout that the kernel reads.
+        `constants`, already in the layout that the kernel reads, or as what will make them so (`Prepared`), if they are large.
         """
 
 

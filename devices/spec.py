@@ -1,13 +1,16 @@
 """Processors as people write them: `cpu:0-3,opencl:0@1`.
 
     spec      := processor ("," processor)*
-    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores]
+    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "sim:" profile "/" name
     cores     := range ("+" range)*          range := N | N "-" M
     ratios    := N (":" N)*
 
 A comma separates processors, so several core ranges of one processor are joined by "+" (`cpu:0-1+4`). Ratios say how fast
 the cores are beside each other, in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of
 the first two.
+
+`sim:PROFILE/NAME` is the processor NAME of a profile (`nnstretch.devices.simulated`): one that comes with nnstretch, or the
+path of a .json file. Such processors can be planned for and simulated, but run nothing; they have no cores.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from nnstretch.devices.cgroup import cpu_quota
 from nnstretch.errors import UsageError
 
-KINDS = ("cpu", "opencl")
+KINDS = ("cpu", "opencl", "sim")
 
 
 @dataclass(frozen=True)
@@ -32,19 +36,27 @@ class ProcessorSpec:
         index: the OpenCL device's number.
         cores: ascending; empty until resolved.
         ratios: relative speeds of a CPU's cores, one for each; empty if they are equal.
+        profile, part: of a simulated processor: name or path of the profile, and the processor in it.
+        shares: whether the cores are everybody's, since none were left. It is then written without them, so that what
+            is written means the same when it is read again.
     """
 
     kind: str
     index: int = 0
     cores: tuple[int, ...] = ()
     ratios: tuple[int, ...] = ()
+    profile: str = ""
+    part: str = ""
+    shares: bool = field(default=False, compare=False)
 
     def limited(self, count: int) -> ProcessorSpec:
         """The same processor with its first `count` cores at most."""
-        return replace(self, cores=self.cores[:count], ratios=_simplest(self.ratios[:count]))
+        return replace(self, cores=self.cores[:count], ratios=simplest_ratios(self.ratios[:count]))
 
     def __str__(self) -> str:
-        cores = format_cores(self.cores)
+        if self.kind == "sim":
+            return f"sim:{self.profile}/{self.part}"
+        cores = "" if self.shares else format_cores(self.cores)
         if self.kind == "cpu":
             ratios = f"*{':'.join(map(str, self.ratios))}" if self.ratios else ""
             return f"cpu:{cores}{ratios}" if cores else "cpu"
@@ -69,8 +81,8 @@ def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[
     """Reads a comma-separated list of processors and gives every one its cores.
 
     A processor without cores gets those that nobody else named; several such share them as evenly as possible, the later
-    ones taking what the earlier ones leave. If nothing is left, a processor gets all cores. Where control groups limit the
-    process's time, only as many cores are given away as that time is enough for (`default_cores`).
+    ones taking what the earlier ones leave. If nothing is left, a processor shares all cores with the others. Where control
+    groups limit the process's time, only as many cores are given away as that time is enough for (`default_cores`).
 
     Args:
         text: the list.
@@ -86,15 +98,27 @@ def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[
         raise UsageError(f"processors {text!r} name one processor twice; name each once, with cores of its own")
     named = [core for spec in specs for core in spec.cores]
     if len(set(named)) != len(named):
-        raise UsageError(f"processors {text!r} give one core to two processors; two would wait for each other on it")
+        raise UsageError(
+            f"processors {text!r} give one core to two processors, which would wait for each other on it; "
+            "name others, or none for the one that is to share"
+        )
     free = [core for core in usable if core not in named][: max(0, len(default) - len(named))]
     return tuple(_share_cores(specs, free, default))
 
 
+def all_cores(specs: Iterable[ProcessorSpec]) -> tuple[int, ...]:
+    """The cores of several processors, ascending."""
+    return tuple(sorted({core for spec in specs for core in spec.cores}))
+
+
 def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
+    if text == "sim" or text.startswith("sim:"):
+        return _parse_simulated(text)
     match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)
     if not match or match[1] not in KINDS:
-        raise UsageError(f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES]")
+        raise UsageError(
+            f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], sim:PROFILE/NAME"
+        )
     kind, argument, cores, ratios = match.groups()
     if kind == "cpu":
         if cores is not None:
@@ -106,6 +130,15 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     if argument and not argument.isdigit():
         raise UsageError(f"processor {text!r}: {argument!r} is not a device number; see `nnstretch devices`")
     return ProcessorSpec(kind, int(argument or 0), _parse_cores(cores, text, usable) if cores else ())
+
+
+def _parse_simulated(text: str) -> ProcessorSpec:
+    profile, slash, part = text.removeprefix("sim").removeprefix(":").rpartition("/")
+    if not (profile and slash and part):
+        raise UsageError(
+            f"processor {text!r} does not say which one of a profile; write sim:PROFILE/NAME, as in sim:phone/cpu"
+        )
+    return ProcessorSpec("sim", profile=profile, part=part)
 
 
 def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,10 +156,10 @@ def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple
         )
     if 0 in ratios:
         raise UsageError(f"processor {whole!r}: a core with ratio 0 does nothing; leave the core out")
-    return _simplest(ratios)
+    return simplest_ratios(ratios)
 
 
-def _simplest(ratios: tuple[int, ...]) -> tuple[int, ...]:
+def simplest_ratios(ratios: tuple[int, ...]) -> tuple[int, ...]:
     """Ratios without their greatest common divisor; none where all are equal."""
     common = math.gcd(*ratios)
     return tuple(ratio // common for ratio in ratios) if len(set(ratios)) > 1 else ()
@@ -147,15 +180,19 @@ def _parse_cores(text: str, whole: str, usable: tuple[int, ...]) -> tuple[int, .
 
 def _share_cores(specs: list[ProcessorSpec], free: list[int], default: tuple[int, ...]) -> list[ProcessorSpec]:
     """Gives `free` to processors without cores, or `default` to those for which nothing is left."""
-    waiting = sum(not spec.cores for spec in specs)
+    waiting = sum(_wants_cores(spec) for spec in specs)
     shared: list[ProcessorSpec] = []
     for spec in specs:
-        if not spec.cores:
+        if _wants_cores(spec):
             take = -(-len(free) // waiting) if waiting else 0
             mine, free, waiting = free[:take], free[take:], waiting - 1
-            spec = replace(spec, cores=tuple(mine) or default)
+            spec = replace(spec, cores=tuple(mine) or default, shares=not mine)
         shared.append(spec)
     return shared
+
+
+def _wants_cores(spec: ProcessorSpec) -> bool:
+    return not spec.cores and spec.kind != "sim"
 
 
 def format_cores(cores: tuple[int, ...]) -> str:

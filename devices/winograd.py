@@ -9,9 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
+
+from nnstretch.devices.prepared import Constant, Piece, Prepared, whole
+
+_ENCODED = 16
+"""Input channels that are encoded at once."""
 
 POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
 """The interpolation's points besides 0 and infinity, each with its negative, by the positions alpha of a transform.
@@ -153,6 +158,40 @@ def weight_panels(
         return np.concatenate(list(_dense_rows(full, width, block, division)), axis=1)
     pieces = [_pieces(first, width, outputs, outputs // groups, halved) for first in range(0, padded, width)]
     return _grouped_panels(encoded, outputs // groups, pieces, block, division)
+
+
+def prepared_panels(
+    weight: np.ndarray, groups: int, width: int, block: int, division: Division, *, halved: bool
+) -> Constant:
+    """What `weight_panels` makes, flat; of one group of channels where it shall lie."""
+    if groups > 1:
+        return weight_panels(weight, groups, width, block, division, halved=halved)
+    outputs, channels = weight.shape[:2]
+    padded = -(-outputs // block) * block
+    used = [position for position in range(division.positions) if division.parts_at(position) != slice(0, 0)]
+    if len(division.parts) > 1:
+        make = partial(weight_panels, weight, groups, width, block, division, halved=halved)
+        return whole(division.all_parts * channels * padded, make)
+    ((i, j),) = division.parts
+    transform = np.kron(division.down.transform(i), division.across.transform(j))[used]
+    source = weight.reshape(outputs, channels, -1)
+    size = len(used) * channels * width
+    pieces = [
+        Piece(number * size, size, partial(_write_encoded, source[first : first + width], width, transform))
+        for number, first in enumerate(range(0, padded, width))
+    ]
+    return Prepared(size * len(pieces), pieces)
+
+
+def _write_encoded(rows: np.ndarray, width: int, transform: np.ndarray, place: np.ndarray) -> None:
+    """Encodes weights of up to `width` outputs, O,C,taps, as position,C,width; so many at once as caches hold."""
+    outputs, channels, taps = rows.shape
+    panel = place.reshape(len(transform), channels, width)
+    for begin in range(0, channels, _ENCODED):
+        part = rows[:, begin : begin + _ENCODED]
+        lanes = np.zeros((taps, part.shape[1], width))
+        lanes[..., :outputs] = part.transpose(2, 1, 0)
+        panel[:, begin : begin + _ENCODED] = (transform @ lanes.reshape(taps, -1)).reshape(-1, *lanes.shape[1:])
 
 
 def _dense_rows(encoded: np.ndarray, width: int, block: int, division: Division) -> Iterator[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
+    from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
 
 Progress = Callable[[int, int, str], None]
@@ -72,36 +74,46 @@ def stretch(
     example_input: torch.Tensor,
     processors: str = "cpu,opencl",
     *,
-    alpha: float = 0.3,
-    beta: float = 0.8,
-    learned: bool = False,
+    limits: SearchLimits | None = None,
+    learned: bool | None = None,
     multiple: int | None = None,
     designs: int = 1,
+    pareto: bool = False,
+    trials: bool = True,
+    merge: str = "concat",
     progress: Progress | None = None,
-    **limits: float,
+    **changed: float,
 ) -> Sequence[StretchResult]:
     """Finds branchings of a trained module for processors, best first.
 
     Args:
-        module: any module that torch.fx can trace and whose graph is a chain of blocks; left as it is.
+        module: any module that can be traced; left as it is.
         example_input: one input of the shape to run at, N,C,H,W.
         processors: one branch is made for each, in this order.
-        alpha: a meeting point may cost this share of the segment before it.
-        beta: a branch may take this share of the original segment on the fastest processor.
-        learned: latencies of layers that were never measured are predicted from those that were (needs xgboost).
+        limits: what designs must meet; the usual limits if None.
+        learned: latencies of layers that were never measured are predicted from those that were, and only the best designs are
+            measured layer by layer (needs xgboost); by default if xgboost is installed.
         multiple: scaled layers have multiples of so many channels; the block of the processors' layout if None.
         designs: how many to return at most.
+        pareto: spread them over the front of latency and MACs instead of giving the fastest ones.
+        trials: run the best design, and share its work out anew after what every branch took (not on simulated processors).
+        merge: how branches meet: "concat"; "concat+1x1", where a 1x1 convolution makes each branch's share of the original
+            channels; "add", where one makes all of them in every branch and they are summed.
         progress: told how far measuring has come.
-        limits: `min_depth`, `min_width` and `min_macs` of `nnstretch.branching.SearchLimits`.
+        changed: fields of `limits` to change, as in `alpha=0.1, min_macs=0.9` (`nnstretch.branching.SearchLimits`).
 
     Returns:
         Results whose `module` is a torch module with inherited weights and whose `design` is data.
     """
-    from nnstretch.branching.options import SearchLimits
+    from nnstretch.branching.design import parse_merge
+    from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
     from nnstretch.compiler import build_processors, predictor
+    from nnstretch.scheduler.simulation.costs import one_soc
+    from nnstretch.trial import DesignTrial
 
     usable = build_processors(processors)
+    trials = trials and one_soc(usable.named) is None
 
     def report(what: str, done: int, total: int) -> None:
         if progress:
@@ -112,8 +124,11 @@ def stretch(
         example_input,
         predictor(usable, learned=learned),
         len(usable.named),
-        SearchLimits(alpha, beta, **limits),
+        replace(limits or SearchLimits(), **changed),
         multiple=usable.host.blocked.block if multiple is None else multiple,
         designs=designs,
+        pareto=pareto,
+        trial=DesignTrial(usable, example_input) if trials else None,
         progress=report,
+        merge=parse_merge(merge),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Routine
-from nnstretch.devices.spec import ProcessorSpec, default_cores, parse_processors
+from nnstretch.devices.spec import ProcessorSpec, all_cores, default_cores, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
@@ -24,12 +25,16 @@ from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
-from nnstretch.scheduler.integrated import NEAR, refined
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, make_plan, plan_of
-from nnstretch.scheduler.profiling import TOLERANCE, Profiler
+from nnstretch.scheduler.profiling.core_speeds import measured_ratios
+from nnstretch.scheduler.profiling.integrated import NEAR, refined
+from nnstretch.scheduler.profiling.profiler import TOLERANCE, Profiler
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.store import ProfileStore
+from nnstretch.scheduler.simulation.costs import SimulatedCosts, SimulatedPredictor, one_soc
+from nnstretch.scheduler.simulation.timing import ProfileInterplay, simulate
+from nnstretch.scheduler.timeline import Timeline
 from nnstretch.scheduler.units import unit_graph
 
 if TYPE_CHECKING:
@@ -62,6 +67,8 @@ def build_processors(
 ) -> Processors:
     """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
 
+    Where no ratios are written, cores of a CPU that differ in speed get those that they are measured to have.
+
     Args:
         text: the specification.
         threads: at most so many cores of the first CPU.
@@ -69,13 +76,16 @@ def build_processors(
         tolerance: see `Processors`; from `HALF_TOLERANCE` on OpenCL devices have routines that store float16.
 
     Raises:
-        UsageError: the specification is wrong, there is no such engine, or the tolerance is no positive number.
+        UsageError: the specification is wrong, there is no such engine, the tolerance is no positive number, or simulated
+            processors are mixed with others.
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
+    if "*" not in text:
+        specs = tuple(_with_ratios(spec) for spec in specs)
     guests = guest_routines(engines)
     first = next((spec for spec in specs if spec.kind == "cpu"), None)
     if guests and first is None:
@@ -83,7 +93,11 @@ def build_processors(
     if not 0 < tolerance < math.inf:
         raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
     dtypes = ("float32", "float16") if tolerance >= HALF_TOLERANCE else ("float32",)
+    devices = [spec for spec in specs if spec.kind == "opencl"]
+    if len(devices) > 1:
+        _load_drivers(devices)
     named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
+    one_soc(named)
     hosts = [p for p in named if p.memory == "host"]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, tuple(engines), tolerance)
@@ -98,11 +112,27 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
     return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
 
 
+def _load_drivers(devices: Sequence[ProcessorSpec]) -> None:
+    """Loads OpenCL drivers for the cores of all devices, since the first to load them would decide for the others."""
+    from nnstretch.devices.opencl.drivers import load_drivers
+
+    load_drivers(all_cores(devices))
+
+
+def _with_ratios(spec: ProcessorSpec) -> ProcessorSpec:
+    """A group of cores with the ratios of their speeds, if these differ."""
+    return replace(spec, ratios=measured_ratios(spec.cores)) if spec.kind == "cpu" and len(spec.cores) > 1 else spec
+
+
 def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)) -> Processor:
     if spec.kind == "cpu":
         from nnstretch.devices.cpu.processor import CpuProcessor
 
         return CpuProcessor(spec, guests=guests)
+    if spec.kind == "sim":
+        from nnstretch.devices.simulated.processor import SimulatedProcessor
+
+        return SimulatedProcessor(spec)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec, dtypes)
@@ -154,19 +184,46 @@ def plan_model(
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
 
     With `fresh`, they are measured even then.
+    Simulated processors have their costs from their profile.
 
     Raises:
         UsageError: engines of others are to be chosen without measuring.
     """
+    soc = one_soc(processors.named)
+    if soc is not None:
+        costs = SimulatedCosts(soc, _parts(processors))
+        return make_plan(optimize(model), processors.named, processors.host, costs, progress=progress)
     if processors.engines and not tune:
         raise UsageError(
             f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
         )
     if not tune:
         return make_plan(optimize(model), processors.named, processors.host, progress=progress)
-    with profiler(processors, fresh=fresh) as costs:
-        space = measured_space(model, processors, costs, progress)
+    with profiler(processors, fresh=fresh) as measured:
+        space = measured_space(model, processors, measured, progress)
         return plan_of(space, default_selector().select(space.problem))
+
+
+def simulate_model(
+    model: ir.Model, processors: Processors, progress: Progress | None = None
+) -> tuple[Compiled, Timeline]:
+    """The plan of a graph for simulated processors, and a run of it in simulated time.
+
+    Raises:
+        UsageError: the processors are real.
+    """
+    soc = one_soc(processors.named)
+    if soc is None:
+        raise UsageError(
+            f"{', '.join(p.name for p in processors.named)} are not simulated; name those of a profile, as in sim:phone/cpu"
+        )
+    made = plan_model(model, processors, progress=progress)
+    return made, simulate(made.plan, ProfileInterplay(soc, dict(enumerate(_parts(processors)))))
+
+
+def _parts(processors: Processors) -> list[str]:
+    """What the processors are called in their profile."""
+    return [p.spec.part for p in processors.named]
 
 
 def measured_space(
@@ -211,7 +268,14 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
 
     Selection is offered what thorough searches found before, beside what routines recommend. With `fresh`, times from before
     this call are ignored.
+
+    Raises:
+        UsageError: the processors are simulated.
     """
+    if one_soc(processors.named) is not None:
+        raise UsageError(
+            f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
+        )
     store = ProfileStore()
     made = Profiler(store, processors.host, fresh=fresh, tolerance=processors.tolerance)
     made.watch(processors.named)
@@ -226,15 +290,26 @@ def compile_model(
     return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
 
 
-def predictor(processors: Processors, *, learned: bool = False) -> ProfilePredictor:
-    """Predicts latencies of designs on processors.
+def predictor(processors: Processors, *, learned: bool | None = None) -> ProfilePredictor | SimulatedPredictor:
+    """Predicts latencies of designs on processors; on simulated ones, from their profile.
 
     Args:
         processors: those of the branches.
-        learned: layers that nobody measured are predicted from others that somebody did, as far as these allow it; else every
-            distinct layer is measured once.
+        learned: layers that nobody measured are predicted from others that somebody did, as far as these allow it, until they
+            are to be confirmed; else every distinct layer is measured once. By default if xgboost is installed.
     """
+    soc = one_soc(processors.named)
+    if soc is not None:
+        return SimulatedPredictor(soc, _parts(processors))
+    from nnstretch.contention import slowdowns
     from nnstretch.scheduler.prediction import ProfilePredictor
 
-    measured = profiler(processors)
-    return ProfilePredictor(processors.named, measured, LearnedCosts(ProfileStore(), measured) if learned else None)
+    if learned is None:
+        learned = importlib.util.find_spec("xgboost") is not None
+    measured, store = profiler(processors), ProfileStore()
+    return ProfilePredictor(
+        processors.named,
+        measured,
+        lambda group: slowdowns(processors, group, store),
+        LearnedCosts(store, measured) if learned else None,
+    )

@@ -254,11 +254,14 @@ class _ProblemMaker:
     ) -> float:
         if isinstance(before, Fused) or isinstance(after, Fused):
             return 0.0 if before == after else float("inf")
-        kinds = {self._pool.lanes[source].kind, self._pool.lanes[target].kind}
+        kinds = [self._pool.lanes[lane].kind for lane in (source, target)]
         crosses = source != target and "opencl" in kinds
-        seconds = self._costs.handover(tensor) if crosses else 0.0
+        meets = crosses or (self._costs.all_cross and source != target)
+        seconds = self._costs.handover(tensor) if meets else 0.0
         if crosses and (before.dtype or after.dtype):
             return seconds + self._cast(tensor, before, source, after, target, caller)
+        if crosses and kinds == ["opencl", "opencl"]:  # the host copies
+            return 2 * seconds + self._adapt(tensor, before, after, 0)
         if before != after or (caller and crosses):
             seconds += self._adapt(tensor, before, after, source)
         return seconds

@@ -33,6 +33,8 @@ class CostModel(ABC):
 
     measured: bool
     """Whether costs are measured seconds: then all parameters of a routine are worth comparing."""
+    all_cross: bool = False
+    """Whether tensors cost a handover between any two lanes. Groups of CPU cores, which share caches, do without."""
     _offered: Settings = staticmethod(usual_settings)
 
     @abstractmethod
@@ -59,7 +61,7 @@ class CostModel(ABC):
 
     @abstractmethod
     def handover(self, tensor: TensorType) -> float:
-        """Seconds that a tensor costs when host and OpenCL lanes meet at it, beyond layout changes."""
+        """Seconds that a tensor costs when lanes meet at it that do not share a cache, beyond layout changes."""
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Error of a working routine's answer relative to the output's range; None if it is not known."""

@@ -4,6 +4,9 @@ Turns units with their chosen routines into steps over values. Adapt layers (Sof
 inserted here: a tensor is brought into another layout at most once per layout, on the lane that made it, right after it was
 made. Copies are avoided by views: a reshape of plain data is its input, and the inputs of a concat whose parts lie one after
 the other are written into the concat's memory in the first place.
+
+All lanes on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
+whoever made it, the host copies for it.
 """
 
 from __future__ import annotations
@@ -13,9 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from nnstretch.devices.guest import ONNXRUNTIME
+from nnstretch.devices.prepared import Constant
 from nnstretch.devices.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer, TensorType
@@ -59,7 +61,10 @@ class Choice:
 
 @dataclass(eq=False)
 class Value:
-    """A tensor in one layout, or a workspace. A view has a `root` whose bytes it shares from `offset` on."""
+    """A tensor in one layout, or a workspace. A view has a `root` whose bytes it shares from `offset` on.
+
+    `device` is, where there is no root, the one OpenCL lane that may touch the bytes, or 0 while none does.
+    """
 
     name: str
     bytes: int
@@ -68,6 +73,7 @@ class Value:
     external: tuple[str, int] | None = None  # ("input", i) or ("output", i)
     root: Value | None = None
     offset: int = 0
+    device: int = 0
 
     def base(self) -> Value:
         """The value that owns the bytes."""
@@ -76,6 +82,16 @@ class Value:
     def base_offset(self) -> int:
         """Where this value starts in its base, bytes."""
         return self.offset + (self.root.base_offset() if self.root else 0)
+
+    def admits(self, domain: int) -> bool:
+        """Whether lanes of a memory domain (0: host, else an OpenCL lane) may touch the bytes."""
+        base = self.base()
+        return not domain or (base.external is None and base.device in (0, domain))
+
+    def claim(self, domain: int) -> None:
+        """Keeps the bytes from all other devices, if the domain is one; it must be admitted."""
+        if domain:
+            self.base().device = domain
 
 
 @dataclass(eq=False)
@@ -100,7 +116,7 @@ class Draft:
     """Steps in a topological order, and prepared constants by constant range (0: host lanes; else the OpenCL lane)."""
 
     steps: list[Step] = field(default_factory=list)
-    constants: dict[int, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+    constants: dict[int, list[Constant]] = field(default_factory=lambda: defaultdict(list))
 
 
 Reorders = Mapping[int, Routine]
@@ -160,11 +176,12 @@ class _Drafter:
     def draft(self) -> Draft:
         self._collect_wishes()
         for index, name in enumerate(self._graph.inputs):
-            value = self._new(name, self._graph.types[name], PLAIN)
+            value = self._new(name, PLAIN, 0)
             value.external = ("input", index)
             self._values[name, PLAIN, 0] = value
-            self._adapt(name)
         self._plan_views()
+        for name in self._graph.inputs:
+            self._adapt(name)
         for number in range(len(self._graph.units)):
             self._emit_unit(number)
         for index, name in enumerate(self._graph.outputs):
@@ -188,10 +205,10 @@ class _Drafter:
             layout, domain = self._home(name)
             if domain == 0 or layout.dtype:
                 self._wanted[name][PLAIN, 0] = None
-        for name in self._graph.inputs:  # only the device changes types, and it cannot read the caller's arrays
-            for layout, domain in list(self._wanted[name]):
-                if layout.dtype:
-                    self._wanted[name] = {(PLAIN, domain): None} | self._wanted[name]
+        for name, wishes in self._wanted.items():  # only a device changes types, of what it can reach
+            home, made = self._home(name)
+            given = {(home, domain): None for layout, domain in wishes if layout.dtype and not made}
+            self._wanted[name] = given | wishes
 
     def _home(self, name: str) -> tuple[Layout, int]:
         """Layout and memory domain in which a tensor is made."""
@@ -204,13 +221,20 @@ class _Drafter:
     def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
         """The variant of a tensor that a reader in `domain` takes.
 
-        Host and one OpenCL device share memory, so what one makes the other reads. A copy is needed where the caller's array
-        would have to be read by a device, between two devices, and where a device has to change the type of what the host
-        made, which it does for itself.
+        The host reads what a device made. What the host made a device reads if the bytes may be shared with it, and it changes
+        types for itself. It takes a copy of anything else: of the caller's array, and of what another device made or shares.
         """
         _, made = self._home(name)
-        crosses = (name not in self._producer and layout == PLAIN) or (not made and layout.dtype)
-        return (name, layout, domain) if domain and (crosses or (made and made != domain)) else (name, layout, made)
+        own, common = (name, layout, domain), (name, layout, made)
+        if domain in (0, made):
+            return common
+        return own if made or layout.dtype or not self._may_share(common, domain) else common
+
+    def _may_share(self, variant: _Variant, device: int) -> bool:
+        """Whether a device may read a variant that the host makes. One that nobody has made yet may be the caller's array."""
+        if variant in self._values:
+            return self._values[variant].admits(device)
+        return variant[1] != PLAIN or variant[0] not in self._graph.outputs
 
     # -- views ---------------------------------------------------------------------------------------------------
 
@@ -224,28 +248,39 @@ class _Drafter:
             if offsets is None:
                 continue
             domain = self._domain(choice.lane)
-            whole = self._new(unit.outputs[0], layer.outputs[0], choice.outputs[0])
+            whole = self._new(unit.outputs[0], choice.outputs[0], domain)
             self._values[unit.outputs[0], choice.outputs[0], domain] = whole
             for name, offset in zip(unit.inputs, offsets, strict=True):
                 self._plan_part(name, whole, offset, domain)
 
     def _plan_part(self, name: str, whole: Value, offset: int, domain: int) -> None:
-        """Lets `name` be made inside `whole`, unless it comes from the caller, is a view already, or cannot be."""
-        layout, made = self._home(name)
-        if name not in self._producer or layout != whole.layout or (made != domain and not self._coherent):
+        """Lets what the concat reads be made inside `whole`, unless it is somewhere else already, or cannot be.
+
+        Not inside it is what comes from the caller or is a view, what another device touches, and, where host and device may
+        not write to it at once, what the other side makes.
+        """
+        home = (name, *self._home(name))
+        variant = self._variant(name, whole.layout, domain)
+        writer = domain if whole.layout.dtype else home[2] if variant[2] == home[2] else 0
+        if (writer != domain and not self._coherent) or (variant == home and self._is_reshaped(name)):
             return
-        maker = self._producer[name][0]
-        layer, is_run = self._graph.units[maker].layer, self._choices[maker].run
-        if layer.op == "Reshape" and not is_run:
-            return
-        part = self._values.setdefault((name, layout, made), self._new(name, self._graph.types[name], layout))
-        if part.root is None:
+        part = self._values.get(variant) or self._new(*variant)
+        if part.root is None and part.external is None and whole.admits(part.device):
+            whole.claim(part.device)
             part.root, part.offset = whole, offset
+            self._values[variant] = part
+
+    def _is_reshaped(self, name: str) -> bool:
+        """Whether a tensor is made by a reshape, which may be no step but a view."""
+        maker = self._producer[name][0] if name in self._producer else None
+        return maker is not None and self._graph.units[maker].layer.op == "Reshape" and not self._choices[maker].run
 
     # -- emission ------------------------------------------------------------------------------------------------
 
-    def _new(self, name: str, tensor: TensorType, layout: Layout) -> Value:
-        return Value(f"{name}#{next(self._counter)}", layout.bytes(tensor), layout, tensor)
+    def _new(self, name: str, layout: Layout, domain: int) -> Value:
+        """A value for a variant of a tensor, with bytes of its own."""
+        tensor = self._graph.types[name]
+        return Value(f"{name}#{next(self._counter)}", layout.bytes(tensor), layout, tensor, device=domain)
 
     def _emit_unit(self, number: int) -> None:
         unit, choice = self._graph.units[number], self._choices[number]
@@ -303,7 +338,7 @@ class _Drafter:
                     self._emit_reorder(read, part, layout, layout, choice.lane)
             return True
         if layer.op == "Reshape" and is_view(layer, choice.inputs[0], layout) and not reads[0].external:
-            view = self._values[name, layout, domain] = self._new(name, layer.outputs[0], layout)
+            view = self._values[name, layout, domain] = self._new(name, layout, domain)
             view.root = reads[0]
             return True
         return False
@@ -311,7 +346,7 @@ class _Drafter:
     def _output_value(self, name: str, layout: Layout, domain: int) -> Value:
         """The value that a unit writes: part of a concat if so planned, the caller's array if it is an output."""
         if (name, layout, domain) not in self._values:
-            value = self._values[name, layout, domain] = self._new(name, self._graph.types[name], layout)
+            value = self._values[name, layout, domain] = self._new(name, layout, domain)
             self._bind_output(name, value, domain)
         return self._values[name, layout, domain]
 
@@ -321,20 +356,31 @@ class _Drafter:
 
     def _adapt(self, name: str) -> None:
         """Brings a tensor that was just made into all other variants that somebody wants, each once."""
-        layout, domain = self._home(name)
-        source = self._values[name, layout, domain]
+        written = {(name, *self._home(name))}
         for wanted, reader in list(self._wanted[name]):
             variant = self._variant(name, wanted, reader)
-            if variant in self._values:
-                continue
-            value = self._values[variant] = self._new(name, self._graph.types[name], wanted)
-            if variant[2] == 0:
-                self._bind_output(name, value, 0)
-            if wanted.dtype and not domain:
-                given = self._values.get((name, PLAIN, reader), source)
-                self._emit_reorder(given, value, given.layout, wanted, reader)
-            else:
-                self._emit_reorder(source, value, layout, wanted, self._lane_of(name) if variant[2] == domain else 0)
+            if variant not in written:
+                written.add(variant)
+                self._emit_variant(variant)
+            self._values[variant].claim(reader)
+
+    def _emit_variant(self, variant: _Variant) -> None:
+        """Makes a variant from the tensor as it was made.
+
+        The lane that made the tensor does; lane 0 does what takes the tensor from one device to another, and a device changes
+        types for itself.
+        """
+        name, wanted, place = variant
+        layout, made = self._home(name)
+        lane, source = self._lane_of(name), self._values[name, layout, made]
+        if wanted.dtype and not made:
+            lane, source = place, self._values[self._variant(name, layout, place)]
+        elif made and place != made:
+            lane = 0
+        if variant not in self._values:
+            self._values[variant] = self._new(*variant)
+            self._bind_output(name, self._values[variant], place)
+        self._emit_reorder(source, self._values[variant], layout, wanted, lane)
 
     def _lane_of(self, name: str) -> int:
         """The lane that makes a tensor; lane 0 for the caller's inputs."""
@@ -347,7 +393,7 @@ class _Drafter:
         value = next((v for v in plain if v is not None), self._values[name, layout, domain])
         if value.external == ("output", index):
             return
-        target = self._new(name, self._graph.types[name], PLAIN)
+        target = self._new(name, PLAIN, 0)
         target.external = ("output", index)
         self._emit_reorder(value, target, value.layout, PLAIN, 0 if domain else self._lane_of(name))
 

@@ -26,7 +26,7 @@ from nnstretch.devices.engine.program import (
     aligned_array,
 )
 from nnstretch.devices.guest import GuestModel, open_guest
-from nnstretch.devices.spec import format_cores, parse_processors, usable_cores
+from nnstretch.devices.spec import ProcessorSpec, all_cores, format_cores, parse_processors, usable_cores
 from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.compiled import Compiled
@@ -51,8 +51,8 @@ class Loaded:
 
     def activate(self) -> None:
         """Moves the threads of OpenCL devices that live on the CPU to the plan's cores."""
-        for runtime in self.runtimes:
-            runtime.activate()
+        for runtime in self.runtimes[:1]:
+            runtime.activate(self.runtimes[1:])
 
     def close(self) -> None:
         """Frees the program and its memory."""
@@ -64,9 +64,14 @@ def load_program(compiled: Compiled, sources: Mapping[str, str] | None, native: 
 
     Raises:
         PackageError: the plan was made for an engine of another block size, or names unknown kernels.
-        DeviceError: a processor is missing or out of memory.
+        DeviceError: a processor is missing, simulated or out of memory.
     """
     plan = compiled.plan
+    simulated = [lane.processor for lane in plan.lanes if lane.processor.startswith("sim:")]
+    if simulated:
+        raise DeviceError(
+            f"{', '.join(simulated)} only exist in a profile; compile the model for processors that are here to run it"
+        )
     native = native or engine()
     if plan.block != native.block:
         raise PackageError(
@@ -82,11 +87,8 @@ class _Loader:
         self._plan = compiled.plan
         self._compiled = compiled
         self._sources = sources
-        self._runtimes: dict[int, OpenCLRuntime] = {}
-        for number, lane in enumerate(self._plan.lanes):
-            if lane.kind == "opencl":
-                self._runtimes[number] = _runtime(lane.processor, sources)
         self._lanes = place_lanes(self._plan.lanes, usable_cores())
+        self._runtimes = _runtimes(self._plan.lanes, self._lanes, sources)
         self._regions: list[Region] = []
         self._region_of: dict[tuple[str, int], int] = {}
         self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
@@ -254,21 +256,44 @@ def place_lanes(lanes: Sequence[PlanLane], usable: Sequence[int]) -> list[PlanLa
     return [replace(lane, cores=tuple(numbers[core] for core in lane.cores)) for lane in lanes]
 
 
-def _runtime(processor: str, sources: Mapping[str, str] | None) -> OpenCLRuntime:
+def _runtimes(
+    lanes: Sequence[PlanLane], placed: Sequence[PlanLane], sources: Mapping[str, str] | None
+) -> dict[int, OpenCLRuntime]:
+    """The runtimes of all OpenCL lanes, on the cores that the lanes were placed on."""
+    specs = {
+        number: replace(_opencl_spec(lane), cores=place.cores)
+        for number, (lane, place) in enumerate(zip(lanes, placed, strict=True))
+        if lane.kind == "opencl"
+    }
+    if not specs:
+        return {}
+    from nnstretch.devices.opencl.drivers import load_drivers
+
+    load_drivers(all_cores(specs.values()))
+    return {number: _runtime(spec, sources) for number, spec in specs.items()}
+
+
+def _opencl_spec(lane: PlanLane) -> ProcessorSpec:
+    """The processor of a lane, whether or not this process may use its cores."""
+    specs = parse_processors(lane.processor, tuple(sorted(lane.cores)))
+    if [spec.kind for spec in specs] != ["opencl"]:
+        raise PackageError(f"the plan has {lane.processor!r} on an OpenCL lane; compile it again")
+    return specs[0]
+
+
+def _runtime(spec: ProcessorSpec, sources: Mapping[str, str] | None) -> OpenCLRuntime:
     """The device's runtime: one for all sessions that build the installed sources, so that each program is built once."""
     if sources is None:
-        return _installed_runtime(processor)
+        return _installed_runtime(spec)
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
 
-    (spec,) = parse_processors(processor)
     return OpenCLRuntime(spec, profile=True, sources=sources)
 
 
 @cache
-def _installed_runtime(processor: str) -> OpenCLRuntime:
+def _installed_runtime(spec: ProcessorSpec) -> OpenCLRuntime:
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
 
-    (spec,) = parse_processors(processor)
     return OpenCLRuntime(spec, profile=True)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.devices.engine.program import aligned_array
+from nnstretch.devices.prepared import Constant, write_constants
 from nnstretch.devices.processor import Processor
+from nnstretch.devices.spec import default_cores
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
-from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.compiled import Compiled, PackedLater
 from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
@@ -66,7 +69,7 @@ def make_plan(
         model: an optimised graph (`nnstretch.graph.passes.optimize`).
         processors: those that may be used, in the order that designs number them.
         host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
-        costs: measured costs (`nnstretch.scheduler.profiling.Profiler`); estimates if None.
+        costs: measured costs (`nnstretch.scheduler.profiling.profiler.Profiler`); estimates if None.
         selector: how routines are selected; `default_selector` if None.
         progress: told how far measuring has come.
     """
@@ -136,8 +139,8 @@ def _lane(processor: Processor) -> PlanLane:
     return PlanLane(kind, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
-def assemble(graph: UnitGraph, steps: Draft, lanes: Sequence[PlanLane], block: int) -> tuple[Plan, np.ndarray]:
-    """The validated plan of a draft, and its constants as one array of bytes."""
+def assemble(graph: UnitGraph, steps: Draft, lanes: Sequence[PlanLane], block: int) -> tuple[Plan, PackedLater]:
+    """The validated plan of a draft, and its constants."""
     return _Assembler(graph, steps, lanes, block).assemble()
 
 
@@ -159,13 +162,13 @@ class _Assembler:
         self._overwritten: dict[Value, Value] = {}
         self._buffers: dict[PlanBuffer, int] = {}
 
-    def assemble(self) -> tuple[Plan, np.ndarray]:
+    def assemble(self) -> tuple[Plan, PackedLater]:
         order = HappensBefore([PlanSubgraph(s.lane, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
         shared_bytes, shared_lanes = self._place_shared()
         self._find_overwritten(order)
         host_bytes, opencl_bytes = self._place_arenas(order)
-        constants, ranges, places = _pack_constants(self._constants)
-        plan_steps = tuple(self._plan_step(step, places) for step in self._steps)
+        packing = _Packing(self._constants)
+        plan_steps = tuple(self._plan_step(step, packing.places) for step in self._steps)
         plan = Plan(
             block=self._block,
             lanes=tuple(self._lanes),
@@ -178,21 +181,21 @@ class _Assembler:
             shared_bytes=tuple(shared_bytes),
             shared_lanes=tuple(shared_lanes),
             opencl_bytes=opencl_bytes,
-            constant_ranges=ranges,
+            constant_ranges=packing.ranges,
         )
         validate(plan)
-        return plan, constants
+        return plan, PackedLater(packing.packed)
 
     def _tensors(self, names: Sequence[str]) -> tuple[PlanTensor, ...]:
         return tuple(PlanTensor(n, self._graph.types[n]) for n in names)
 
     # -- places --------------------------------------------------------------------------------------------------
 
-    def _opencl_lanes(self, value: Value) -> tuple[set[int], bool]:
-        """OpenCL lanes that use a value, and whether the host does too."""
+    def _sides(self, value: Value) -> tuple[int, bool]:
+        """The OpenCL lane that uses a value, 0 if none does (a draft gives no value to two), and whether the host does."""
         lanes = {self._steps[i].lane for i in self._users[value]}
         opencl = {lane for lane in lanes if self._lanes[lane].kind == "opencl"}
-        return opencl, bool(lanes - opencl)
+        return max(opencl, default=0), bool(lanes - opencl)
 
     def _place_shared(self) -> tuple[list[int], list[int]]:
         """Places the caller's tensors, and values that cross between host and device, each in a slot of its own.
@@ -206,11 +209,11 @@ class _Assembler:
                 memory: Memory = "input" if value.external[0] == "input" else "output"
                 self._place[value] = (memory, value.external[1], 0)
                 continue
-            opencl, host = self._opencl_lanes(value)
-            if opencl and host:
+            device, host = self._sides(value)
+            if device and host:
                 self._place[value] = ("shared", len(sizes), 0)
                 sizes.append(aligned(value.bytes))
-                lanes.append(min(opencl))
+                lanes.append(device)
         return sizes, lanes
 
     def _find_overwritten(self, order: HappensBefore) -> None:
@@ -226,7 +229,7 @@ class _Assembler:
         """Whether step `number`, which reads `old` and makes `new`, is the last that wants `old` and may take its place."""
         if old.root or new.root or old.bytes != new.bytes:
             return False
-        if old in self._place or new in self._place or any(self._opencl_lanes(v)[0] for v in (old, new)):
+        if old in self._place or new in self._place or any(self._sides(v)[0] for v in (old, new)):
             return False
         mine = [v for v in self._steps[number].reads if isinstance(v, Value) and v.base() is old]
         return len(mine) == 1 and all(user == number or order.steps(user, number) for user in self._users[old])
@@ -239,8 +242,8 @@ class _Assembler:
         arenas: dict[int, dict[Value, list[int]]] = defaultdict(lambda: defaultdict(list))
         for value, users in self._users.items():
             if value not in self._place:
-                opencl, _ = self._opencl_lanes(value)
-                arenas[min(opencl) if opencl else 0][self._origin(value)] += users
+                device, _ = self._sides(value)
+                arenas[device][self._origin(value)] += users
         sizes: dict[int, int] = {}
         for lane, values in arenas.items():
             tenants = [Tenant(v.bytes, tuple(users)) for v, users in values.items()]
@@ -323,24 +326,35 @@ def _types(values: Sequence[Value | int | None]) -> tuple[TensorType, ...]:
     return tuple(v.type for v in values if isinstance(v, Value) and v.type is not None)
 
 
-def _pack_constants(
-    constants: dict[int, list[np.ndarray]],
-) -> tuple[np.ndarray, dict[int, tuple[int, int]], dict[int, list[tuple[int, int]]]]:
-    """All constants as one array of bytes; range (offset, bytes) per domain; (offset in range, bytes) per constant."""
-    ranges: dict[int, tuple[int, int]] = {}
-    places: dict[int, list[tuple[int, int]]] = {}
-    end = 0
-    for domain, arrays in sorted(constants.items()):
-        places[domain] = []
-        size = 0
-        for array in arrays:
-            places[domain].append((size, array.nbytes))
-            size = aligned(size + array.nbytes)
-        ranges[domain] = (end, size)
-        end = -(-(end + size) // _PAGE) * _PAGE
-    packed = np.zeros(end, dtype=np.uint8)
-    for domain, arrays in constants.items():
-        start = ranges[domain][0]
-        for array, (offset, size) in zip(arrays, places[domain], strict=True):
-            packed[start + offset : start + offset + size] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-    return packed, ranges, places
+class _Packing:
+    """Where constants lie in one array of bytes.
+
+    Attributes:
+        ranges: (offset, bytes) of every domain.
+        places: (offset in the range, bytes) of every constant, by domain.
+    """
+
+    def __init__(self, constants: Mapping[int, Sequence[Constant]]) -> None:
+        self._constants = constants
+        self._end = 0
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.places: dict[int, list[tuple[int, int]]] = {}
+        for domain, mine in sorted(constants.items()):
+            self.places[domain] = []
+            size = 0
+            for constant in mine:
+                self.places[domain].append((size, constant.nbytes))
+                size = aligned(size + constant.nbytes)
+            self.ranges[domain] = (self._end, size)
+            self._end = -(-(self._end + size) // _PAGE) * _PAGE
+
+    def packed(self) -> np.ndarray:
+        """All constants, uint8."""
+        memory = aligned_array(self._end)
+        jobs = []
+        for domain, constants in self._constants.items():
+            start, _ = self.ranges[domain]
+            for constant, (offset, size) in zip(constants, self.places[domain], strict=True):
+                jobs.append((constant, memory[start + offset : start + offset + size]))
+        write_constants(jobs, len(default_cores()))
+        return memory

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import Layer, TensorType
@@ -10,7 +11,12 @@ from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.draft import joinable
-from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.profiling.profiler import Profiler
+
+_FIRST = 40  # measurements before anything is learned from
+_HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured
+_EQUAL = 1e-3  # times that differ by less are the same
+_GROWN = 1.5  # times as many before it is learned from again
 
 
 class ProfilePredictor:
@@ -21,12 +27,28 @@ class ProfilePredictor:
     """
 
     def __init__(
-        self, processors: Sequence[Processor], profiler: Profiler, learned: LearnedCosts | None = None
+        self,
+        processors: Sequence[Processor],
+        profiler: Profiler,
+        contention: Callable[[tuple[int, ...]], Sequence[float]],
+        learned: LearnedCosts | None = None,
     ) -> None:
-        """`processors` are numbered in this order; `learned` are costs of layers that were not measured."""
+        """Asks for no measurement yet.
+
+        Args:
+            processors: are numbered in this order.
+            profiler: measures layers and handovers.
+            contention: how many times as long each of some processors takes while the others work too.
+            learned: costs of layers that were not measured.
+        """
         self._processors = tuple(processors)
         self._profiler = profiler
+        self._contention = contention
         self._learned = learned
+        self._guessed: set[tuple[int, str]] = set()
+        self._asked = 0
+        self._next = _FIRST
+        self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
         self._fastest: dict[tuple[int, str], float] = {}
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
@@ -37,6 +59,13 @@ class ProfilePredictor:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
         return self._profiler.handover(tensor)
 
+    def slowdown(self, processor: int, others: frozenset[int]) -> float:
+        """How many times as long a processor takes while `others` work too, as measured with typical layers."""
+        group = tuple(sorted({processor, *others}))
+        if group not in self._slowdowns:
+            self._slowdowns[group] = self._contention(group)
+        return self._slowdowns[group][group.index(processor)]
+
     def error(self, processor: int) -> Errors | None:
         """What predictions of unseen layers on a processor miss by; None where all are measured.
 
@@ -45,27 +74,60 @@ class ProfilePredictor:
         """
         return self._learned.errors(self._processors[processor]) if self._learned else None
 
+    def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
+        """Measures those of `layers` that were only predicted from others; whether any of them takes another time."""
+        changed = False
+        for key, layer in {(processor, layer.workload): layer for layer in layers}.items():
+            if key in self._guessed:
+                self._guessed.discard(key)
+                found = self._measured(layer, self._processors[processor])
+                changed = changed or not math.isclose(found, self._fastest[key], rel_tol=_EQUAL)
+                self._fastest[key] = found
+        return changed
+
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key = (number, layer.workload)
         if key not in self._fastest:
-            self._fastest[key] = self._fastest_seconds(layer, self._processors[number])
+            guess = self._guess(layer, self._processors[number])
+            if guess is not None:
+                self._guessed.add(key)
+            self._fastest[key] = self._measured(layer, self._processors[number]) if guess is None else guess
         return self._fastest[key]
 
-    def _fastest_seconds(self, layer: Layer, processor: Processor) -> float:
+    def _measured(self, layer: Layer, processor: Processor) -> float:
         if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
-        candidates = [
-            Candidate(routine, routine.parameter_space(layer)[0])
-            for routine in processor.routines
-            if routine.supports(layer)
-        ]
-        predicted = self._predicted(layer, processor, candidates)
-        left = [c for c, seconds in zip(candidates, predicted, strict=True) if seconds is None]
-        times = [*predicted, *self._profiler.compare(processor, layer, left)]
-        return min((t for t in times if t is not None), default=float("inf"))
+        candidates = _candidates(layer, processor)
+        guesses = self._guesses(candidates, layer, processor)
+        least = min((g for g in guesses if g is not None), default=math.inf)
+        worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
+        self._learn()
+        return min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
 
-    def _predicted(self, layer: Layer, processor: Processor, candidates: Sequence[Candidate]) -> list[float | None]:
+    def _learn(self) -> None:
+        """Counts measurements; now and then what was measured is learned from."""
+        self._asked += 1
+        if self._learned is not None and self._asked >= self._next:
+            self._next = math.ceil(self._asked * _GROWN)
+            self._learned.learn()
+
+    def _guess(self, layer: Layer, processor: Processor) -> float | None:
         """Seconds by learned costs; None for what has to be measured."""
+        guesses = self._guesses(_candidates(layer, processor), layer, processor)
+        known = [seconds for seconds in guesses if seconds is not None]
+        return min(known) if known and len(known) == len(guesses) else None
+
+    def _guesses(self, candidates: Sequence[Candidate], layer: Layer, processor: Processor) -> list[float | None]:
+        """Seconds of every candidate by learned costs; None where too little is known."""
         if self._learned is None:
             return [None] * len(candidates)
         return [self._learned.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
+
+
+def _candidates(layer: Layer, processor: Processor) -> list[Candidate]:
+    """Every routine with its first parameters."""
+    return [
+        Candidate(routine, routine.parameter_space(layer)[0])
+        for routine in processor.routines
+        if routine.supports(layer)
+    ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from nnstretch.closing import Closing
 from nnstretch.devices.engine.program import RunTrace
 from nnstretch.errors import FeedError
 from nnstretch.package import Package, read_package, write_package
@@ -31,7 +31,7 @@ class NodeArg:
     type: str
 
 
-class Session:
+class Session(Closing):
     """Runs a plan. Thread-safe: concurrent runs take turns. Usable as a context manager."""
 
     def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None = None) -> None:
@@ -113,11 +113,21 @@ class Session:
 
         Without `feeds`, zeros are fed.
         """
+        return self.timeline(self.traces(feeds, runs))
+
+    def timeline(self, traces: Sequence[RunTrace]) -> Timeline:
+        """The timeline of the run of median duration."""
+        return median_timeline([self._timeline(trace) for trace in traces])
+
+    def traces(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> list[RunTrace]:
+        """When every step of `runs` runs, one at least, began and ended, after one run that does not count.
+
+        Without `feeds`, zeros are fed.
+        """
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
         self._loaded.activate()
         self._loaded.program.run_traced(inputs, outputs)
-        traces = [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
-        return median_timeline([self._timeline(t) for t in traces])
+        return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
 
     def time(
         self,
@@ -148,14 +158,6 @@ class Session:
     def close(self) -> None:
         """Frees memory, kernels and threads; the session cannot be run afterwards."""
         self._loaded.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _inputs(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         known = [t.name for t in self.plan.inputs]

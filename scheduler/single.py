@@ -9,6 +9,7 @@ import numpy as np
 
 from nnstretch.devices.engine.harness import pack
 from nnstretch.devices.engine.program import aligned_array
+from nnstretch.devices.prepared import Constant, write_constants
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
@@ -67,7 +68,7 @@ class SinglePlan:
 
     plan: Plan
     inputs: tuple[np.ndarray, ...]
-    parts: tuple[tuple[int, np.ndarray], ...]
+    parts: tuple[tuple[int, Constant], ...]
     weights: tuple[int, int]
     repeats: int
     models: Mapping[str, bytes] = field(default_factory=dict)
@@ -83,9 +84,8 @@ class SinglePlan:
         return self.weights[0] + self.repeats * (self.weights[1] + sum(map(len, self.models.values())))
 
     def write_base(self, memory: np.ndarray) -> None:
-        """Writes the constants with one copy of the weights into `memory`, uint8[base_bytes]."""
-        for offset, array in self.parts:
-            memory[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        """Writes the constants with one copy of the weights into `memory`, zeros of uint8[base_bytes]."""
+        write_constants((array, memory[offset : offset + array.nbytes]) for offset, array in self.parts)
 
 
 def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> np.ndarray:
@@ -121,7 +121,7 @@ class _Maker:
         self._domain = 1 if self._opencl else 0
         self._stored = [_stored_output(t, o) for t, o in zip(single.layer.outputs, layouts_out, strict=True)]
         self._buffers: list[PlanBuffer] = []
-        self._parts: list[tuple[int, np.ndarray]] = []
+        self._parts: list[tuple[int, Constant]] = []
         self._models: dict[str, bytes] = {}
         self._constant_bytes = 0
         self._arena_bytes = 0
@@ -185,7 +185,7 @@ class _Maker:
             return self._constant(f"x{position}", array)
         return self._add(PlanBuffer(f"x{position}", "input", position, 0, array.nbytes))
 
-    def _constant(self, name: str, array: np.ndarray, repeat: int = 0) -> int:
+    def _constant(self, name: str, array: Constant, repeat: int = 0) -> int:
         buffer = PlanBuffer(name, "constant", self._domain, self._constant_bytes, array.nbytes)
         if not repeat:
             self._parts.append((self._constant_bytes, array))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nnstretch.devices.processor import Processor
     from nnstretch.graph.layer import Layer
-    from nnstretch.scheduler.profiling import Profiler
+    from nnstretch.scheduler.profiling.profiler import Profiler
 
 ROUNDS = 9
 
@@ -57,7 +57,9 @@ def measure(processors: str, model: str) -> dict[str, Any]:
     from nnstretch.devices.engine.binding import engine
 
     opened = build_processors(processors)
-    peaks = {p.name: engine().peak_gflops(p.spec.cores[0]) * len(p.spec.cores) for p in opened.named}
+    # What a GPU reaches is told as a share of the CPU's peak.
+    cores = {p.name: p.spec.cores or opened.host.spec.cores for p in opened.named}
+    peaks = {name: engine().peak_gflops(mine[0]) * len(mine) for name, mine in cores.items()}
     graph = load_any(model)
     costs = profiler(opened)
     return {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
-    from nnstretch.bench.proof import Proof
+    from nnstretch.bench.proof_result import Proof
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingResult
@@ -93,23 +93,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def choose_processors() -> str:
-    """One core for the CPU and one for OpenCL if a device works; else two groups of CPU cores.
+    """One half of the cores for the CPU and one for OpenCL if a device works; else two groups of CPU cores.
 
-    A machine with more cores splits them in halves; a GPU leaves them all to the CPU.
+    A GPU leaves them all to the CPU. Two processors share a core that is the only one.
     """
     from nnstretch.devices.opencl.runtime import probe
-    from nnstretch.devices.spec import format_cores, usable_cores
+    from nnstretch.devices.spec import default_cores, format_cores
 
-    cores = usable_cores()
-    half = max(1, len(cores) // 2)
-    mine, other = format_cores(cores[:half]), format_cores(cores[half:] or cores)
+    cores = default_cores()
+    half = len(cores) // 2
+    mine, other = format_cores(cores[:half]), format_cores(cores[half:])
     usable = [(i, d) for i, d in enumerate(probe()) if d.usable]
     for index, device in sorted(usable, key=lambda entry: entry[1].on_cpu):
-        return f"cpu:{mine},opencl:{index}@{other}" if device.on_cpu else f"cpu:{format_cores(cores)},opencl:{index}"
+        if not device.on_cpu:
+            return f"cpu:{format_cores(cores)},opencl:{index}"
+        return f"cpu:{mine},opencl:{index}@{other}" if half else _on_one_core(cores[0], f"opencl:{index}")
     console.print(
         "no OpenCL device works: two groups of CPU cores are used instead (`apt-get install pocl-opencl-icd`)"
     )
-    return f"cpu:{mine},cpu:{other}"
+    return f"cpu:{mine},cpu:{other}" if half else _on_one_core(cores[0], "cpu")
+
+
+def _on_one_core(core: int, other: str) -> str:
+    """The CPU and another processor on the only core that there is, which is said."""
+    console.print(
+        f"[bold]this process has the time of one core only (core {core}): both processors share it and take turns; "
+        "every step of the job can be seen, but running the branches at the same time saves nothing[/]",
+        highlight=False,
+    )
+    return f"cpu:{core},{other}"
 
 
 @dataclass(frozen=True)

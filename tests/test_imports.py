@@ -16,7 +16,7 @@ FOLDERS = {
     "nnstretch.scheduler": ROOT / "scheduler",
     "nnstretch.training": ROOT / "training",
 }
-BASE = ("nnstretch.errors", "nnstretch.graph", "nnstretch.settings")
+BASE = ("nnstretch.closing", "nnstretch.errors", "nnstretch.graph", "nnstretch.settings")
 TORCH = ("torch", "torch_pruning", "torchvision")
 MODEL_SIDE = ("nnstretch.branching", "nnstretch.cli", "nnstretch.training")
 # Room -> what no module in it may import, at whatever level of the code.

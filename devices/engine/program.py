@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
+from nnstretch.closing import Closing
 from nnstretch.devices.engine import binding
 from nnstretch.devices.engine.binding import ABI, ERROR_BYTES, Engine, engine
 from nnstretch.errors import DeviceError, FeedError, NNStretchError, PackageError, UsageError
@@ -185,7 +185,7 @@ def aligned_array(size: int, alignment: int = 4096, huge: bool = True) -> np.nda
     return whole[start : start + size]
 
 
-class Program:
+class Program(Closing):
     """A validated program, ready to run.
 
     Args:
@@ -286,14 +286,6 @@ class Program:
     def close(self) -> None:
         """Frees the program; a run in another thread must be over. Closing twice does nothing."""
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], trace: Any) -> None:
         self._foreign(self._engine.library.nns_program_run, inputs, outputs, trace)

@@ -85,8 +85,8 @@ def _prepare(
     sources: dict[Operand, np.ndarray] = {}
     for index, values, layout in zip(layer.activations, inputs, layouts_in, strict=True):
         sources[Operand("input", index)] = pack(np.asarray(values, np.float32), layout)
-    for index, values in enumerate(lowering.constants):
-        sources[Operand("constant", index)] = values
+    for index, constant in enumerate(lowering.constants):
+        sources[Operand("constant", index)] = np.asarray(constant)
     operands = {operand: _guarded(runtime, values, values.nbytes) for operand, values in sources.items()}
     for index, (kind, layout) in enumerate(zip(layer.outputs, layouts_out, strict=True)):
         operands[Operand("output", index)] = _guarded(runtime, None, layout.bytes(kind), layout.dtype or kind.dtype)

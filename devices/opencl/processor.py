@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
@@ -16,7 +17,7 @@ class OpenCLProcessor(Processor):
     """An OpenCL device as a processor.
 
     Args:
-        spec: kind "opencl", the device's number and the cores that it may use if it lives on the CPU.
+        spec: kind "opencl", the device's number and the cores that it may use if it lives on the CPU; others have none.
         dtypes: the types that its routines may store data in, float32 and float16.
 
     Raises:
@@ -24,8 +25,10 @@ class OpenCLProcessor(Processor):
     """
 
     def __init__(self, spec: ProcessorSpec, dtypes: Sequence[str] = (DTYPE,)) -> None:
-        self.spec = spec
         self._runtime = OpenCLRuntime(spec)
+        info = self._runtime.info
+        self.spec = spec if info.on_cpu else replace(spec, cores=())
+        self.coherent = info.on_cpu and info.unified
         self.dtypes = tuple(dtypes)
         self.memory = "opencl"
         self.blocked = Layout(self._runtime.traits.block)

@@ -56,7 +56,7 @@ class OpenCLRuntime:
 
     A device that lives on the CPU works on the cores of `spec`, a GPU ignores them. As the threads of a CPU driver are
     shared by all runtimes of a process (see `drivers`), call `activate` before work is given to a runtime if there are
-    several with different cores; two such runtimes that work at the same time share the cores of the last one activated.
+    several with different cores; those that work at the same time share their cores.
 
     Attributes:
         spec: the processor as written, with its cores.
@@ -99,10 +99,14 @@ class OpenCLRuntime:
             raise self._failure("gave no queue", error) from error
         self.activate()
 
-    def activate(self) -> None:
-        """Moves the driver's threads to this runtime's cores; cheap if they are there, nothing for a GPU."""
-        if self.info.on_cpu:
-            drivers.pin_workers(self._cores)
+    def activate(self, others: Sequence[OpenCLRuntime] = ()) -> None:
+        """Moves the driver's threads to the cores of this runtime and of others that work at the same time.
+
+        Cheap if they are there; devices that do not live on the CPU have no say.
+        """
+        cores = {core for runtime in (self, *others) if runtime.info.on_cpu for core in runtime._cores}
+        if cores:
+            drivers.pin_workers(tuple(sorted(cores)))
 
     def program(self, source: str, defines: Defines) -> pyopencl.Program:
         """The built program of kernel file `source` with macros `defines`; built once, and cached on disk.

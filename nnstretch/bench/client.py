@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal
 
 import numpy as np
 
 from nnstretch.bench.engines import EngineEntry, Job, Report, Start
 from nnstretch.child import end, end_reason
+from nnstretch.closing import Closing
 from nnstretch.frames import read_frame, write_frame
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -39,7 +40,7 @@ def prepare(entry: EngineEntry, job: Job, folder: Path, report: Report) -> str:
         return str(worker.wait_for("file", report)["file"])
 
 
-class EngineProcess:
+class EngineProcess(Closing):
     """One engine with one model in a process of its own, pinned to the job's cores. A context manager.
 
     Between requests the process is stopped, with all its threads: nothing in it can spin while another engine is timed.
@@ -88,16 +89,8 @@ class EngineProcess:
         """Ends the process."""
         self._worker.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Worker:
+class _Worker(Closing):
     """A process of `nnstretch.bench.worker` and the two pipes to it."""
 
     def __init__(
@@ -167,9 +160,6 @@ class _Worker:
         self._process.send_signal(signal.SIGCONT)
         end(self._process)
         self._errors.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -16,21 +16,34 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.bench.breakdown import BranchTime, Breakdown, break_down, causes
 from nnstretch.bench.client import EngineError, EngineProcess
 from nnstretch.bench.comparison import largest_error
 from nnstretch.bench.counting import count_parameters
 from nnstretch.bench.engines import ENGINES, Job
+from nnstretch.bench.proof_result import Proof, ProofRow, ProvenBranch
 from nnstretch.bench.reference import reference_outputs
-from nnstretch.bench.statistics import Latency, latency, significant
+from nnstretch.bench.statistics import (
+    Interval,
+    Latency,
+    interval,
+    latency,
+    perfect_split,
+    resampled,
+)
 from nnstretch.bench.subject import random_feeds
+from nnstretch.devices.engine.program import RunTrace
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.timeline import Timeline
+
+if TYPE_CHECKING:
+    from nnstretch.branching.design import Design
 
 Progress = Callable[[int, int, str], None]
 
@@ -40,98 +53,8 @@ ALONE = "alone"
 _PAUSE = 0.02
 _RUNS = 3
 _WARMUP = 2
-_TRACED_RUNS = 25
-
-
-@dataclass(frozen=True)
-class ProofRow:
-    """One line of the table.
-
-    Attributes:
-        network: "original", "branched" or "control".
-        how: where and how it ran, for people.
-        processors: as written, commas between.
-        macs, parameters: exact.
-        top1: of the network in percent, if it is known.
-        latency: None in the row of the bound.
-        bound_ms: the perfect split, in that row only.
-    """
-
-    network: str
-    how: str
-    processors: str
-    macs: int
-    parameters: int
-    top1: float | None
-    latency: Latency | None
-    bound_ms: float | None = None
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The rows and what follows from them. Latencies are medians in milliseconds; speedups are ratios of them.
-
-    Attributes:
-        processors: one branch ran on each.
-        rows: in the order in which they are shown.
-        original_ms, control_ms: latency of original and control, per processor alone.
-        original_all_cores_ms: the original on all cores of the CPU.
-        onnxruntime_ms: ONNX Runtime on the same cores; None if it could not run, for the reason in onnxruntime_error.
-        branched_ms, branched_serial_ms: branches at the same time, and one after another.
-        max_rel_error: of all our outputs against ONNX Runtime's, relative to the output's range.
-        timeline, serial_timeline: traced runs of the branched network.
-    """
-
-    processors: tuple[str, ...]
-    rows: tuple[ProofRow, ...]
-    original_ms: Mapping[str, float]
-    original_all_cores_ms: float
-    onnxruntime_ms: float | None
-    onnxruntime_error: str
-    branched_ms: float
-    branched_serial_ms: float
-    control_ms: Mapping[str, float]
-    max_rel_error: float
-    timeline: Timeline
-    serial_timeline: Timeline
-
-    @property
-    def perfect_split_ms(self) -> float:
-        """1 / Σ (1 / tᵢ) over the processors' control latencies."""
-        return perfect_split(list(self.control_ms.values()))
-
-    @property
-    def speedup(self) -> float:
-        """The original on the fastest single processor against the branched network."""
-        return min(self.original_ms.values()) / self.branched_ms
-
-    @property
-    def speedup_equal_macs(self) -> float:
-        """The control on the fastest single processor against the branched network."""
-        return min(self.control_ms.values()) / self.branched_ms
-
-    @property
-    def split_share(self) -> float:
-        """How much of the perfect split is reached."""
-        return self.perfect_split_ms / self.branched_ms
-
-    def to_json(self) -> dict[str, Any]:
-        """What `bench --design FILE --json` prints."""
-        one = significant
-        return {
-            "original_ms": {name: one(ms) for name, ms in self.original_ms.items()},
-            "original_all_cores_ms": one(self.original_all_cores_ms),
-            "onnxruntime_ms": None if self.onnxruntime_ms is None else one(self.onnxruntime_ms),
-            "branched_ms": one(self.branched_ms),
-            "branched_serial_ms": one(self.branched_serial_ms),
-            "control_ms": {name: one(ms) for name, ms in self.control_ms.items()},
-            "perfect_split_ms": one(self.perfect_split_ms),
-            "speedup": one(self.speedup),
-            "speedup_equal_macs": one(self.speedup_equal_macs),
-            "split_share": one(self.split_share),
-            "max_rel_error": one(self.max_rel_error),
-            "rows": [_row_json(row) for row in self.rows],
-        }
+_FEWEST_TRACED, _MOST_TRACED = 6, 100  # runs in a turn
+_TRACED_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -213,6 +136,7 @@ def prove(
     processors: str,
     *,
     top1: Mapping[str, float] | None = None,
+    design: Design | None = None,
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Proof:
@@ -224,6 +148,7 @@ def prove(
         branched: the branched network; all three take the same inputs.
         processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
         top1: of the networks that it is known of, in percent: "original", "control", "branched".
+        design: the branched network's, whose predictions are compared with what is measured.
         settings: how long is measured.
         progress: told (done, total, what); the total is 0 where it is not known.
 
@@ -243,13 +168,7 @@ def prove(
         bench = _Bench(models, feeds, settings, progress or _silent, stack)
         candidates = _candidates(bench, names)
         times = _take_turns(bench, candidates)
-        latencies = [latency(slices) for slices in times]
-        return _proof(bench, names, candidates, latencies, top1 or {})
-
-
-def perfect_split(latencies: Sequence[float]) -> float:
-    """1 / Σ (1 / tᵢ): what work takes on several processors together that takes tᵢ on each of them alone."""
-    return 1.0 / sum(1.0 / t for t in latencies)
+        return _proof(bench, names, candidates, times, top1 or {}, design)
 
 
 def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
@@ -311,34 +230,19 @@ def _proof(
     bench: _Bench,
     names: tuple[str, ...],
     candidates: Sequence[_Candidate],
-    latencies: Sequence[Latency],
+    times: Sequence[Sequence[np.ndarray]],
     top1: Mapping[str, float],
+    design: Design | None,
 ) -> Proof:
-    everything = ",".join(names)
-    macs = {network: _macs(bench, network) for network in bench.models}
-    parameters = {network: count_parameters(model) for network, model in bench.models.items()}
-
-    def row(candidate: _Candidate, times: Latency | None, bound: float | None = None) -> ProofRow:
-        network = candidate.network
-        return ProofRow(
-            network,
-            candidate.how,
-            candidate.processors,
-            macs[network],
-            parameters[network],
-            top1.get(network),
-            times,
-            bound,
-        )
-
-    rows = [row(c, t) for c, t in zip(candidates, latencies, strict=True)]
+    samples = resampled(times)
+    rows = _rows(bench, names, candidates, times, samples, top1)
     alone = {(r.network, r.processors): r.latency.p50_ms for r in rows if r.latency and r.how == ALONE}
     by_how = {r.how: r.latency.p50_ms for r in rows if r.latency}
     control_ms = {name: alone["control", name] for name in names}
-    bound = _Candidate("control", "perfect split, a bound", everything, lambda _: np.empty(0))
+    timelines, breakdown, branches = _traced(bench, ",".join(names), by_how["concurrent"], by_how["one after another"])
     return Proof(
         processors=names,
-        rows=(*rows, row(bound, None, perfect_split(list(control_ms.values())))),
+        rows=rows,
         original_ms={name: alone["original", name] for name in names},
         original_all_cores_ms=by_how["all CPU cores"],
         onnxruntime_ms=by_how.get("ONNX Runtime"),
@@ -347,13 +251,80 @@ def _proof(
         branched_serial_ms=by_how["one after another"],
         control_ms=control_ms,
         max_rel_error=_largest_error(bench),
-        timeline=_traced(bench, bench.session("branched", everything)),
-        serial_timeline=_traced(bench, bench.serial("branched", everything)),
+        timeline=timelines[0],
+        serial_timeline=timelines[1],
+        intervals=_intervals(candidates, samples),
+        predicted_ms=design.predicted_ms if design else None,
+        branches=_proven(branches, design),
+        causes=causes(breakdown, perfect_split(list(control_ms.values())), by_how["concurrent"]),
     )
 
 
-def _traced(bench: _Bench, session: Session) -> Timeline:
-    return session.profile(bench.feeds_of(session), runs=_TRACED_RUNS)
+def _rows(
+    bench: _Bench,
+    names: tuple[str, ...],
+    candidates: Sequence[_Candidate],
+    times: Sequence[Sequence[np.ndarray]],
+    samples: np.ndarray,
+    top1: Mapping[str, float],
+) -> tuple[ProofRow, ...]:
+    """A row per candidate, and that of the bound."""
+    macs = {network: _macs(bench, network) for network in bench.models}
+    parameters = {network: count_parameters(model) for network, model in bench.models.items()}
+
+    def row(one: _Candidate, found: Latency | None, drawn: np.ndarray, bound: float | None = None) -> ProofRow:
+        network, limits = one.network, interval(drawn)
+        about = (macs[network], parameters[network], top1.get(network))
+        return ProofRow(network, one.how, one.processors, *about, found, bound, limits)
+
+    rows = [row(c, latency(t), drawn) for c, t, drawn in zip(candidates, times, samples, strict=True)]
+    controls = [i for i, c in enumerate(candidates) if c.network == "control"]
+    bound = perfect_split([r.latency.p50_ms for i in controls if (r := rows[i]).latency])
+    everywhere = _Candidate("control", "perfect split, a bound", ",".join(names), lambda _: np.empty(0))
+    return (*rows, row(everywhere, None, 1 / (1 / samples[controls]).sum(axis=0), bound))
+
+
+def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[str, Interval]:
+    """Confidence intervals of what follows from the latencies, each computed from the same drawn rounds."""
+
+    def of(network: str, how: str) -> np.ndarray:
+        return samples[[i for i, c in enumerate(candidates) if (c.network, c.how) == (network, how)]]
+
+    control, branched = of("control", ALONE), of("branched", "concurrent")[0]
+    split = 1 / (1 / control).sum(axis=0)
+    derived = {
+        "branched_ms": branched,
+        "branched_serial_ms": of("branched", "one after another")[0],
+        "original_all_cores_ms": of("original", "all CPU cores")[0],
+        "perfect_split_ms": split,
+        "speedup": of("original", ALONE).min(axis=0) / branched,
+        "speedup_equal_macs": control.min(axis=0) / branched,
+        "split_share": split / branched,
+    }
+    return {name: interval(drawn) for name, drawn in derived.items()}
+
+
+def _proven(branches: Sequence[BranchTime], design: Design | None) -> tuple[ProvenBranch, ...]:
+    """Branches with what the design predicts of them."""
+    predicted: dict[tuple[int, int], float | None] = {}
+    for number, segment in enumerate(design.segments if design else ()):
+        predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(segment.branches)})
+    return tuple(ProvenBranch(time, predicted.get((time.segment, time.branch))) for time in branches)
+
+
+def _traced(
+    bench: _Bench, everything: str, together_ms: float, serial_ms: float
+) -> tuple[tuple[Timeline, Timeline], Breakdown, list[BranchTime]]:
+    """Timelines of the branched network and its serial twin, and where its time goes; the two are traced in turns."""
+    together, serial = bench.session("branched", everything), bench.serial("branched", everything)
+    traces: tuple[list[RunTrace], list[RunTrace]] = ([], [])
+    count = min(max(int(1e3 * bench.settings.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)
+    for number in range(_TRACED_TURNS):
+        bench.progress(number, _TRACED_TURNS, "tracing the branched network")
+        for session, found in zip((together, serial), traces, strict=True):
+            found += session.traces(bench.feeds_of(session), count)
+    timelines = (together.timeline(traces[0]), serial.timeline(traces[1]))
+    return timelines, *break_down(together.plan, *traces, together_ms, serial_ms)
 
 
 def _macs(bench: _Bench, network: str) -> int:
@@ -366,19 +337,6 @@ def _graph(model: ir.Model | str | Path) -> ir.Model:
     from nnstretch.frontends.resolve import load_model
 
     return load_model(str(model))
-
-
-def _row_json(row: ProofRow) -> dict[str, Any]:
-    times = {"p50_ms": significant(row.bound_ms)} if row.bound_ms is not None else {}
-    return {
-        "network": row.network,
-        "how": row.how,
-        "processors": row.processors,
-        "macs": row.macs,
-        "parameters": row.parameters,
-        "top1": row.top1,
-        **(row.latency.to_json() if row.latency else times),
-    }
 
 
 def _silent(done: int, total: int, what: str) -> None:

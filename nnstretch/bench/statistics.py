@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,9 +38,51 @@ def latency(slices: Sequence[np.ndarray]) -> Latency:
     return Latency(p50 * 1e3, p90 * 1e3, float(min(s.min() for s in slices)) * 1e3, (high - low) / p50)
 
 
+CONFIDENCE = 0.95
+"""That the true value lies in an interval."""
+_RESAMPLES = 2000
+
+Interval = tuple[float, float]
+"""Lower and upper end."""
+
+
+def resampled(candidates: Sequence[Sequence[np.ndarray]], seed: int = 0) -> np.ndarray:
+    """Medians of the rounds' medians in milliseconds, as in `latency`, of rounds drawn again and again (bootstrap).
+
+    All candidates have the same rounds drawn, because what disturbs one of a round's turns may disturb the others too.
+
+    Args:
+        candidates: for each of them arrays of seconds, one per round; all have equally many rounds.
+        seed: of the drawing.
+
+    Returns:
+        Candidates × resamples.
+    """
+    medians = np.array([[np.median(s) for s in slices] for slices in candidates]) * 1e3
+    rounds = medians.shape[1]
+    drawn = np.random.default_rng(seed).integers(0, rounds, (_RESAMPLES, rounds))
+    return np.asarray(np.median(medians[:, drawn], axis=2))
+
+
+def interval(samples: np.ndarray) -> Interval:
+    """The interval that holds `CONFIDENCE` of the samples, equally many left out on both sides."""
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(samples, (tail, 100 - tail))
+    return float(low), float(high)
+
+
 def geometric_mean(values: Sequence[float]) -> float | None:
     """The geometric mean of positive numbers, or None if there are none."""
     return float(np.exp(np.mean(np.log(values)))) if values else None
+
+
+def perfect_split(latencies: Sequence[float]) -> float:
+    """1 / Σ (1 / tᵢ): what work takes on several processors together that takes tᵢ on each of them alone.
+
+    A processor that cannot do it has infinite tᵢ; if none can, the answer is infinite too.
+    """
+    rate = sum(1.0 / t for t in latencies)
+    return 1.0 / rate if rate else math.inf
 
 
 def significant(value: float, digits: int = 5) -> float:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from torch import Tensor, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices, plan_channels
+from nnstretch.branching.channels import ChannelPlan, Indices, Space, plan_channels
 from nnstretch.branching.counting import Cost, part_cost
-from nnstretch.branching.design import BranchDesign, Design, SegmentDesign, design_id
-from nnstretch.branching.inherit import scaled_copy
+from nnstretch.branching.design import BranchDesign, Design, Entry, Merge, SegmentDesign, design_id
+from nnstretch.branching.inherit import is_exact, scaled_copy
+from nnstretch.branching.meeting import (
+    Statistics,
+    fill_ends,
+    fill_exits,
+    first_scores,
+    merged_channels,
+    share_out,
+    shares,
+    statistics,
+)
 from nnstretch.branching.network import Branch, BranchedNetwork, BranchedSegment
 from nnstretch.branching.operators import channels_of
 from nnstretch.branching.scaling import (
@@ -20,22 +32,32 @@ from nnstretch.branching.scaling import (
     Scores,
     bundle_scores,
     choose,
-    deal,
     full_selection,
     kept_counts,
     output_channels,
 )
 from nnstretch.branching.tracing import Segment, TracedNetwork, trace
+from nnstretch.branching.variants import FIRST, PLAIN, Ends, branch_plan
 from nnstretch.errors import DesignError
 
 
 @dataclass(frozen=True)
 class BranchChoice:
-    """What decides one branch: its processor, the blocks of the segment that it keeps, and its width ratio (0 to 1]."""
+    """What decides one branch.
+
+    Attributes:
+        processor: who runs it.
+        blocks: of the segment, ascending; those that are named again run again.
+        width: ratio to which all layers are scaled; up to 1, or more if `spaces` says what that means.
+        ends: what it has at its ends.
+        spaces: channels of the spaces of its plan, if they are not those that `width` gives.
+    """
 
     processor: int
     blocks: tuple[int, ...]
     width: float
+    ends: Ends = PLAIN
+    spaces: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,85 +67,152 @@ class Blueprint:
     Attributes:
         traced: the network.
         multiple: scaled layers have multiples of so many channels where they are wide enough.
+        merge: how branches meet.
     """
 
     traced: TracedNetwork
     multiple: int = DEFAULT_MULTIPLE
-    _plans: dict[tuple[int, tuple[int, ...]], ChannelPlan] = field(default_factory=dict)
-    _scores: dict[tuple[int, tuple[int, ...]], tuple[Scores, ...]] = field(default_factory=dict)
-
-    @cached_property
-    def stem(self) -> ChannelPlan | None:
-        """The blocks before the first segment, if any. They are not scaled."""
-        blocks = self.traced.stem
-        return plan_channels(blocks, range(len(blocks)), allow_entry=False) if blocks else None
+    merge: Merge = Merge.CONCAT
+    _plans: dict[tuple[Segment, tuple[int, ...], Ends], ChannelPlan] = field(default_factory=dict)
+    _scores: dict[tuple[Segment, tuple[int, ...], Ends], tuple[Scores, ...]] = field(default_factory=dict)
 
     @cached_property
     def head(self) -> ChannelPlan:
-        """What follows the last segment. It is not scaled."""
+        """What follows the last block. It is not scaled."""
         return plan_channels([self.traced.head], [0], lock_output=True)
 
-    def branch(self, segment: int, blocks: tuple[int, ...]) -> ChannelPlan:
-        """Those of the segment's blocks that are kept."""
-        key = (segment, blocks)
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Mean and variance of every channel between blocks, on the example input."""
+        return statistics(self.traced)
+
+    def branch(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> ChannelPlan:
+        """Those of the segment's blocks that are kept, and what is at their ends."""
+        key = (segment, blocks, ends)
         if key not in self._plans:
-            self._plans[key] = plan_channels(self.traced.segments[segment].blocks, blocks)
+            self._plans[key] = branch_plan(self.traced, segment, blocks, ends)
         return self._plans[key]
 
-    def scores(self, segment: int, blocks: tuple[int, ...]) -> tuple[Scores, ...]:
+    def plan(self, segment: Segment, choice: BranchChoice) -> ChannelPlan:
+        """The channel plan of a branch."""
+        return self.branch(segment, choice.blocks, choice.ends)
+
+    def counts(self, segment: Segment, choice: BranchChoice) -> tuple[int, ...]:
+        """Bundles that a branch keeps of every space of its plan.
+
+        Raises:
+            DesignError: the channels that the choice names are not those of its spaces.
+        """
+        plan = self.plan(segment, choice)
+        if choice.spaces is None:
+            return kept_counts(plan, choice.width, self.multiple)
+        return explicit_counts(plan, choice.spaces, self.traced.name_of(segment))
+
+    def whole(self, segment: Segment) -> ChannelPlan:
+        """All of the segment's blocks."""
+        return self.branch(segment, tuple(segment.blocks))
+
+    def scores(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> tuple[Scores, ...]:
         """How much each bundle of a branch's spaces matters."""
-        key = (segment, blocks)
+        key = (segment, blocks, ends)
         if key not in self._scores:
-            self._scores[key] = bundle_scores(self.branch(segment, blocks))
+            plan = self.branch(segment, blocks, ends)
+            found = list(bundle_scores(plan))
+            first = first_scores(plan)
+            if first is not None:
+                index, bundles = next(
+                    made for node, made in plan.made.items() if node and node.target == f"{FIRST}.conv"
+                )
+                found[index] = found[index] + np.bincount(bundles, weights=first, minlength=len(found[index]))
+            self._scores[key] = tuple(found)
         return self._scores[key]
 
-    def all_blocks(self, segment: int) -> tuple[int, ...]:
-        """The blocks of a branch of full depth."""
-        return tuple(range(len(self.traced.segments[segment].blocks)))
+    def meeting(self, segment: Segment, branches: Sequence[BranchChoice]) -> tuple[BranchChoice, ...]:
+        """The branches with what this way of merging has at their ends; one alone meets nobody."""
+        if self.merge is Merge.CONCAT or len(branches) == 1:
+            return tuple(branches)
+        channels = self.channels_before(segment.stop)
+        alike = self.merge is Merge.ADD
+        places = [(0, channels)] * len(branches) if alike else shares(channels, len(branches))
+        return tuple(
+            replace(branch, ends=replace(branch.ends, exit=place))
+            for branch, place in zip(branches, places, strict=True)
+        )
 
-    def branchable(self, segment: int) -> bool:
-        """Whether the segment's output can be shared out among branches."""
-        return self.branch(segment, self.all_blocks(segment)).branchable
+    def channels_before(self, block: int) -> int:
+        """Channels of the tensor that the block of that number reads; past the last one, the head."""
+        blocks = self.traced.blocks
+        return channels_of(blocks[block].source if block < len(blocks) else blocks[-1].output)
 
-    def depth_options(self, segment: int) -> list[tuple[int, ...]]:
+    def branchable(self, segment: Segment) -> bool:
+        """Whether the segment's output can be shared out among branches, or made anew at their ends."""
+        heavy = any(block.heavy for block in self.traced.blocks_of(segment))
+        return heavy and (self.merge is not Merge.CONCAT or self.whole(segment).branchable)
+
+    def depth_options(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
         """Kept blocks for every depth, from all of them down; those that change their input least go first.
 
         Depths whose output is put together in another way than the whole segment's are left out: their channels could
-        not be shared out with those of other branches.
+        not be shared out with those of other branches. So are such as keep less than `least` of the segment's blocks with a
+        convolution or dense layer.
         """
-        blocks = self.traced.segments[segment].blocks
-        by_change = sorted(
-            (i for i, block in enumerate(blocks) if block.droppable), key=lambda i: (blocks[i].change, -i)
-        )
+        blocks = self.traced.blocks
+        by_change = sorted((i for i in segment.blocks if blocks[i].droppable), key=lambda i: (blocks[i].change, -i))
         options = []
         for dropped in range(len(by_change) + 1):
-            kept = tuple(i for i in range(len(blocks)) if i not in by_change[:dropped])
-            if any(blocks[i].heavy for i in kept) and self.same_output(segment, kept):
+            kept = tuple(i for i in segment.blocks if i not in by_change[:dropped])
+            if any(blocks[i].heavy for i in kept) and self.depth_ratio(segment, kept) >= least:
                 options.append(kept)
-        return options
+        return [kept for kept in options if self.merge is not Merge.CONCAT or self.same_output(segment, kept)]
 
-    def same_output(self, segment: int, blocks: tuple[int, ...]) -> bool:
+    def same_output(self, segment: Segment, blocks: tuple[int, ...]) -> bool:
         """Whether a branch of these blocks writes channels in the same arrangement as the whole segment."""
-        whole, part = self.branch(segment, self.all_blocks(segment)), self.branch(segment, blocks)
+        whole, part = self.whole(segment), self.branch(segment, blocks)
         return [(space.bundles, space.bundle_channels, space.locked) for space in whole.output_spaces] == [
             (space.bundles, space.bundle_channels, space.locked) for space in part.output_spaces
         ]
 
-    def depth_ratio(self, segment: int, blocks: Sequence[int]) -> float:
-        """Share of the segment's blocks with a convolution or dense layer that are kept."""
-        part = self.traced.segments[segment]
-        return sum(part.blocks[i].heavy for i in blocks) / part.depth
+    def depth_ratio(self, segment: Segment, blocks: Sequence[int]) -> float:
+        """Share of the segment's blocks with a convolution or dense layer that are kept; 1 if it has none."""
+        there = sum(block.heavy for block in self.traced.blocks_of(segment))
+        return sum(self.traced.blocks[i].heavy for i in blocks) / there if there else 1.0
 
-    def part_cost(self, plan: ChannelPlan, width: float, in_channels: int, *, exact: bool) -> Cost:
-        """MACs and parameters of a copy of `plan` at a width ratio."""
-        return part_cost(plan, kept_counts(plan, width, self.multiple), in_channels, exact=exact)
+    def cost(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> Cost:
+        """MACs and parameters of a branch that reads so many channels."""
+        return part_cost(self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact)
 
-    def width_of(self, plan: ChannelPlan, width: float, in_channels: int) -> int:
-        """Channels that a copy of `plan` writes at a width ratio."""
-        return output_channels(plan, kept_counts(plan, width, self.multiple), in_channels)
+    def written(self, segment: Segment, choice: BranchChoice, in_channels: int) -> int:
+        """Channels that a branch writes."""
+        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels)
 
 
-def blueprint(module: nn.Module, example_input: Tensor, multiple: int = DEFAULT_MULTIPLE) -> Blueprint:
+def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
+    """Bundles of every space of `plan` that make so many channels.
+
+    Raises:
+        DesignError: they are not for these spaces.
+    """
+    if len(channels) != len(plan.spaces):
+        raise DesignError(
+            f"the design has channels of {len(channels)} spaces for a branch of {name}, which has {len(plan.spaces)}; "
+            "use the network that the design was made for"
+        )
+    counts = []
+    for space, wanted in zip(plan.spaces, channels, strict=True):
+        count, rest = divmod(wanted, space.bundle_channels)
+        if rest or count < 1 or (space.locked and count != space.bundles):
+            kept = f"must all be kept: {space.bundles * space.bundle_channels}" if space.locked else "come together"
+            raise DesignError(
+                f"the design has {wanted} channels in a branch of {name} where {space.bundle_channels} {kept}; "
+                "use the network that the design was made for"
+            )
+        counts.append(count)
+    return tuple(counts)
+
+
+def blueprint(
+    module: nn.Module, example_input: Tensor, multiple: int = DEFAULT_MULTIPLE, merge: Merge = Merge.CONCAT
+) -> Blueprint:
     """Traces `module` and prepares it for scaling.
 
     Raises:
@@ -131,12 +220,20 @@ def blueprint(module: nn.Module, example_input: Tensor, multiple: int = DEFAULT_
     """
     if multiple < 1:
         raise DesignError(f"channels cannot be multiples of {multiple}; give 1 or more")
-    return Blueprint(trace(module, example_input), multiple)
+    return Blueprint(trace(module, example_input), multiple, merge)
+
+
+@dataclass(frozen=True)
+class SegmentChoice:
+    """What decides a segment: where it lies, and its branches in the order in which they are merged."""
+
+    segment: Segment
+    branches: tuple[BranchChoice, ...]
 
 
 def make_design(
     blueprint: Blueprint,
-    choices: Sequence[Sequence[BranchChoice]],
+    choices: Sequence[SegmentChoice],
     branch_ms: Sequence[Sequence[float]] | None = None,
     predicted_ms: float | None = None,
 ) -> Design:
@@ -144,7 +241,7 @@ def make_design(
 
     Args:
         blueprint: the network.
-        choices: for every segment its branches, in the order of concatenation.
+        choices: segments that follow one another and cover the network.
         branch_ms: predicted latency of every branch, if known.
         predicted_ms: predicted latency of the whole, if known.
 
@@ -152,36 +249,36 @@ def make_design(
         DesignError: a choice does not fit the network.
     """
     _check(blueprint, choices)
-    traced = blueprint.traced
     total = Cost(0, 0)
-    channels, exact = channels_of(traced.segments[0].source), True
-    if blueprint.stem is not None:
-        total += blueprint.part_cost(blueprint.stem, 1.0, channels_of(blueprint.stem.source), exact=True)
+    channels, exact = blueprint.channels_before(0), True
     segments = []
-    for index, branches in enumerate(choices):
+    for number, choice in enumerate(choices):
         made = []
-        for i, choice in enumerate(branches):
-            plan = blueprint.branch(index, choice.blocks)
-            cost = blueprint.part_cost(plan, choice.width, channels, exact=exact)
+        for i, branch in enumerate(choice.branches):
+            cost = blueprint.cost(choice.segment, branch, channels, exact=exact)
             total += cost
             made.append(
                 BranchDesign(
-                    processor=choice.processor,
-                    blocks=choice.blocks,
-                    depth=blueprint.depth_ratio(index, choice.blocks),
-                    width=choice.width,
-                    channels=blueprint.width_of(plan, choice.width, channels),
+                    processor=branch.processor,
+                    blocks=branch.blocks,
+                    depth=blueprint.depth_ratio(choice.segment, branch.blocks),
+                    width=branch.width,
+                    channels=blueprint.written(choice.segment, branch, channels),
                     macs=cost.macs,
-                    predicted_ms=None if branch_ms is None else branch_ms[index][i],
+                    predicted_ms=None if branch_ms is None else branch_ms[number][i],
+                    entry=branch.ends.entry,
+                    has_exit=branch.ends.exit is not None,
+                    spaces=branch.spaces,
                 )
             )
-        segments.append(SegmentDesign(index, tuple(made)))
-        channels = sum(branch.channels for branch in made)
+        _check_written(blueprint, number, choice.segment, made)
+        segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
+        channels = merged_channels(blueprint.merge, [branch.channels for branch in made])
         exact = _stays_exact(blueprint, segments[-1])
-    total += blueprint.part_cost(blueprint.head, 1.0, channels, exact=exact)
+    total += _head_cost(blueprint, channels, exact=exact)
     original = original_cost(blueprint)
     return Design(
-        id=design_id(segments, blueprint.multiple),
+        id=design_id(segments, blueprint.multiple, blueprint.merge),
         segments=tuple(segments),
         multiple=blueprint.multiple,
         original_macs=original.macs,
@@ -189,23 +286,24 @@ def make_design(
         macs=total.macs,
         params=total.params,
         predicted_ms=predicted_ms,
+        merge=blueprint.merge,
     )
 
 
 def original_cost(blueprint: Blueprint) -> Cost:
     """MACs and parameters of the network as it was."""
-    total = blueprint.part_cost(blueprint.head, 1.0, channels_of(blueprint.head.source), exact=True)
-    if blueprint.stem is not None:
-        total += blueprint.part_cost(blueprint.stem, 1.0, channels_of(blueprint.stem.source), exact=True)
-    for segment in blueprint.traced.segments:
-        total += segment_cost(blueprint, segment)
-    return total
+    head = _head_cost(blueprint, channels_of(blueprint.head.source), exact=True)
+    return head + segment_cost(blueprint, Segment(0, len(blueprint.traced.blocks)))
 
 
 def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
     """MACs and parameters of a segment as it was."""
-    plan = blueprint.branch(segment.index, blueprint.all_blocks(segment.index))
-    return blueprint.part_cost(plan, 1.0, channels_of(segment.source), exact=True)
+    whole = BranchChoice(0, tuple(segment.blocks), 1.0)
+    return blueprint.cost(segment, whole, blueprint.channels_before(segment.first), exact=True)
+
+
+def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool) -> Cost:
+    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), channels, exact=exact)
 
 
 def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
@@ -214,111 +312,196 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
     Raises:
         DesignError: the design is for another network.
     """
-    if design.multiple != blueprint.multiple:
+    if (design.multiple, design.merge) != (blueprint.multiple, blueprint.merge):
         raise DesignError(
-            f"the design has layers of multiples of {design.multiple} channels, the network was prepared for "
-            f"{blueprint.multiple}; prepare it with the design's"
+            f"the design has layers of multiples of {design.multiple} channels and merges by {design.merge.value}, the network "
+            f"was prepared for {blueprint.multiple} and {blueprint.merge.value}; prepare it with the design's"
         )
-    choices = [
-        [BranchChoice(branch.processor, branch.blocks, branch.width) for branch in segment.branches]
-        for segment in design.segments
-    ]
+    choices = choices_of(design)
     _check(blueprint, choices)
-    origins = np.arange(channels_of(blueprint.traced.source), dtype=np.int64)
-    stem: nn.Module = nn.Identity()
-    if blueprint.stem is not None:
-        stem, origins = scaled_copy(blueprint.stem, full_selection(blueprint.stem), origins, exact=True)
+    origins = np.arange(blueprint.channels_before(0), dtype=np.int64)
     segments, exact = [], True
-    for segment in design.segments:
-        branches, pieces = [], []
-        for branch, selection in zip(segment.branches, _selections(blueprint, segment), strict=True):
-            plan = blueprint.branch(segment.segment, branch.blocks)
-            module, piece = scaled_copy(plan, selection, origins, exact=exact)
-            if len(piece) != branch.channels:
-                raise DesignError(
-                    f"segment {segment.segment} of the design writes {branch.channels} channels in a branch, this "
-                    f"network's {len(piece)}; use the network that the design was made for"
-                )
-            branches.append(Branch(module))
-            pieces.append(piece)
-        segments.append(BranchedSegment(branches))
-        origins = np.concatenate(pieces)
+    for number, (segment, choice) in enumerate(zip(design.segments, choices, strict=True)):
+        copies, pieces = _branches(blueprint, choice, origins, exact=exact)
+        _check_pieces(number, segment, pieces)
+        segments.append(BranchedSegment([Branch(copy) for copy in copies], design.merge))
+        origins = pieces[0] if design.merge is Merge.ADD else np.concatenate(pieces)
         exact = _stays_exact(blueprint, segment)
+        if exact and not is_exact(origins, blueprint.channels_before(segment.stop)):
+            raise DesignError(
+                f"the branches of segment {number} of the design do not make the original channels in their order; "
+                "end them with convolutions (Blueprint.meeting)"
+            )
     head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), origins, exact=exact)
-    network = BranchedNetwork(stem, segments, head, design)
-    return network.train(blueprint.traced.training)
+    return BranchedNetwork(segments, head, design).train(blueprint.traced.training)
 
 
-def _check(blueprint: Blueprint, choices: Sequence[Sequence[BranchChoice]]) -> None:
+def _branches(
+    blueprint: Blueprint, choice: SegmentChoice, origins: Indices, *, exact: bool
+) -> tuple[list[nn.Module], list[Indices]]:
+    """The branches of a segment, and the original channels that each of them writes."""
+    place, blocks = choice.segment, blueprint.traced.blocks
+    tensors = blocks[place.first].source, blocks[place.stop - 1].output
+    copies: list[nn.Module] = []
+    pieces: list[Indices] = []
+    for branch, selection in zip(choice.branches, _selections(blueprint, choice), strict=True):
+        plan = blueprint.plan(place, branch)
+        copy, piece = scaled_copy(plan, selection, origins, exact=exact)
+        if branch.ends.entry is not Entry.AS_NEEDED:
+            fill_ends(plan, selection, copy, blueprint.statistics, tensors)
+        copies.append(copy)
+        pieces.append(piece if branch.ends.exit is None else np.arange(*branch.ends.exit, dtype=np.int64))
+    exits = [branch.ends.exit for branch in choice.branches]
+    if any(exits):
+        fill_exits(blueprint.merge, copies, exits, blueprint.statistics, tensors[1])
+    return copies, pieces
+
+
+def choices_of(design: Design) -> list[SegmentChoice]:
+    """What decides `design`."""
+    return [SegmentChoice(_place(segment), _branch_choices(design.merge, segment)) for segment in design.segments]
+
+
+def _branch_choices(merge: Merge, segment: SegmentDesign) -> tuple[BranchChoice, ...]:
+    choices, first = [], 0
+    for branch in segment.branches:
+        place = (first, first + branch.channels) if branch.has_exit else None
+        ends = Ends(branch.entry, place)
+        choices.append(BranchChoice(branch.processor, branch.blocks, branch.width, ends, branch.spaces))
+        # Branches that are concatenated write one channel after the other, those that are summed the same ones.
+        first += 0 if merge is Merge.ADD else branch.channels
+    return tuple(choices)
+
+
+def _place(segment: SegmentDesign) -> Segment:
+    return Segment(segment.first, segment.stop)
+
+
+def _check(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> None:
     """That the choices are for this network."""
-    segments = blueprint.traced.segments
-    if len(choices) != len(segments):
+    count = len(blueprint.traced.blocks)
+    places = [choice.segment for choice in choices]
+    borders = [0, *(place.stop for place in places)]
+    if [place.first for place in places] != borders[:-1] or borders[-1] != count or not _ascending(borders):
         raise DesignError(
-            f"the design has {len(choices)} segments, the network {len(segments)}; "
+            f"the design's segments end at blocks {borders[1:]}, the network has {count}; "
             "use the network that the design was made for"
         )
-    for segment, branches in zip(segments, choices, strict=True):
-        if not branches:
-            raise DesignError(f"segment {segment.index} has no branch; give one or more")
-        for choice in branches:
-            _check_branch(segment, choice)
-        if len(branches) > 1 and not all(blueprint.same_output(segment.index, choice.blocks) for choice in branches):
-            raise DesignError(
-                f"the branches of segment {segment.index} would put their channels together in different ways; "
-                "keep its last block in all of them"
-            )
-        if len(branches) > 1 and not blueprint.branchable(segment.index):
-            raise DesignError(
-                f"segment {segment.index} ({segment.blocks[0].name} to {segment.blocks[-1].name}) cannot be branched: "
-                "all channels that it writes must stay together; give it one branch"
-            )
+    for number, choice in enumerate(choices):
+        if not choice.branches:
+            raise DesignError(f"segment {number} has no branch; give one or more")
+        for branch in choice.branches:
+            _check_branch(blueprint, number, choice.segment, branch)
+        if len(choice.branches) > 1:
+            _check_meeting(blueprint, number, choice)
 
 
-def _check_branch(segment: Segment, choice: BranchChoice) -> None:
-    needed = {i for i, block in enumerate(segment.blocks) if not block.droppable}
-    kept = set(choice.blocks)
-    ordered = list(choice.blocks) == sorted(kept)
-    fits = ordered and needed <= kept <= set(range(len(segment.blocks)))
-    if not fits or not any(segment.blocks[i].heavy for i in kept):
+def _ascending(borders: Sequence[int]) -> bool:
+    return all(before < after for before, after in itertools.pairwise(borders))
+
+
+def _check_meeting(blueprint: Blueprint, number: int, choice: SegmentChoice) -> None:
+    if not blueprint.branchable(choice.segment):
         raise DesignError(
-            f"a branch of segment {segment.index} keeps blocks {list(choice.blocks)}; of its {len(segment.blocks)} "
-            f"blocks it must keep {sorted(needed)} and at least one with a convolution"
+            f"segment {number} ({blueprint.traced.name_of(choice.segment)}) cannot be branched: "
+            "all channels that it writes must stay together; give it one branch"
         )
-    if not 0.0 < choice.width <= 1.0 or choice.processor < 0:
+    merged = blueprint.merge is not Merge.CONCAT
+    if not merged and not all(blueprint.same_output(choice.segment, branch.blocks) for branch in choice.branches):
         raise DesignError(
-            f"a branch of segment {segment.index} has width {choice.width} and processor {choice.processor}; "
+            f"the branches of segment {number} would put their channels together in different ways; "
+            "keep its last block in all of them"
+        )
+
+
+def _check_written(blueprint: Blueprint, number: int, segment: Segment, branches: Sequence[BranchDesign]) -> None:
+    """That the branches of a segment that is not merged by concatenation alone make the original channels."""
+    written, channels = [branch.channels for branch in branches], blueprint.channels_before(segment.stop)
+    if blueprint.merge is Merge.CONCAT or len(branches) == 1:
+        return
+    total = merged_channels(blueprint.merge, written)
+    if total != channels or (blueprint.merge is Merge.ADD and len(set(written)) > 1):
+        raise DesignError(
+            f"the branches of segment {number} write {written} channels, which {blueprint.merge.value} cannot make "
+            f"{channels} of; end them with the convolutions that this way of merging needs (Blueprint.meeting)"
+        )
+
+
+def _check_pieces(number: int, segment: SegmentDesign, pieces: Sequence[Indices]) -> None:
+    for branch, piece in zip(segment.branches, pieces, strict=True):
+        if len(piece) != branch.channels:
+            raise DesignError(
+                f"segment {number} of the design writes {branch.channels} channels in a branch, this "
+                f"network's {len(piece)}; use the network that the design was made for"
+            )
+
+
+def _check_branch(blueprint: Blueprint, number: int, segment: Segment, choice: BranchChoice) -> None:
+    blocks = blueprint.traced.blocks
+    needed = {i for i in segment.blocks if not blocks[i].droppable}
+    kept = set(choice.blocks)
+    fits = list(choice.blocks) == sorted(choice.blocks) and needed <= kept <= set(segment.blocks)
+    whole = kept == set(segment.blocks)
+    if not fits or not (whole or any(blocks[i].heavy for i in kept)):
+        raise DesignError(
+            f"a branch of segment {number} keeps blocks {list(choice.blocks)}; of {list(segment.blocks)} "
+            f"it must keep {sorted(needed)} and at least one with a convolution"
+        )
+    most = 1.0 if choice.spaces is None else math.inf
+    if not 0.0 < choice.width <= most or choice.width == math.inf or choice.processor < 0:
+        raise DesignError(
+            f"a branch of segment {number} has width {choice.width} and processor {choice.processor}; "
             "a width is above 0 and up to 1, a processor 0 or more"
         )
 
 
 def _stays_exact(blueprint: Blueprint, segment: SegmentDesign) -> bool:
-    """Whether a segment writes the original channels, each once and in order: it has one branch and keeps them all."""
-    return [branch.channels for branch in segment.branches] == [blueprint.traced.segments[segment.segment].channels]
+    """Whether a segment writes the original channels, each once and in order.
+
+    So does one with one branch that keeps them all, and one whose branches' last convolutions make them anew.
+    """
+    made_anew = len(segment.branches) > 1 and blueprint.merge is not Merge.CONCAT
+    return made_anew or [b.channels for b in segment.branches] == [blueprint.channels_before(segment.stop)]
 
 
-def _selections(blueprint: Blueprint, segment: SegmentDesign) -> list[dict[int, Indices]]:
+def _selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
     """Bundles that every branch keeps: the best of the inner spaces, and a share of those that are written."""
-    index = segment.segment
-    plans = [blueprint.branch(index, branch.blocks) for branch in segment.branches]
-    counts = [
-        kept_counts(plan, branch.width, blueprint.multiple)
-        for plan, branch in zip(plans, segment.branches, strict=True)
-    ]
+    place, branches = choice.segment, choice.branches
+    counts = [blueprint.counts(place, branch) for branch in branches]
     selections = [
-        {
-            space.index: choose(scores, count)
-            for space, scores, count in zip(plan.spaces, blueprint.scores(index, branch.blocks), kept, strict=True)
-        }
-        for plan, kept, branch in zip(plans, counts, segment.branches, strict=True)
+        {index: choose(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
+        for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
     ]
-    if len(plans) > 1:
-        whole = blueprint.all_blocks(index)
-        scores = blueprint.scores(index, whole)
-        reference = blueprint.branch(index, whole).output_spaces
-        # Branches of other depths number their spaces differently, but write the same ones in the same order.
-        for position, space in enumerate(reference):
-            own = [plan.output_spaces[position].index for plan in plans]
-            shares = deal(scores[space.index], [kept[i] for kept, i in zip(counts, own, strict=True)])
-            for selection, i, share in zip(selections, own, shares, strict=True):
-                selection[i] = share
+    # What is written before the last convolution, if there is one: it is planned last and numbers no space anew.
+    bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
+    reference = blueprint.whole(place)
+    alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
+    if len(branches) == 1 or not reference.branchable or not alike:
+        return selections
+    # Branches of other depths number their spaces differently, but write the same ones in the same order.
+    own = [[space.index for space in body.output_spaces] for body in bodies]
+    scores = blueprint.scores(place, tuple(place.blocks))
+    dealt = share_out(
+        [_bundles(space) for space in reference.output_spaces],
+        [scores[space.index] for space in reference.output_spaces],
+        [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
+        _places(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
+    )
+    for selection, indices, found in zip(selections, own, dealt, strict=True):
+        selection.update(zip(indices, found, strict=True))
     return selections
+
+
+def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
+    """Which of the original channels every branch makes; without a last convolution those that follow on the one before."""
+    places, stop = [], 0
+    for branch in choice.branches:
+        channels = blueprint.written(choice.segment, branch, blueprint.channels_before(choice.segment.first))
+        places.append(branch.ends.exit or (stop, stop + channels))
+        stop = places[-1][1]
+    return places
+
+
+def _bundles(space: Space) -> Indices:
+    """The bundle of every channel of a space, as the layer has it that writes most."""
+    return max((bundles for _, bundles in space.makers), key=len)

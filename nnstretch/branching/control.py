@@ -47,7 +47,7 @@ def single_branch_control(
 
 def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_MULTIPLE) -> nn.Module:
     """As `single_branch_control`, for a network that is traced already."""
-    blocks = traced.blocks
+    blocks = traced.chain
     plan = plan_channels(blocks, range(len(blocks)), lock_output=True, allow_entry=False)
     counts = _fit(plan, target_macs, multiple)
     selection = {

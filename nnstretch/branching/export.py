@@ -14,7 +14,7 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model:
     """`network` in evaluation mode as an ONNX graph; the metadata of every node in a branch names its processor.
 
-    The metadata is part of the ONNX file. Nodes of stem, meeting points and head have none: any processor may run them.
+    The metadata is part of the ONNX file. Nodes of meeting points and head have none: any processor may run them.
 
     Args:
         network: a branched network, trained or not; its training flags are as before afterwards.

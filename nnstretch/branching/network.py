@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import torch
 from torch import Tensor, nn
 
-from nnstretch.branching.design import Design
+from nnstretch.branching.design import Design, Merge
 
 
 class Branch(nn.Module):
@@ -29,21 +32,27 @@ class Branch(nn.Module):
 
 
 class BranchedSegment(nn.Module):
-    """Branches that read the same tensor and whose outputs are concatenated along the channels, in order.
+    """Branches that read the same tensor and whose outputs are concatenated along the channels, in order, or summed.
 
     Attributes:
-        branches: `Branch` modules from `N x channels x H x W` to their share of the channels that the next segment reads.
+        branches: `Branch` modules from `N x channels x H x W` to their share of the channels that the next segment reads, or to
+            all of them.
+        merge: how they meet.
     """
 
-    def __init__(self, branches: list[Branch]) -> None:
+    def __init__(self, branches: list[Branch], merge: Merge = Merge.CONCAT) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
+        self.merge = merge
 
     def forward(self, x: Tensor) -> Tensor:
-        """The meeting point's tensor: the channels of all branches."""
+        """The meeting point's tensor: the channels of all branches, or their sum."""
         if len(self.branches) == 1:
             alone: Tensor = self.branches[0](x)
             return alone
+        if self.merge is Merge.ADD:
+            total: Tensor = functools.reduce(operator.add, [branch(x) for branch in self.branches])
+            return total
         return torch.cat([branch(x) for branch in self.branches], dim=1)
 
 
@@ -51,22 +60,19 @@ class BranchedNetwork(nn.Module):
     """A network whose segments have branches. Branch `i` of segment `s` is `segments.<s>.branches.<i>`.
 
     Attributes:
-        stem: from the network's input to what the first segment reads.
         segments: one `BranchedSegment` per segment.
         head: from the last meeting point to the network's output.
         design: what it was built from.
     """
 
-    def __init__(self, stem: nn.Module, segments: list[BranchedSegment], head: nn.Module, design: Design) -> None:
+    def __init__(self, segments: list[BranchedSegment], head: nn.Module, design: Design) -> None:
         super().__init__()
-        self.stem = stem
         self.segments = nn.ModuleList(segments)
         self.head = head
         self.design = design
 
     def forward(self, x: Tensor) -> Tensor:
         """What the original network computes from `N x channels x H x W` images, in shape and meaning."""
-        x = self.stem(x)
         for segment in self.segments:
             x = segment(x)
         result: Tensor = self.head(x)
@@ -76,7 +82,7 @@ class BranchedNetwork(nn.Module):
     def placement(self) -> dict[str, int]:
         """Path of every branch -> index of the processor that it is made for."""
         return {
-            f"segments.{segment.segment}.branches.{i}": branch.processor
-            for segment in self.design.segments
+            f"segments.{number}.branches.{i}": branch.processor
+            for number, segment in enumerate(self.design.segments)
             for i, branch in enumerate(segment.branches)
         }

@@ -127,9 +127,12 @@ def channels_of(node: fx.Node) -> int:
 
 def module_of(node: fx.Node) -> nn.Module:
     """The module that a call_module node calls."""
-    owner = node.graph.owning_module
-    assert owner is not None
-    return owner.get_submodule(str(node.target))
+    found = node.meta.get("module")
+    if not isinstance(found, nn.Module):
+        owner = node.graph.owning_module
+        assert owner is not None
+        found = node.meta["module"] = owner.get_submodule(str(node.target))
+    return found
 
 
 def tensor_operands(node: fx.Node) -> list[fx.Node]:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
+from nnstretch.branching.network import BranchedNetwork
 from nnstretch.graph.layer import Layer, TensorType
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a branched network took.
+
+    Attributes:
+        seconds: of a run.
+        branches: seconds that every branch of every segment was busy in it.
+    """
+
+    seconds: float
+    branches: tuple[tuple[float, ...], ...]
+
+
+class Trial(Protocol):
+    """Runs branched networks on the processors."""
+
+    def __call__(self, network: BranchedNetwork, /) -> Measured:
+        """What `network` takes."""
+
+
 class LatencyPredictor(Protocol):
-    """Predicts how long processors take. Processors are numbered from 0."""
+    """Predicts how long processors take. Processors are numbered from 0; the input of a network is where number 0 reads it."""
 
     def seconds(self, layers: list[Layer], processor: int, /) -> float:
         """Seconds that a processor takes for these layers, one after the other, at its best; ``inf`` if it cannot.
@@ -16,5 +38,11 @@ class LatencyPredictor(Protocol):
         Layers of equal `workload` take equal time, so one has to be measured once.
         """
 
+    def confirm(self, layers: list[Layer], processor: int, /) -> bool:
+        """Finds out about these layers whatever `seconds` has only guessed, as by measuring; whether that changed anything."""
+
     def meeting_seconds(self, tensor: TensorType, /) -> float:
         """Seconds that processors need to meet at a tensor that each of them has computed a part of, beyond waiting."""
+
+    def slowdown(self, processor: int, others: frozenset[int], /) -> float:
+        """How many times as long a processor takes while `others` work too: they may share memory, caches or power."""

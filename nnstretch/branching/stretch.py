@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from nnstretch.branching.build import blueprint, build
-from nnstretch.branching.design import Design
+from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.network import BranchedNetwork
-from nnstretch.branching.options import Progress, SearchLimits
-from nnstretch.branching.predictor import LatencyPredictor
+from nnstretch.branching.prediction import Prediction
+from nnstretch.branching.predictor import LatencyPredictor, Trial
+from nnstretch.branching.published import PublishedNetwork
+from nnstretch.branching.published_design import design_of, differences, merge_of
 from nnstretch.branching.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.search import SearchReport, search_blueprint
+from nnstretch.branching.search import Progress, SearchReport, search_blueprint, silent
+from nnstretch.zoo.weights import initialise
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,26 @@ class StretchResult:
     module: BranchedNetwork
     report: SearchReport
 
+    @property
+    def prediction(self) -> Prediction:
+        """What the parts of the network are predicted to take."""
+        return self.report.predictions[self.design.id]
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedResult:
+    """The branched network of a published file.
+
+    Attributes:
+        design: its structure.
+        module: the network with inherited weights, in the mode that the original was in.
+        notes: what it keeps of the original although the file says otherwise.
+    """
+
+    design: Design
+    module: BranchedNetwork
+    notes: tuple[str, ...]
+
 
 def stretch(
     module: nn.Module,
@@ -39,7 +64,10 @@ def stretch(
     *,
     multiple: int = DEFAULT_MULTIPLE,
     designs: int = 1,
+    pareto: bool = False,
+    trial: Trial | None = None,
     progress: Progress | None = None,
+    merge: Merge = Merge.CONCAT,
 ) -> list[StretchResult]:
     """Branched networks for `processors` processors with weights inherited from `module`, the fastest first.
 
@@ -51,16 +79,27 @@ def stretch(
         limits: what designs must meet; the usual limits if None.
         multiple: scaled layers have multiples of so many channels where they are wide enough.
         designs: how many networks to return at most.
+        pareto: spread them over the front of latency and MACs instead of giving the fastest ones.
+        trial: runs designs, so that the best one is shared out after what is seen (`search`).
         progress: called now and then with what is being done.
+        merge: how branches meet.
 
     Raises:
         DesignError: the network cannot be branched, or nothing is within the limits; the message says what is.
     """
     limits = limits or SearchLimits()
     limits.check()
-    prepared = blueprint(module, example_input, multiple)
-    found, report = search_blueprint(prepared, predictor, processors, limits, designs=designs, progress=progress)
-    return [StretchResult(design, build(prepared, design), report) for design in found]
+    told = progress or silent
+    told("tracing the network", 0, 0)
+    prepared = blueprint(module, example_input, multiple, merge)
+    found, report = search_blueprint(
+        prepared, predictor, processors, limits, designs=designs, pareto=pareto, trial=trial, progress=told
+    )
+    results = []
+    for number, design in enumerate(found):
+        told("building networks with inherited weights", number, len(found))
+        results.append(StretchResult(design, build(prepared, design), report))
+    return results
 
 
 def rebuild(module: nn.Module, example_input: Tensor, design: Design) -> BranchedNetwork:
@@ -69,4 +108,22 @@ def rebuild(module: nn.Module, example_input: Tensor, design: Design) -> Branche
     Raises:
         DesignError: the network cannot be branched, or the design is for another one.
     """
-    return build(blueprint(module, example_input, design.multiple), design)
+    return build(blueprint(module, example_input, design.multiple, design.merge), design)
+
+
+def published(module: nn.Module, example_input: Tensor, network: PublishedNetwork) -> PublishedResult:
+    """The branched network of a published file with weights inherited from `module`, whose family the file is about.
+
+    Raises:
+        DesignError: the network cannot be branched, or cannot become what the file says.
+    """
+    prepared = blueprint(module, example_input, merge=merge_of(network))
+    design = design_of(network, prepared)
+    return PublishedResult(design, build(prepared, design), tuple(differences(network, prepared)))
+
+
+def start_afresh(network: BranchedNetwork, example_input: Tensor, seed: int = 0) -> None:
+    """Gives a branched network weights such as a training starts from, in place of inherited ones."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        initialise(network, example_input.shape[1], None)

@@ -1,8 +1,8 @@
-"""A network as a chain of blocks, and the stages of it that can be branched.
+"""A network as a chain of blocks.
 
 A cut point is a tensor that every path from the input to the output crosses. What lies between successive cut points
-is put together into blocks, and blocks whose outputs have one resolution into stages. A meeting point lies at the end
-of a stage (NN-Stretch: where branches converge).
+is put together into blocks; between any two of them branches may meet (NN-Stretch: where branches converge). Blocks whose
+outputs have one resolution are a stage.
 """
 
 from __future__ import annotations
@@ -56,63 +56,57 @@ class Block:
         return any(role_of(node) in HEAVY for node in self.nodes)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, order=True)
 class Segment:
-    """A stage of the chain that may be branched; its end is a meeting point."""
+    """A stretch of the chain: the blocks from number `first` up to, but not including, `stop`."""
 
-    index: int
-    blocks: tuple[Block, ...]
-
-    @property
-    def source(self) -> fx.Node:
-        """The tensor that it reads."""
-        return self.blocks[0].source
+    first: int
+    stop: int
 
     @property
-    def output(self) -> fx.Node:
-        """The tensor that it writes."""
-        return self.blocks[-1].output
-
-    @property
-    def channels(self) -> int:
-        """Channels that it writes."""
-        return channels_of(self.output)
-
-    @property
-    def depth(self) -> int:
-        """Blocks with a convolution or dense layer."""
-        return sum(block.heavy for block in self.blocks)
+    def blocks(self) -> range:
+        """Numbers of its blocks."""
+        return range(self.first, self.stop)
 
 
 @dataclass(frozen=True, eq=False)
 class TracedNetwork:
-    """A network as stem, segments and head.
+    """A network as a chain of blocks and a head. Between any two blocks lies a tensor where branches may meet.
 
     Attributes:
         graph: private copy of the network in evaluation mode. Its nodes carry `meta["shape"]`.
-        stem: blocks before the first segment; may be empty.
-        segments: consecutive stages.
-        head: nodes after the last segment, as one block.
+        blocks: from the input to the head.
+        stages: the chain in stretches whose blocks write one resolution.
+        head: nodes after the last block, as one block. It is neither scaled nor branched.
         training: whether the caller's module was in training mode.
         example_input: what it was traced with.
     """
 
     graph: fx.GraphModule
-    stem: tuple[Block, ...]
-    segments: tuple[Segment, ...]
+    blocks: tuple[Block, ...]
+    stages: tuple[Segment, ...]
     head: Block
     training: bool
     example_input: Tensor
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
-        """All blocks from the input to the output."""
-        return (*self.stem, *(block for segment in self.segments for block in segment.blocks), self.head)
-
-    @property
     def source(self) -> fx.Node:
         """The network's input."""
         return self.blocks[0].source
+
+    @property
+    def chain(self) -> tuple[Block, ...]:
+        """All blocks from the input to the output."""
+        return (*self.blocks, self.head)
+
+    def blocks_of(self, segment: Segment) -> tuple[Block, ...]:
+        """The blocks of a segment."""
+        return self.blocks[segment.first : segment.stop]
+
+    def name_of(self, segment: Segment) -> str:
+        """A segment's first and last block, for people."""
+        first, last = self.blocks[segment.first].name, self.blocks[segment.stop - 1].name
+        return first if first == last else f"{first} to {last}"
 
 
 def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
@@ -135,18 +129,12 @@ def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
     body_length = _body_length(atoms)
     parts = _without_light(atoms[:body_length])
     parts = _join_squeezes(_join_grouped(parts))
-    blocks = [_block(part, values) for part in parts]
-    stages = _stages(blocks)
-    branched = [index for index, stage in enumerate(stages) if any(block.droppable for block in stage)]
-    if not branched:
-        raise DesignError(_why_no_stage(module, len(atoms), stages))
-    first, last = branched[0], branched[-1]
-    stem = tuple(block for stage in stages[:first] for block in stage)
-    segments = tuple(Segment(i, tuple(stage)) for i, stage in enumerate(stages[first : last + 1]))
-    rest = [node for stage in stages[last + 1 :] for block in stage for node in block.nodes]
-    rest += [node for atom in atoms[body_length:] for node in atom.nodes]
-    head = Block(tuple(rest), segments[-1].output, result, droppable=False, change=1.0, name="head")
-    return TracedNetwork(graph, stem, segments, head, training, example_input.detach())
+    blocks = tuple(_block(part, values) for part in parts)
+    if not any(block.heavy for block in blocks):
+        raise DesignError(_why_no_block(module, len(atoms)))
+    rest = [node for atom in atoms[body_length:] for node in atom.nodes]
+    head = Block(tuple(rest), blocks[-1].output, result, droppable=False, change=1.0, name="head")
+    return TracedNetwork(graph, blocks, _stages(blocks), head, training, example_input.detach())
 
 
 class _Tracer(fx.Tracer):
@@ -241,6 +229,7 @@ class _Part:
     source: fx.Node
     nodes: list[fx.Node]
     closed: bool = False
+    gates: frozenset[fx.Node] = frozenset()  # those that work out what the others' result is multiplied by
 
     @property
     def output(self) -> fx.Node:
@@ -248,7 +237,7 @@ class _Part:
 
     @property
     def heavy(self) -> list[fx.Node]:
-        return [node for node in self.nodes if role_of(node) in HEAVY]
+        return [node for node in self.nodes if role_of(node) in HEAVY and node not in self.gates]
 
     @property
     def resolution(self) -> tuple[int, ...] | None:
@@ -267,7 +256,11 @@ class _Part:
         return tuple(module_of(self.heavy[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
 
     def join(self, other: _Part) -> _Part:
-        return _Part(self.source, [*self.nodes, *other.nodes])
+        return _Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | other.gates)
+
+    def gated(self, gate: _Part) -> _Part:
+        """Both as one, of which the second only weighs what the first computes."""
+        return _Part(self.source, [*self.nodes, *gate.nodes], gates=self.gates | frozenset(gate.nodes))
 
 
 def _atoms(nodes: Sequence[fx.Node], source: fx.Node, result: fx.Node) -> list[_Part]:
@@ -321,7 +314,7 @@ def _without_light(atoms: Sequence[_Part]) -> list[_Part]:
     parts: list[_Part] = []
     for atom in atoms:
         if parts and _is_light(atom) and atom.same_shape:
-            parts[-1] = parts[-1].join(atom)
+            parts[-1] = parts[-1].gated(atom)
         else:
             parts.append(_Part(atom.source, atom.nodes))
     return parts
@@ -400,24 +393,19 @@ def _equal(names: tuple[str, str]) -> bool:
     return names[0] == names[1]
 
 
-def _stages(blocks: Sequence[Block]) -> list[list[Block]]:
+def _stages(blocks: Sequence[Block]) -> tuple[Segment, ...]:
     """Maximal runs of blocks at one output resolution; a pool that opens one closes the stage before it instead.
 
     What meets is then the pooled tensor, which is smaller.
     """
-    stages: list[list[Block]] = []
-    resolution: tuple[int, ...] | None = None
-    for block in blocks:
-        shape = shape_of(block.output)
-        assert shape is not None
-        closes = _is_pool(block) and shape[2:] != resolution
-        continues = bool(stages) and shape[2:] == resolution and not _is_pool(stages[-1][-1])
-        if stages and (closes or continues):
-            stages[-1].append(block)
-        else:
-            stages.append([block])
-        resolution = shape[2:]
-    return stages
+    starts = [0]
+    for number, (before, block) in enumerate(itertools.pairwise(blocks), 1):
+        same = shape_of(before.output)[2:] == shape_of(block.output)[2:]  # type: ignore[index]
+        continues = same and not _is_pool(before)
+        closes = not same and _is_pool(block)
+        if not (continues or closes):
+            starts.append(number)
+    return tuple(Segment(first, stop) for first, stop in itertools.pairwise([*starts, len(blocks)]))
 
 
 def _is_pool(block: Block) -> bool:
@@ -427,14 +415,8 @@ def _is_pool(block: Block) -> bool:
     return channelwise and before is not None and after is not None and before != after and before[1] == after[1]
 
 
-def _why_no_stage(module: nn.Module, cuts: int, stages: Sequence[Sequence[Block]]) -> str:
-    name = type(module).__name__
-    if not stages:
-        return (
-            f"{name} has {cuts} cut points and no block between feature maps, so there is nothing to branch; "
-            "give a network that is a chain of convolution blocks"
-        )
+def _why_no_block(module: nn.Module, cuts: int) -> str:
     return (
-        f"{name} has {sum(map(len, stages))} blocks in {len(stages)} stages, but none writes the shape that it reads, "
-        "so no stage can be scaled in depth; give a network with a repeated block"
+        f"{type(module).__name__} has {cuts} cut points and no block between feature maps, so there is nothing to branch; "
+        "give a network that is a chain of convolution blocks"
     )

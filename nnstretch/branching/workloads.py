@@ -17,6 +17,7 @@ from torch import fx, nn
 
 from nnstretch.branching.channels import ChannelPlan
 from nnstretch.branching.counting import layer_sizes
+from nnstretch.branching.design import Merge
 from nnstretch.branching.inherit import ENTRY, needs_entry
 from nnstretch.branching.lowering import Lowered, lower, padding_of
 from nnstretch.branching.operators import Role, concat_operands, module_of, role_of, shape_of, tensor_operands
@@ -79,6 +80,14 @@ def concat_layer(shapes: Sequence[tuple[int, ...]], name: str = "concat") -> Lay
         (TensorType(joined),),
         MappingProxyType({"axis": 1}),
     )
+
+
+def merge_layers(merge: Merge, shapes: Sequence[tuple[int, ...]]) -> list[Layer]:
+    """The layers at a meeting point: one concat, or a sum for every branch but one."""
+    if merge is not Merge.ADD:
+        return [concat_layer(shapes)]
+    tensor = TensorType(shapes[0])
+    return [Layer(f"add{number}", "Add", (tensor, tensor), (tensor,)) for number in range(1, len(shapes))]
 
 
 class _Walk:

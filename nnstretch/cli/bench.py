@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nnstretch.cli.comparing import Wishes, compare_models, write_json
+from nnstretch.cli.comparing import Wishes, check_pages, compare_models, write_pages
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
@@ -18,6 +18,7 @@ from nnstretch.cli.options import (
     Shape,
     Weights,
     check_writable,
+    several_processors,
 )
 from nnstretch.errors import UsageError
 
@@ -56,7 +57,7 @@ Outputs = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write the results there too: .json, .svg (a picture) or .html (a report). Once per file.",
+        help="Write the results there too: .json, .html (a report) or, but for --design, .svg (a picture).",
         show_default=False,
     ),
 ]
@@ -103,11 +104,13 @@ def bench(
             if suite is not None or len(models or []) != 1:
                 raise UsageError(f"--design is for one network; {suite or len(models or [])} was given")
             assert models is not None
-            answer = _prove(
+            check_pages(outputs)
+            several_processors(processors, "a proof, which compares one with all,")
+            answer, page = _prove(
                 report, models[0], design, weights, control_weights, processors, rounds, seed, tune=not no_tune
             )
             for path in outputs:
-                write_json(answer, path)
+                write_pages(path, answer, page)
             report.finish(answer)
             return 0
         if weights is not None:
@@ -127,12 +130,14 @@ def _prove(
     seed: int,
     *,
     tune: bool,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], str]:
+    """The answer as JSON and as a page."""
     from nnstretch.bench.proof import Settings, prove
     from nnstretch.branching.control import single_branch_control
     from nnstretch.cli.networks import Options, branch, build_network
     from nnstretch.frontends.torch_module import export
-    from nnstretch.report.table import proof_table
+    from nnstretch.report.html import report_html
+    from nnstretch.report.table import branches_table, causes_table, proof_table
 
     original = build_network(model, Options(seed=seed), original_weights)
     branched = build_network(model, original.options, weights, design) if weights else branch(original, design)
@@ -148,10 +153,11 @@ def _prove(
             branched.export(),
             processors,
             top1={name: float(value) for name, value in tops.items() if value is not None},
+            design=branched.design,
             settings=Settings(rounds=rounds, tune=tune, seed=seed),
             progress=told,
         )
-    report.show(proof_table(proof))
+    report.show(proof_table(proof), causes_table(proof), branches_table(proof))
     if proof.onnxruntime_error:
         report.note(f"ONNX Runtime failed: {proof.onnxruntime_error}")
-    return proof.to_json()
+    return proof.to_json(), report_html(proof, {}, branched.design, None, f"A branching of {Path(model).name}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _INTERRUPTED_STATUS = 130
 _STARTS = 3
 _SUFFIXES = (".json", ".svg", ".html")
+_PROOF_SUFFIXES = (".json", ".html")
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,34 @@ def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -
             from nnstretch.report.bench_page import bench_html as made
         with atomic_write(path) as file:
             file.write(made(answer).encode())
+
+
+def check_pages(outputs: Sequence[Path]) -> None:
+    """Looks whether a proof can be written to files of these names.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    for path in outputs:
+        if path.suffix not in _PROOF_SUFFIXES:
+            raise UsageError(
+                f"-o {path}: a proof is written as {', '.join(_PROOF_SUFFIXES)}; choose one of these endings"
+            )
+
+
+def write_pages(path: Path, answer: dict[str, Any], page: str) -> None:
+    """Writes a proof as JSON, or as a page if the file's name says so.
+
+    Raises:
+        FileError: the place is not writable or the disk is full.
+    """
+    from nnstretch.settings import atomic_write
+
+    if path.suffix != ".html":
+        write_json(answer, path)
+        return
+    with atomic_write(path) as file:
+        file.write(page.encode())
 
 
 def write_json(answer: dict[str, Any], path: Path) -> None:

@@ -15,7 +15,7 @@ from nnstretch.errors import UsageError
 from nnstretch.report.text import plain_table
 
 if TYPE_CHECKING:
-    from nnstretch.scheduler.store import ProfileStore, Row
+    from nnstretch.scheduler.profiling.store import ProfileStore, Row
 
 
 class Action(StrEnum):
@@ -53,7 +53,7 @@ def profiles(
     """
     with reporting(as_json=json) as report:
         _check(action, file, output)
-        from nnstretch.scheduler.store import ProfileStore
+        from nnstretch.scheduler.profiling.store import ProfileStore
 
         store = ProfileStore()
         try:
@@ -72,7 +72,7 @@ def _check(action: Action, file: Path | None, output: Path | None) -> None:
 
 
 def _act(action: Action, file: Path | None, processor: str | None, store: ProfileStore, report: Reporter) -> None:
-    from nnstretch.scheduler.profiles_file import read_rows, write_rows
+    from nnstretch.scheduler.profiling.profiles_file import read_rows, write_rows
 
     def wanted(row: Row) -> bool:
         return processor is None or processor in row.processor

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.costmodel.searching import Search
     from nnstretch.scheduler.planner import ChoiceSpace
     from nnstretch.scheduler.problem import Assignment, Selector
-    from nnstretch.scheduler.profiling import Profiler
+    from nnstretch.scheduler.profiling.profiler import Profiler
 
 LATENCY = "latency"
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}

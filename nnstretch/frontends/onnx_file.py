@@ -381,28 +381,33 @@ def _check_operators(model: ir.Model, path: Path) -> None:
         ) from error
 
 
-def _weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    """Names and values of all initializers and constants."""
+def _weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, ir.Value | None]]:
+    """Names and values of all initializers and constants, and the initializers themselves."""
     for graph in model.graphs():
         for name, value in graph.initializers.items():
             if value.const_value is not None:
-                yield name, value.const_value
+                yield name, value.const_value, value
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR:
-                yield node.outputs[0].name or node.op_type, attribute.as_tensor()
+                yield node.outputs[0].name or node.op_type, attribute.as_tensor(), None
 
 
 def _check_weights(model: ir.Model, path: Path) -> None:
-    """Weights must have as many bytes as their shapes say, and should not hold NaN."""
+    """Weights must have as many bytes as their shapes say, and should not hold NaN.
+
+    Those inside the file's message are taken out of it: whoever looks at one there gets a copy every time.
+    """
     damaged = []
-    for name, tensor in _weights(model):
+    for name, tensor, initializer in list(_weights(model)):
         try:
             array = tensor.numpy()
         except (ValueError, TypeError, ir.serde.SerdeError) as error:
             raise ModelError(
                 f"{path}: the data of {name!r} does not fit its shape {tensor.shape} ({_first_line(error)}); copy it again"
             ) from error
+        if initializer is not None and isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.FLOAT:
+            initializer.const_value = ir.Tensor(array, name=name)
         if tensor.dtype.is_floating_point() and np.isnan(array).any():
             damaged.append(name)
     if damaged:

@@ -44,6 +44,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -139,7 +140,7 @@ class Layer:
         """Indices of the inputs that are computed at run time, in order."""
         return tuple(i for i, t in enumerate(self.inputs) if t is not None and i not in self.constants)
 
-    @property
+    @cached_property
     def workload(self) -> str:
         """Tuning key: layers with equal workloads cost the same, so one is profiled (ACLTuner, task de-duplication).
 

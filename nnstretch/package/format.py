@@ -69,9 +69,9 @@ def write_package(package: Package, path: Path) -> None:
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    entries: dict[str, bytes] = {
+    entries: dict[str, bytes | memoryview] = {
         "plan.json": package.plan.encode(),
-        "constants.bin": package.constants.tobytes(),
+        "constants.bin": np.ascontiguousarray(package.constants).data,
     }
     entries |= {f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()}
     entries |= {_model_entry(i, model): model for i, model in enumerate(package.models.values())}

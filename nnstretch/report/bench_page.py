@@ -1,4 +1,4 @@
-"""The report of a benchmark: one HTML file that needs nothing else, neither network nor scripts."""
+"""The report of a benchmark as a page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from nnstretch.report.bench_picture import ratios_svg, skyline_svg
 from nnstretch.report.bench_table import failures, parameters_text
-from nnstretch.report.style import page_style
-from nnstretch.report.svg import element
+from nnstretch.report.page import Html, folded, items, opening, page, section, table
 from nnstretch.report.text import count_text
 
 _ABSENT = "–"
@@ -38,29 +37,22 @@ def bench_html(answer: Mapping[str, Any]) -> str:
     engines = list(dict.fromkeys(name for one in results for name in one["engines"]))
     sections = [_opening(answer)]
     if any(one["speedup"] is not None for one in results):
-        sections.append(_section("Ratios", "", ratios_svg(answer)))
+        sections.append(section("Ratios", "", ratios_svg(answer)))
     for summary in answer["summary"]:
         count = summary["threads"]
         shown = [one for one in results if one["threads"] == count]
         title = f"Latency in ms, {count} thread{'s' * (count > 1)}"
-        sections.append(_section(title, _HEAD, _latencies(shown, engines)))
+        sections.append(section(title, _HEAD, _latencies(shown, engines)))
     started = [name for name in engines if any("ready_ms" in one["engines"].get(name, {}) for one in results)]
     if started:
-        sections.append(_section("From file to first result", _START, _starts(results, started)))
+        sections.append(section("From file to first result", _START, _starts(results, started)))
     for number, one in enumerate(one for one in results if one.get("layers")):
         title = f"Layers of {Path(one['model']).name}, {one['threads']} thread{'s' * (one['threads'] > 1)}"
-        sections.append(_section(title, "" if number else _LAYERS, skyline_svg(one) + _layers(one)))
+        sections.append(section(title, "" if number else _LAYERS, skyline_svg(one) + _layers(one)))
     lines = failures(results)
     if lines:
-        items = "".join(element("li", escape(text)) for text in lines)
-        sections.append(_section("What did not run", "", element("ul", items)))
-    style = page_style() + "details{margin:.5rem 0}summary{cursor:pointer;color:var(--soft)}b.best{font-weight:650}"
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Inference engines side by side</title><style>{style}</style>"
-    )
-    footer = "<footer>Made by nnstretch bench.</footer>"
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(sections)}{footer}</body></html>\n'
+        sections.append(section("What did not run", "", items(lines)))
+    return page("Inference engines side by side", sections, Html("Made by nnstretch bench."), "b.best{font-weight:650}")
 
 
 def _opening(answer: Mapping[str, Any]) -> str:
@@ -77,39 +69,11 @@ def _opening(answer: Mapping[str, Any]) -> str:
                     f"models not slower, {count} thread{'s' * (count > 1)}",
                 )
             )
-    shown = "".join(
-        element("div", element("b", escape(value)), element("span", escape(what)), class_="figure")
-        for value, what in figures
-    )
     lead = (
         f"Measured on {machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['cpu']}, each of which reaches "
         f"{machine['peak_gflops_per_core']:.0f} GFLOP/s in float32."
     )
-    return (
-        f'<h1>Inference engines side by side</h1><p class="lead">{escape(lead)}</p><div class="figures">{shown}</div>'
-    )
-
-
-def _section(title: str, text: str, content: str) -> str:
-    paragraph = f"<p>{escape(text)}</p>" if text else ""
-    return f'<h2>{escape(title)}</h2>{paragraph}<div class="scroll">{content}</div>'
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A table whose cells are HTML; the first columns, as many as `texts`, are text and the others numbers."""
-    heads = "".join(
-        element("th", escape(title), class_="number" if number >= texts else None)
-        for number, title in enumerate(titles)
-    )
-    lines = "".join(
-        element("tr", "".join(_cell(cell, is_number=number >= texts) for number, cell in enumerate(row)))
-        for row in rows
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _cell(content: str, *, is_number: bool) -> str:
-    return f'<td class="number">{content}</td>' if is_number else f"<td>{content}</td>"
+    return opening("Inference engines side by side", lead, figures)
 
 
 def _latencies(results: Sequence[Mapping[str, Any]], engines: Sequence[str]) -> str:
@@ -118,32 +82,32 @@ def _latencies(results: Sequence[Mapping[str, Any]], engines: Sequence[str]) -> 
         times = {name: about["p50_ms"] for name, about in one["engines"].items() if "p50_ms" in about}
         fastest = min(times, key=times.__getitem__, default=None)
         cells = [_number(times.get(name), ".2f") for name in engines]
-        cells = [f'<b class="best">{c}</b>' if n == fastest else c for n, c in zip(engines, cells, strict=True)]
+        cells = [Html(f'<b class="best">{c}</b>') if n == fastest else c for n, c in zip(engines, cells, strict=True)]
         shares = (
             _number(one["speedup"], ".2f"),
             _number(one["peak_share"], ".0%"),
             _number(one["max_rel_error"], ".0e"),
         )
-        rows.append([escape(Path(one["model"]).name), count_text(one["macs"]), *cells, *shares])
-    return _table(("model", "MACs", *engines, "× best", "of peak", "error"), rows)
+        rows.append([Path(one["model"]).name, count_text(one["macs"]), *cells, *shares])
+    return table(("model", "MACs", *engines, "× best", "of peak", "error"), rows)
 
 
 def _starts(results: Sequence[Mapping[str, Any]], engines: Sequence[str]) -> str:
     rows = [
         [
-            escape(Path(one["model"]).name),
+            Path(one["model"]).name,
             str(one["threads"]),
             *(_start(one["engines"].get(name, {})) for name in engines),
         ]
         for one in results
     ]
-    return _table(("model", "threads", *engines), rows)
+    return table(("model", "threads", *engines), rows)
 
 
 def _start(about: Mapping[str, Any]) -> str:
     if "ready_ms" not in about:
         return _ABSENT
-    return (
+    return Html(
         f"{about['created_ms']:.0f} / {about['ready_ms']:.0f} ms<br>"
         f"{about['peak_mb']:.0f} ({about['peak_rss_mb']:.0f}) MB"
     )
@@ -154,10 +118,10 @@ def _layers(result: Mapping[str, Any]) -> str:
     peak = float(result["peak_gflops_per_core"]) * result["threads"]
     rows = [
         [
-            escape(layer["name"]),
-            escape(layer["op"]),
-            f"<code>{escape(layer['routine'])}</code>",
-            f"<code>{escape(parameters_text(layer['parameters']))}</code>",
+            layer["name"],
+            layer["op"],
+            Html(f"<code>{escape(layer['routine'])}</code>"),
+            Html(f"<code>{escape(parameters_text(layer['parameters']))}</code>"),
             f"{layer['ms']:.3f}",
             f"{layer['share']:.1%}",
             f"{layer['gflops']:.0f}" if layer["macs"] else "",
@@ -166,7 +130,7 @@ def _layers(result: Mapping[str, Any]) -> str:
         for layer in result["layers"]
     ]
     titles = ("layer", "op", "routine", "parameters", "ms", "share", "GFLOP/s", "of peak")
-    return element("details", "<summary>All layers</summary>", _table(titles, rows, texts=4))
+    return folded("All layers", table(titles, rows, texts=4))
 
 
 def _number(value: float | None, form: str) -> str:

@@ -29,39 +29,33 @@ def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
         design: the network.
         processors: their names, in the order of the design's indices.
     """
-    lengths = [max(_blocks(branch) for branch in segment.branches) for segment in design.segments]
-    free = _WIDTH - 2 * _ENDS - _MIDDLE * (len(lengths) + 1)
-    unit = free / sum(lengths)
+    free = _WIDTH - 2 * _ENDS - _MIDDLE * (len(design.segments) + 1)
+    unit = free / design.segments[-1].stop
     lanes = max(len(segment.branches) for segment in design.segments)
     bottom = _TOP + lanes * _BRANCH
     middle = _TOP + lanes * _BRANCH / 2 - _BRANCH / 2 + _THICK / 2
     parts = [_end(0, middle, "input"), _end(_WIDTH - _ENDS, middle, "head")]
     x = float(_ENDS)
-    for segment, length in zip(design.segments, lengths, strict=True):
+    for number, segment in enumerate(design.segments):
         x += _MIDDLE
-        parts += _segment(segment, x, length * unit, unit, middle, lanes)
-        x += length * unit
+        parts += _segment(number, segment, x, unit, middle)
+        x += (segment.stop - segment.first) * unit
     parts.append(line(x, middle, _WIDTH - _ENDS, middle, "flow"))
     parts += _processors(design, processors, bottom + 10)
     return picture(_WIDTH, bottom + 22, *parts, name=f"Branching {design.id}")
-
-
-def _blocks(branch: BranchDesign) -> int:
-    """Blocks of the segment that a branch was made from."""
-    return max(round(len(branch.blocks) / branch.depth), branch.blocks[-1] + 1)
 
 
 def _end(x: float, middle: float, name: str) -> str:
     return box(x, middle - 14, _ENDS, 28, "lane", radius=3) + label(x + _ENDS / 2, middle + 4, name, "small", "middle")
 
 
-def _segment(segment: SegmentDesign, x: float, width: float, unit: float, middle: float, lanes: int) -> list[str]:
+def _segment(number: int, segment: SegmentDesign, x: float, unit: float, middle: float) -> list[str]:
     """The branches of one segment, the lines that lead to them, and its name."""
-    count = len(segment.branches)
-    parts = [label(x + width / 2, 16, f"segment {segment.segment}", "strong", "middle")]
-    for number, branch in enumerate(segment.branches):
-        y = middle + (number - (count - 1) / 2) * _BRANCH
-        parts += [_curve(x - _MIDDLE, middle, x, y), *_branch(branch, x, y, unit)]
+    count, width = len(segment.branches), (segment.stop - segment.first) * unit
+    parts = [label(x + width / 2, 16, f"segment {number}", "strong", "middle")]
+    for place, branch in enumerate(segment.branches):
+        y = middle + (place - (count - 1) / 2) * _BRANCH
+        parts += [_curve(x - _MIDDLE, middle, x, y), *_branch(segment, branch, x, y, unit)]
         if count > 1:
             parts.append(_curve(x + width, y, x + width + _MIDDLE / 2, middle))
     if count > 1:
@@ -69,16 +63,16 @@ def _segment(segment: SegmentDesign, x: float, width: float, unit: float, middle
     return parts
 
 
-def _branch(branch: BranchDesign, x: float, y: float, unit: float) -> list[str]:
+def _branch(segment: SegmentDesign, branch: BranchDesign, x: float, y: float, unit: float) -> list[str]:
     thick = max(6.0, _THICK * branch.width)
     parts: list[str] = []
     predicted = "" if branch.predicted_ms is None else f"\npredicted {branch.predicted_ms:.3f} ms"
     tip = f"depth {branch.depth:.2f}, width {branch.width:.2f}, {count_text(branch.macs)} MACs{predicted}"
-    total = _blocks(branch)
-    for block in range(total):
-        kept = block in branch.blocks
+    total = segment.stop - segment.first
+    for place in range(total):
+        kept = segment.first + place in branch.blocks
         colour = f"series-fill-{branch.processor % 4}" if kept else "dropped"
-        parts.append(box(x + block * unit + 1.5, y - thick / 2, unit - 3, thick, colour, tip, radius=2))
+        parts.append(box(x + place * unit + 1.5, y - thick / 2, unit - 3, thick, colour, tip, radius=2))
     text = f"{branch.channels} ch, {count_text(branch.macs)}"
     parts.append(label(x + total * unit / 2, y + _THICK / 2 + 16, text, "small", "middle"))
     return parts

@@ -1,19 +1,18 @@
-"""The report: one HTML file that needs nothing else, neither network nor scripts."""
+"""The report of a branching and what it is worth as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.style import page_style
-from nnstretch.report.svg import element
-from nnstretch.report.text import count_text
+from nnstretch.report.page import Html, opening, page, section, table
+from nnstretch.report.table import prediction_text
+from nnstretch.report.text import count_text, interval_text, ms_text
 from nnstretch.settings import atomic_write
 
 if TYPE_CHECKING:
-    from nnstretch.bench.proof import Proof, ProofRow
+    from nnstretch.bench.proof_result import Proof, ProofRow
     from nnstretch.branching.design import Design
     from nnstretch.training.checkpoint import EpochRecord
 
@@ -58,21 +57,17 @@ def report_html(
 
     sections = [
         _opening(proof, machine or _this_machine(), title),
-        _section("All ways to run it", _TABLE_TEXT, _table(proof)),
-        _section("Latency", _LATENCY_TEXT, latency_svg(proof)),
-        _section("One run, branches at the same time", _TIMELINE_TEXT, timeline_svg(proof.timeline, alone=False)),
-        _section("The same steps, one after another", "", timeline_svg(proof.serial_timeline, alone=False)),
+        section("All ways to run it", _TABLE_TEXT, _table(proof)),
+        section("Latency", _LATENCY_TEXT, latency_svg(proof)),
+        *_explained(proof),
+        section("One run, branches at the same time", _TIMELINE_TEXT, timeline_svg(proof.timeline, alone=False)),
+        section("The same steps, one after another", "", timeline_svg(proof.serial_timeline, alone=False)),
     ]
     if design is not None:
-        sections.append(_section("The branching", _design_text(design), design_svg(design, proof.processors)))
+        sections.append(section("The branching", _design_text(design), design_svg(design, proof.processors)))
     if any(histories.values()):
-        sections.append(_section("Training", _TRAINING_TEXT, training_svg(histories)))
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{page_style()}</style>"
-    )
-    body = "".join(sections)
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}{_FOOTER}</body></html>\n'
+        sections.append(section("Training", _TRAINING_TEXT, training_svg(histories)))
+    return page(title, sections, _FOOTER)
 
 
 _TABLE_TEXT = (
@@ -82,17 +77,24 @@ _TABLE_TEXT = (
     "without loss."
 )
 _LATENCY_TEXT = (
-    "Medians of interleaved rounds on one machine; whiskers end at the 90th percentile. "
-    "The dashed line is the perfect split."
+    "Medians of interleaved rounds on one machine. Whiskers hold the true median with 95 % confidence, as the same rounds, "
+    "drawn again and again, tell. The dashed line is the perfect split."
+)
+_CAUSES_TEXT = (
+    "From the perfect split to what was measured. Traced runs say what every processor did at every moment; its time is shared "
+    "out among causes and averaged over the processors, so that the causes add up to the measured latency. How long layers "
+    "take alone comes from runs of the same steps one after another."
+)
+_BRANCHES_TEXT = (
+    "What the design predicted for every branch alone on its processor, what the branch took alone (the same steps one after "
+    "another), and what it took while the other branches ran."
 )
 _TIMELINE_TEXT = (
     "A run of median duration. Each lane is a processor, each bar a layer; hatched is time spent waiting at a meeting point. "
     "Rest the pointer on a bar to see its layer, routine and rate."
 )
 _TRAINING_TEXT = "Loss and top-1 accuracy by epoch."
-_FOOTER = (
-    "<footer>Made by nnstretch. The timeline is also in <code>timeline.json</code>, which Perfetto opens.</footer>"
-)
+_FOOTER = Html("Made by nnstretch. A timeline in a file of its own opens in Perfetto.")
 
 
 def _this_machine() -> dict[str, Any]:
@@ -104,55 +106,89 @@ def _this_machine() -> dict[str, Any]:
 
 def _opening(proof: Proof, machine: Mapping[str, Any], title: str) -> str:
     figures = (
-        (f"{proof.branched_ms:.3g} ms", "branched, concurrent"),
-        (f"{proof.speedup:.2f}×", "the fastest single processor"),
-        (f"{proof.speedup_equal_macs:.2f}×", "at equal multiply-accumulates"),
-        (f"{proof.split_share:.0%}", "of the perfect split"),
+        (f"{proof.branched_ms:.3g} ms", f"branched, concurrent{_between(proof, 'branched_ms', '.3g')}"),
+        (f"{proof.speedup:.2f}×", f"the fastest single processor{_between(proof, 'speedup', '.2f')}"),
+        (
+            f"{proof.speedup_equal_macs:.2f}×",
+            f"at equal multiply-accumulates{_between(proof, 'speedup_equal_macs', '.2f')}",
+        ),
+        (f"{proof.split_share:.0%}", f"of the perfect split{_between(proof, 'split_share', '.0%')}"),
         (f"{proof.max_rel_error:.0e}", "largest error against ONNX Runtime"),
-    )
-    shown = "".join(
-        element("div", element("b", escape(value)), element("span", escape(what)), class_="figure")
-        for value, what in figures
     )
     lead = (
         f"Measured on {machine['cores']} cores of {machine['cpu']}, each of which reaches "
         f"{machine['peak_gflops_per_core']:.0f} GFLOP/s in float32; branches on {' and '.join(proof.processors)}."
     )
-    return f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p><div class="figures">{shown}</div>'
+    return opening(title, lead, figures)
 
 
-def _section(title: str, text: str, content: str) -> str:
-    paragraph = f"<p>{escape(text)}</p>" if text else ""
-    return f'<h2>{escape(title)}</h2>{paragraph}<div class="scroll">{content}</div>'
+def _between(proof: Proof, name: str, form: str) -> str:
+    """A confidence interval behind a text."""
+    found = interval_text(proof.intervals.get(name), form)
+    return f", {found}" if found else ""
+
+
+def _explained(proof: Proof) -> list[str]:
+    """Where the time goes, and what was predicted of it."""
+    from nnstretch.report.plots import causes_svg
+
+    sections = []
+    if proof.causes:
+        sections.append(section("Where the time goes", _CAUSES_TEXT, causes_svg(proof) + _causes(proof)))
+    if proof.branches:
+        text = f"{_BRANCHES_TEXT} {_sentence(prediction_text(proof))}".strip()
+        sections.append(section("Predicted and measured", text, _branches(proof)))
+    return sections
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _causes(proof: Proof) -> str:
+    from nnstretch.bench.breakdown import CAUSES
+
+    rows = [(name, CAUSES[name], f"{ms:.3f}", f"{ms / proof.branched_ms:.1%}") for name, ms in proof.causes.items()]
+    rows.append(("measured", "", f"{proof.branched_ms:.3f}", "100.0%"))
+    kinds = [None] * len(proof.causes) + ["chosen"]
+    return table(("cause", "meaning", "ms", "of it"), rows, texts=2, kinds=kinds)
+
+
+def _branches(proof: Proof) -> str:
+    rows = [
+        (
+            str(branch.time.segment),
+            branch.time.processor,
+            ms_text(branch.predicted_ms),
+            ms_text(branch.time.alone_ms),
+            "" if branch.error is None else f"{branch.error:+.1%}",
+            ms_text(branch.time.beside_ms),
+        )
+        for branch in proof.branches
+    ]
+    titles = ("segment", "processor", "predicted ms", "alone ms", "error", "beside the others ms")
+    return table(titles, rows, texts=2)
 
 
 def _table(proof: Proof) -> str:
-    titles = ("network", "run", "processors", "MACs", "parameters", "top-1", "p50 ms", "p90 ms")
-    heads = "".join(
-        element("th", title, class_="number" if number > 2 else None) for number, title in enumerate(titles)
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(map(_row, proof.rows))}</tbody></table>"
+    titles = ("network", "run", "processors", "MACs", "parameters", "top-1", "p50 ms", "95 % interval", "p90 ms")
+    kinds = ["chosen" if row.how == "concurrent" else "bound" if row.latency is None else None for row in proof.rows]
+    return table(titles, [_row(row) for row in proof.rows], texts=3, kinds=kinds)
 
 
-def _row(row: ProofRow) -> str:
-    times = ("" if row.bound_ms is None else f"{row.bound_ms:.3f}", "")
-    if row.latency is not None:
-        times = (f"{row.latency.p50_ms:.3f}", f"{row.latency.p90_ms:.3f}")
-    texts = (
+def _row(row: ProofRow) -> tuple[str, ...]:
+    p50, p90 = (row.latency.p50_ms, row.latency.p90_ms) if row.latency else (row.bound_ms, None)
+    return (
         row.network,
         row.how,
         row.processors,
         count_text(row.macs),
         count_text(row.parameters),
         "" if row.top1 is None else f"{row.top1:.2f} %",
-        *times,
+        ms_text(p50),
+        interval_text(row.interval_ms, ".3f"),
+        "" if p90 is None else ms_text(p90),
     )
-    cells = "".join(
-        f'<td class="number">{escape(text)}</td>' if number > 2 else f"<td>{escape(text)}</td>"
-        for number, text in enumerate(texts)
-    )
-    kind = "chosen" if row.how == "concurrent" else "bound" if row.latency is None else None
-    return element("tr", cells, class_=kind)
 
 
 def _design_text(design: Design) -> str:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from nnstretch.bench.breakdown import PERFECT_SPLIT
 from nnstretch.report.svg import box, element, label, line, picture, polyline, tick_text, ticks
 
 if TYPE_CHECKING:
-    from nnstretch.bench.proof import Proof, ProofRow
+    from nnstretch.bench.proof_result import Proof, ProofRow
     from nnstretch.training.checkpoint import EpochRecord
 
 _WIDTH = 960
 _BAR = 20
 _ROW = 34
 _NAMES = 250
+_LINE = 25  # from one bar of a waterfall to the next
 
 
 def latency_svg(proof: Proof) -> str:
-    """One bar per row of a proof: its length is the median, its whisker ends at the 90th percentile."""
+    """One bar per row of a proof: its length is the median, its whisker the median's confidence interval."""
     rows = [row for row in proof.rows if row.latency is not None]
-    longest = max(row.latency.p90_ms for row in rows if row.latency)
+    longest = max(_whisker(row)[1] for row in rows)
     scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
     top, bottom = 30, 30 + len(rows) * _ROW
     parts: list[str] = []
@@ -36,9 +39,15 @@ def latency_svg(proof: Proof) -> str:
     return picture(_WIDTH, bottom + 28, *parts, name="Latencies of all ways to run the networks")
 
 
+def _whisker(row: ProofRow) -> tuple[float, float]:
+    """The confidence interval of a row's median; the median alone if it is not known."""
+    assert row.latency is not None
+    return row.interval_ms or (row.latency.p50_ms, row.latency.p50_ms)
+
+
 def _bar(row: ProofRow, y: float, scale: float) -> list[str]:
     assert row.latency is not None
-    p50, p90 = row.latency.p50_ms * scale, row.latency.p90_ms * scale
+    p50, (low, high) = row.latency.p50_ms * scale, (end * scale for end in _whisker(row))
     middle = y + _BAR / 2
     tip = f"p50 {row.latency.p50_ms:.4g} ms, p90 {row.latency.p90_ms:.4g} ms, min {row.latency.min_ms:.4g} ms"
     colour = {"branched": "accent", "original": "conv", "control": "quiet"}[row.network]
@@ -48,9 +57,47 @@ def _bar(row: ProofRow, y: float, scale: float) -> list[str]:
         label(_NAMES - 12, y + 9, f"{row.network}, {row.how}", "label", "end"),
         label(_NAMES - 12, y + 21, row.processors, "small", "end"),
         box(_NAMES, y, p50, _BAR, colour, tip, radius=2),
-        line(_NAMES + p50, middle, _NAMES + p90, middle, "whisker"),
-        line(_NAMES + p90, middle - 4, _NAMES + p90, middle + 4, "whisker"),
-        label(_NAMES + p90 + 8, middle + 4, f"{row.latency.p50_ms:.3g}", "label"),
+        line(_NAMES + low, middle, _NAMES + high, middle, "whisker"),
+        *(line(_NAMES + end, middle - 4, _NAMES + end, middle + 4, "whisker") for end in (low, high)),
+        label(_NAMES + high + 8, middle + 4, f"{row.latency.p50_ms:.3g}", "label"),
+    ]
+
+
+def causes_svg(proof: Proof) -> str:
+    """A waterfall from the perfect split to the measured latency; what saves time goes to the left."""
+    steps = [(name, ms) for name, ms in proof.causes.items() if name != PERFECT_SPLIT]
+    begin = proof.causes[PERFECT_SPLIT]
+    ends = list(accumulate((ms for _, ms in steps), initial=begin))
+    longest = max(*ends, proof.branched_ms)
+    scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
+    bottom = 12 + (len(steps) + 2) * _LINE
+    parts: list[str] = []
+    for tick in ticks(0, longest, 8):
+        x = _NAMES + tick * scale
+        parts += [line(x, 6, x, bottom, "grid"), label(x, bottom + 18, tick_text(tick), "small", "middle")]
+    parts += [label(_NAMES + longest * scale + 30, bottom + 18, "ms", "small")]
+    parts += _fall("perfect split", 0.0, begin, "quiet", 12, scale)
+    for number, ((name, ms), start) in enumerate(zip(steps, ends, strict=False), 1):
+        parts += _fall(name, start, ms, "accent" if ms > 0 else "eltwise", 12 + number * _LINE, scale)
+    parts += _fall("measured", 0.0, proof.branched_ms, "conv", bottom - _LINE, scale)
+    return picture(_WIDTH, bottom + 28, *parts, name="From the perfect split to the measured latency")
+
+
+def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: float) -> list[str]:
+    """One bar from `start` on, to the left if it is negative."""
+    low, high = sorted((start, start + ms))
+    return [
+        label(_NAMES - 12, y + 13, name, "label", "end"),
+        box(
+            _NAMES + low * scale,
+            y,
+            max((high - low) * scale, 0.8),
+            _LINE - 8,
+            colour,
+            f"{name}: {ms:.4g} ms",
+            radius=1.5,
+        ),
+        label(_NAMES + high * scale + 8, y + 13, f"{ms:.3f}", "small"),
     ]
 
 

@@ -1,15 +1,13 @@
-"""The report of a selection: one HTML file that needs nothing else, neither network nor scripts."""
+"""The report of a selection as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
+from nnstretch.report.page import Html, opening, page, section, table
 from nnstretch.report.selection_picture import front_svg, search_svg
 from nnstretch.report.selection_table import amount_text, certainty_text, parameters_text, thinned
-from nnstretch.report.style import page_style
-from nnstretch.report.svg import element
 
 _SEARCHES = (
     "Random search and Q-learning try one assignment after another; dots are episodes, lines the best so far. "
@@ -39,94 +37,63 @@ def selection_html(answer: Mapping[str, Any], model: str) -> str:
         f"Predicted {answer['predicted_ms']:.3f} ms, measured {answer['measured_ms']:.3f} ms; selected by "
         f"{answer['selector']}, {certainty_text(answer['optimal'], answer['gap'])}."
     )
-    sections = [f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>']
+    sections = [opening(title, lead)]
     if "comparison" in answer:
         content = search_svg(answer["comparison"]) + _comparison(answer["comparison"])
-        sections.append(_section("All selectors on the same problem", _SEARCHES, content))
+        sections.append(section("All selectors on the same problem", _SEARCHES, content))
     if "pareto" in answer:
-        sections.append(_section("Pareto front", _FRONT, front_svg(answer["pareto"]) + _front(answer["pareto"])))
+        sections.append(section("Pareto front", _FRONT, front_svg(answer["pareto"]) + _front(answer["pareto"])))
     if "explanation" in answer:
-        sections.append(_section("Candidates of every layer", _CANDIDATES, _explanation(answer["explanation"])))
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{page_style()}</style>"
-    )
-    footer = "<footer>Made by nnstretch tune.</footer>"
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(sections)}{footer}</body></html>\n'
-
-
-def _section(title: str, text: str, content: str) -> str:
-    return f'<h2>{escape(title)}</h2><p>{escape(text)}</p><div class="scroll">{content}</div>'
-
-
-def _table(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]], texts: int) -> str:
-    """A table of (cells, whether the row stands out); the first columns, as many as `texts`, are text, the others numbers."""
-    heads = "".join(
-        element("th", escape(t), class_="number" if number >= texts else None) for number, t in enumerate(titles)
-    )
-    lines = "".join(
-        element(
-            "tr",
-            "".join(
-                element("td", escape(cell), class_="number" if number >= texts else None)
-                for number, cell in enumerate(cells)
-            ),
-            class_="chosen" if strong else None,
-        )
-        for cells, strong in rows
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+        sections.append(section("Candidates of every layer", _CANDIDATES, _explanation(answer["explanation"])))
+    return page(title, sections, Html("Made by nnstretch tune."))
 
 
 def _comparison(rows: Sequence[Mapping[str, Any]]) -> str:
     best = min(row["predicted_ms"] for row in rows)
     lines = [
         (
-            (
-                row["selector"],
-                certainty_text(row["optimal"], row["gap"]),
-                f"{row['predicted_ms']:.3f}",
-                f"{row['predicted_ms'] / best - 1:.2%}" if best else "",
-                str(row["states"] or ""),
-                f"{row['seconds']:.3f}",
-            ),
-            bool(row["optimal"]),
+            row["selector"],
+            certainty_text(row["optimal"], row["gap"]),
+            f"{row['predicted_ms']:.3f}",
+            f"{row['predicted_ms'] / best - 1:.2%}" if best else "",
+            str(row["states"] or ""),
+            f"{row['seconds']:.3f}",
         )
         for row in rows
     ]
-    return _table(("selector", "proof", "predicted ms", "over the best", "states", "seconds"), lines, texts=2)
+    titles = ("selector", "proof", "predicted ms", "over the best", "states", "seconds")
+    return table(titles, lines, texts=2, kinds=["chosen" if row["optimal"] else None for row in rows])
 
 
 def _front(front: Mapping[str, Any]) -> str:
     resources = [name for name in front["objectives"] if name != "latency"]
     lines = [
-        ((f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources)), False)
+        (f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources))
         for point in thinned(front["points"])
     ]
-    return _table(("latency ms", *resources), lines, texts=0)
+    return table(("latency ms", *resources), lines, texts=0)
 
 
 def _explanation(units: Sequence[Mapping[str, Any]]) -> str:
-    lines: list[tuple[Sequence[str], bool]] = []
+    lines: list[Sequence[str]] = []
+    kinds: list[str | None] = []
     for unit in units:
         if len(unit["candidates"]) < 2:
             continue
         for number, candidate in enumerate(unit["candidates"]):
             first, chosen = number == 0, bool(candidate["chosen"])
+            kinds.append("chosen" if chosen else None)
             lines.append(
                 (
-                    (
-                        unit["name"] if first else "",
-                        unit["op"] if first else "",
-                        candidate["routine"],
-                        parameters_text(candidate["parameters"]),
-                        candidate["layouts"],
-                        f"{candidate['cost_ms']:.3f}",
-                        f"{unit['adapts_ms']:.3f}" if chosen and unit["adapts_ms"] else "",
-                        f"{unit['greedy_loss_ms']:.3f}" if first and unit["greedy_loss_ms"] else "",
-                    ),
-                    chosen,
+                    unit["name"] if first else "",
+                    unit["op"] if first else "",
+                    candidate["routine"],
+                    parameters_text(candidate["parameters"]),
+                    candidate["layouts"],
+                    f"{candidate['cost_ms']:.3f}",
+                    f"{unit['adapts_ms']:.3f}" if chosen and unit["adapts_ms"] else "",
+                    f"{unit['greedy_loss_ms']:.3f}" if first and unit["greedy_loss_ms"] else "",
                 )
             )
     titles = ("layer", "op", "routine", "parameters", "layouts", "ms", "adapts ms", "greedy loses ms")
-    return _table(titles, lines, texts=5)
+    return table(titles, lines, texts=5, kinds=kinds)

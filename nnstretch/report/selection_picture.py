@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from nnstretch.report.axes import BOTTOM, LEFT, WIDTH, Axes
 from nnstretch.report.selection_table import amount_text
 from nnstretch.report.style import standalone
-from nnstretch.report.svg import box, element, label, line, picture, polyline, tick_text, ticks
+from nnstretch.report.svg import box, element, label, line, picture, polyline
 
-_WIDTH = 960
-_HEIGHT = 300.0
-_LEFT = 64
-_TOP = 40.0
 _MARGIN = 24
 _MOST_DOTS = 500
 _GLYPH = 6.4  # pixels of a character in a label
@@ -34,52 +31,20 @@ def selection_picture(answer: Mapping[str, Any]) -> str:
             height, content = panel(answer[key])
             parts.append(element("g", *content, transform=f"translate(0 {top:.0f})"))
             top += height + _MARGIN
-    paper = box(-_MARGIN, 0, _WIDTH + 2 * _MARGIN, top, "paper")
-    return picture(_WIDTH, top, paper, *parts, name="Selection", style=standalone(), margin=_MARGIN)
+    paper = box(-_MARGIN, 0, WIDTH + 2 * _MARGIN, top, "paper")
+    return picture(WIDTH, top, paper, *parts, name="Selection", style=standalone(), margin=_MARGIN)
 
 
 def search_svg(rows: Sequence[Row]) -> str:
     """The searches as a picture inside a page."""
     height, content = search_panel(rows)
-    return picture(_WIDTH, height, *content, name="Predicted latency by episode")
+    return picture(WIDTH, height, *content, name="Predicted latency by episode")
 
 
 def front_svg(front: Row) -> str:
     """A front as a picture inside a page."""
     height, content = front_panel(front)
-    return picture(_WIDTH, height, *content, name="Pareto front")
-
-
-class _Axes:
-    """Where values are: x to the right, y upwards."""
-
-    def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        self.x0, self.x1 = _span(xs)
-        self.y0, self.y1 = _span(ys)
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        across = (x - self.x0) / (self.x1 - self.x0)
-        up = (y - self.y0) / (self.y1 - self.y0)
-        return _LEFT + across * (_WIDTH - _LEFT - 16), _TOP + (1 - up) * _HEIGHT
-
-    def frame(self, x_name: str, y_name: str) -> list[str]:
-        parts: list[str] = []
-        for tick in ticks(self.y0, self.y1, 6):
-            _, y = self.at(self.x0, tick)
-            parts += [line(_LEFT, y, _WIDTH - 16, y, "grid"), label(_LEFT - 8, y + 4, tick_text(tick), "small", "end")]
-        for tick in ticks(self.x0, self.x1, 10):
-            x, _ = self.at(tick, self.y0)
-            parts.append(label(x, _TOP + _HEIGHT + 18, tick_text(tick), "small", "middle"))
-        ground = _TOP + _HEIGHT
-        parts.append(line(_LEFT, ground, _WIDTH - 16, ground, "axis"))
-        parts.append(label(_WIDTH - 16, ground + 34, x_name, "small", "end"))
-        return [*parts, label(_LEFT, _TOP - 8, y_name, "small")]
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    pad = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-    return max(0.0, low - pad) if low >= 0 else low - pad, high + pad
+    return picture(WIDTH, height, *content, name="Pareto front")
 
 
 def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
@@ -88,7 +53,7 @@ def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
     others = [row for row in rows if not row["curve"]]
     costs = [cost for row in searching for _, cost in row["curve"]] + [row["predicted_ms"] for row in rows]
     steps = [step for row in searching for step, _ in row["curve"]]
-    axes = _Axes(steps or [1, 2], costs)
+    axes = Axes(steps or [1, 2], costs)
     parts = [label(0, 12, "Searches episode by episode: every episode (dots) and the best so far (lines)", "strong")]
     parts += axes.frame("episode", "predicted ms")
     for number, row in enumerate(searching):
@@ -101,17 +66,17 @@ def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
         points = [axes.at(step, cost) for (step, _), cost in zip(row["curve"], best, strict=True)]
         parts.append(polyline(points, f"line series-{number % 4}"))
     parts += _ends(others, axes)
-    x = float(_LEFT)
+    x = float(LEFT)
     for number, row in enumerate(searching):
         parts += [
-            box(x, _TOP + _HEIGHT + 28, 16, 3, f"series-fill-{number % 4}"),
-            label(x + 22, _TOP + _HEIGHT + 34, row["selector"], "small"),
+            box(x, BOTTOM + 28, 16, 3, f"series-fill-{number % 4}"),
+            label(x + 22, BOTTOM + 34, row["selector"], "small"),
         ]
         x += 48 + _GLYPH * len(row["selector"])
-    return _TOP + _HEIGHT + 44, parts
+    return BOTTOM + 44, parts
 
 
-def _ends(rows: Sequence[Row], axes: _Axes) -> list[str]:
+def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
     """One dashed line for each cost that selectors without episodes came to."""
     parts: list[str] = []
     by_cost: dict[str, list[Row]] = {}
@@ -121,9 +86,9 @@ def _ends(rows: Sequence[Row], axes: _Axes) -> list[str]:
     for cost, mine in by_cost.items():
         _, y = axes.at(axes.x0, mine[0]["predicted_ms"])
         names = ", ".join(row["selector"] for row in mine)
-        parts.append(line(_LEFT, y, _WIDTH - 16, y, "bound"))
+        parts.append(line(LEFT, y, WIDTH - 16, y, "bound"))
         above = min(y - 5, above - 14)
-        parts.append(label(_WIDTH - 18, above, f"{names}: {cost} ms", "bound-text", "end"))
+        parts.append(label(WIDTH - 18, above, f"{names}: {cost} ms", "bound-text", "end"))
     return parts
 
 
@@ -133,7 +98,7 @@ def front_panel(front: Row) -> tuple[float, list[str]]:
     first = resources[0]
     scale = 1e-6 if first == "memory" else 1.0
     points = [(point["latency_ms"], point[first] * scale) for point in front["points"]]
-    axes = _Axes([x for x, _ in points], [y for _, y in points])
+    axes = Axes([x for x, _ in points], [y for _, y in points])
     unit = "MB" if first == "memory" else "sum of relative errors"
     parts = [label(0, 12, f"Pareto front: {' against '.join(front['objectives'])}", "strong")]
     parts += axes.frame("predicted ms", f"{first}, {unit}")
@@ -147,4 +112,4 @@ def front_panel(front: Row) -> tuple[float, list[str]]:
         amounts = ", ".join(f"{r} {amount_text(r, point[r])}" for r in resources)
         tip = element("title", f"{point['latency_ms']:.4g} ms, {amounts}")
         parts.append(element("circle", tip, cx=x, cy=y, r=3, class_="dot series-0"))
-    return _TOP + _HEIGHT + 44, parts
+    return BOTTOM + 44, parts

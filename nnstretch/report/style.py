@@ -96,6 +96,9 @@ def picture_rules() -> str:
         ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.hatch{stroke:var(--wait);stroke-width:1.5}"
         ".dropped{fill:none;stroke:var(--soft);stroke-width:.9;stroke-dasharray:3 2}"
         ".wait{stroke:var(--wait);stroke-width:.8;stroke-opacity:.6}.flow{stroke:var(--soft);stroke-width:1.2;fill:none}"
+        ".on{fill:var(--paper);font-size:11px}"
+        ".ring{fill:none;stroke:var(--accent);stroke-width:2}.ring-text{fill:var(--accent);font-size:12px;font-weight:600}"
+        ".beside{opacity:.45}"
         ".meet{fill:var(--ink)}.series-fill-0{fill:var(--series-0)}.series-fill-1{fill:var(--series-1)}"
         ".series-fill-2{fill:var(--series-2)}.series-fill-3{fill:var(--series-3)}"
     )
@@ -144,6 +147,9 @@ tr.chosen td:first-child { box-shadow: inset 3px 0 var(--accent); padding-left: 
 tr.bound td { color: var(--soft); font-style: italic }
 svg { display: block; width: 100%; height: auto; margin: .8rem 0 }
 code { font: .86em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace }
+details { margin: .5rem 0 }
+summary { cursor: pointer; color: var(--soft) }
+a { color: inherit; text-decoration-color: var(--rule); text-underline-offset: .2em }
 footer { margin-top: 4rem; color: var(--soft); font-size: .86rem }
 """
 

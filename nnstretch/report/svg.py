@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from html import escape
 
+_PATTERN = "hatched"
+HATCHED = f"url(#{_PATTERN})"
+"""Fill of what waits; the picture must have `hatching`."""
+
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> str:
     """One element. Attributes: `class_` is class, other underscores become dashes; None leaves one out."""
@@ -56,6 +60,20 @@ def picture(width: float, height: float, *children: str, name: str, style: str =
         aria_label=name,
         font_family="ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif" if style else None,
     )
+
+
+def hatching() -> str:
+    """What elements that are filled with `HATCHED` need in their picture."""
+    pattern = element(
+        "pattern",
+        line(0, 0, 0, 6, "hatch"),
+        id=_PATTERN,
+        width=5,
+        height=5,
+        patternUnits="userSpaceOnUse",
+        patternTransform="rotate(45)",
+    )
+    return element("defs", pattern)
 
 
 def ticks(low: float, high: float, about: int = 6) -> list[float]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def count_text(count: float | None) -> str:
@@ -16,6 +20,38 @@ def count_text(count: float | None) -> str:
         if count >= limit:
             return f"{count / limit:.3g} {unit}"
     return f"{count:.3g}"
+
+
+def ms_text(ms: float | None, digits: int = 3) -> str:
+    """Milliseconds with so many digits after the point; "–" if they are not known, or infinite."""
+    return "–" if ms is None or not math.isfinite(ms) else f"{ms:.{digits}f}"
+
+
+def interval_text(interval: tuple[float, float] | None, form: str) -> str:
+    """Both ends of an interval in a format such as ".3f"; nothing if there is none."""
+    return "" if interval is None else f"{interval[0]:{form}}–{interval[1]:{form}}"
+
+
+def times_text(ratio: float) -> str:
+    """A ratio such as 1.72×; "–" if a latency in it is infinite."""
+    return f"{ratio:.2f}×" if 0 < ratio < math.inf else "–"
+
+
+def share_text(share: float) -> str:
+    """A share such as 82%; "–" if a latency in it is infinite."""
+    return f"{share:.0%}" if 0 < share < math.inf else "–"
+
+
+def power_text(log10: float) -> str:
+    """A count given by its logarithm: as it is up to 9999, else rounded, as in 4·10¹²."""
+    if log10 < 4:
+        return f"{10**log10:.0f}"
+    exponent = math.floor(log10)
+    digit = round(10 ** (log10 - exponent))
+    if digit == 10:
+        digit, exponent = 1, exponent + 1
+    power = f"10{str(exponent).translate(_RAISED)}"
+    return power if digit == 1 else f"{digit}·{power}"
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:

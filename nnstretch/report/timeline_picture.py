@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.report.style import OTHER, op_class, standalone
-from nnstretch.report.svg import box, element, label, line, picture, tick_text, ticks
+from nnstretch.report.svg import HATCHED, box, element, hatching, label, line, picture, tick_text, ticks
 from nnstretch.scheduler.timeline import Event, Timeline
 
 _LEFT = 110
@@ -13,7 +13,6 @@ _RIGHT = 16
 _LANE = 46
 _GAP = 12
 _MARGIN = 16
-_HATCH = "hatched"
 _SLIVER = 0.003  # of a run
 
 
@@ -29,7 +28,7 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
     top = 44 if title else 20
     bottom = top + len(timeline.lanes) * (_LANE + _GAP)
     scale = (width - _LEFT - _RIGHT) / max(1, timeline.total)
-    parts = [_hatching()]
+    parts = [hatching()]
     if alone:
         parts.append(box(-_MARGIN, 0, width + 2 * _MARGIN, bottom + 62, "paper"))
     if title:
@@ -43,20 +42,6 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
     if not alone:
         return picture(width, bottom + 62, *parts, name=name)
     return picture(width, bottom + 62, *parts, name=name, style=standalone(), margin=_MARGIN)
-
-
-def _hatching() -> str:
-    stripe = line(0, 0, 0, 6, "hatch")
-    pattern = element(
-        "pattern",
-        stripe,
-        id=_HATCH,
-        width=5,
-        height=5,
-        patternUnits="userSpaceOnUse",
-        patternTransform="rotate(45)",
-    )
-    return element("defs", pattern)
 
 
 def _axis(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]:
@@ -104,7 +89,7 @@ def _wait(begin: int, end: int, y: float, scale: float) -> str:
         width=(end - begin) * scale,
         height=_LANE,
         class_="wait",
-        fill=f"url(#{_HATCH})",
+        fill=HATCHED,
     )
 
 
@@ -130,7 +115,7 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
         parts += [box(x, y - 9, 11, 11, name, radius=2), label(x + 16, y, _KINDS[name], "small")]
         x += 30 + 6.2 * len(_KINDS[name])
     if len(timeline.lanes) > 1:
-        swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=f"url(#{_HATCH})")
+        swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=HATCHED)
         parts += [swatch, label(x + 16, y, "waiting", "small")]
     return parts
 

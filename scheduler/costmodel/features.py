@@ -51,7 +51,7 @@ from nnstretch.devices.routine import REORDER, Parameters
 from nnstretch.devices.winograd import Axis, Division
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.scheduler.costmodel.workload import Shape, Workload
-from nnstretch.scheduler.store import CACHE_STATES, CacheState
+from nnstretch.scheduler.profiling.store import CACHE_STATES, CacheState
 
 FEATURES_VERSION = 2
 """To be raised whenever a feature changes its meaning: models of another version are trained again."""
@@ -280,7 +280,7 @@ def _grid(workload: Workload, routine: str, parameters: Parameters, block: int) 
 
 def _direct_grid(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:
     pixels = parameters.get("reg_n", parameters.get("pixels", 1))
-    outputs = parameters.get("oc_bn", parameters.get("vectors", 1) * block)
+    outputs = parameters.get("oc_bn", parameters.get("vectors", 1) * parameters.get("length", block))
     plane = shape["out_height"] * shape["out_width"]
     chunks = _ceil(_ceil(plane, pixels), parameters.get("tiles", 1))
     return _Grid(

@@ -9,12 +9,12 @@ from pathlib import Path
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.caches import layer_state, network_state
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
 from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
 from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.store import CacheState, ProfileStore
+from nnstretch.scheduler.profiling.caches import layer_state, network_state
+from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
 from nnstretch.settings import cache_dir
 
 _GROWN = 1.2
@@ -52,6 +52,11 @@ class LearnedCosts(CostModel):
         self._network: CacheState = "memory"
         self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...], CacheState], float | None] = {}
         self.predictions = 0
+
+    def learn(self) -> None:
+        """Takes in what was measured since, where that is enough to train on again; predictions from before are forgotten."""
+        self._trees.clear()
+        self._known.clear()
 
     def expect(self, working_set: int) -> None:
         """Costs are those of a network that goes through so many bytes of weights and activations in a run."""

@@ -17,14 +17,14 @@ from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine, distinct
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.caches import layer_state, network_state
 from nnstretch.scheduler.candidates import LanePool
 from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Measure, Predictor, Schedule, Task, Told
 from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
 from nnstretch.scheduler.costs import Candidate, CostModel, Settings
+from nnstretch.scheduler.profiling.caches import layer_state, network_state
+from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
 from nnstretch.scheduler.runs import find_runs
-from nnstretch.scheduler.store import CacheState, ProfileStore
 from nnstretch.scheduler.units import UnitGraph, working_set
 
 Search = Literal["default", "learned", "exhaustive"]

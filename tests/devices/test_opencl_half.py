@@ -11,7 +11,8 @@ from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.devices.routine import Layout, reorder_layer
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType
-from tests.devices.test_opencl_parity import ACTIVATIONS, RELU, conv_layer, make_layer, numbers, reference
+from tests.devices.convolutions import conv_layer
+from tests.devices.test_opencl_parity import ACTIVATIONS, RELU, make_layer, numbers, reference
 
 pytestmark = pytest.mark.opencl
 

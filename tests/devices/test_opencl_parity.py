@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from nnstretch.devices.opencl.harness import run_lowering
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
+from nnstretch.devices.opencl.routines.conv import Direct
+from nnstretch.devices.opencl.routines.strassen import Strassen
 from nnstretch.devices.opencl.routines.winograd import Winograd
 from nnstretch.devices.routine import Layout, Routine, reorder_layer
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.devices.convolutions import conv_layer
 
 pytestmark = pytest.mark.opencl
 
@@ -89,6 +92,26 @@ def dense_algorithms(layer: Layer) -> set[str]:
     return {"direct", "winograd"} if plain and channels // groups >= 4 else {"direct"}
 
 
+@st.composite
+def pointwise_layers(draw: st.DrawFn) -> Layer:
+    """Channels with and without a rest beside two halves; outputs that fill pairs of panels or leave single vectors."""
+    shape = (
+        draw(st.integers(1, 2)),
+        draw(st.sampled_from([96, 97, 100, 112, 127, 128, 130, 160])),
+        draw(st.integers(2, 9)),
+        draw(st.integers(3, 15)),
+    )
+    return conv_layer(
+        shape,
+        draw(st.sampled_from([64, 72, 96, 100, 128, 161])),
+        (1, 1),
+        pads=(0, 0, 0, 0),
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(st.sampled_from(ACTIVATIONS)),
+    )
+
+
 def check(
     processor: OpenCLProcessor,
     layer: Layer,
@@ -96,41 +119,19 @@ def check(
     first_settings: int = 6,
     traits: Traits | None = None,
 ) -> None:
-    """All routines that support the layer, which must be `algorithms`, give what ONNX Runtime gives."""
+    """All routines that support the layer, which must be `algorithms` or Winograd's too, give what ONNX Runtime gives."""
     inputs = [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
     wanted = reference(layer, inputs)
     known = routines(traits) if traits else processor.routines
     supporting = [routine for routine in known if routine.supports(layer)]
-    assert {routine.descriptor.algorithm for routine in supporting} == algorithms
+    found = {routine.descriptor.algorithm for routine in supporting}
+    assert algorithms <= found <= algorithms | {"winograd"}  # which strides and other kernels have where it is worth it
     for routine in supporting:
         for parameters in routine.parameter_space(layer)[:first_settings]:
             layouts_in, layouts_out = routine.layouts(layer, parameters)
             lowering = routine.lower(layer, parameters)
-            (found,) = run_lowering(processor.runtime, lowering, layer, inputs, layouts_in, layouts_out)
-            assert_close(found, wanted, f"{routine.descriptor} {dict(parameters)} {layer.workload}")
-
-
-def conv_layer(
-    x: tuple[int, int, int, int],
-    out_channels: int,
-    kernel: tuple[int, int] = (3, 3),
-    strides: tuple[int, int] = (1, 1),
-    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
-    dilations: tuple[int, int] = (1, 1),
-    groups: int = 1,
-    bias: bool = True,
-    residual: bool = False,
-    activation: Activation = NO_ACTIVATION,
-) -> Layer:
-    n, c, *plane = x
-    size = [(plane[i] + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
-    output = (n, out_channels, size[0], size[1])
-    weight = numbers((out_channels, c // groups, *kernel), 7) / math.sqrt(c // groups * kernel[0] * kernel[1])
-    inputs: list[np.ndarray | tuple[int, ...] | None] = [x, weight, numbers((out_channels,), 8) if bias else None]
-    if residual:
-        inputs.append(output)
-    attributes: dict[str, Attribute] = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
-    return make_layer("Conv", inputs, output, attributes, activation)
+            (computed,) = run_lowering(processor.runtime, lowering, layer, inputs, layouts_in, layouts_out)
+            assert_close(computed, wanted, f"{routine.descriptor} {dict(parameters)} {layer.workload}")
 
 
 @pytest.mark.slow  # many builds where nothing is cached
@@ -218,6 +219,21 @@ def test_grouped_convolution(processor: OpenCLProcessor, channels: int, out_chan
     check(processor, layer, dense_algorithms(layer), first_settings=2)
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(72, 3), (48, 2), (80, 2), (16, 2), (112, 2)])
+@pytest.mark.parametrize(("stride", "activation"), [(2, ACTIVATIONS[4]), (1, ACTIVATIONS[2])])
+def test_groups_that_end_within_a_block_by_half_vectors(
+    processor: OpenCLProcessor, channels: int, groups: int, stride: int, activation: Activation
+) -> None:
+    strides = (stride, stride)
+    layer = conv_layer(
+        (2, channels, 7, 17), channels, strides=strides, groups=groups, residual=True, activation=activation
+    )
+    routine = Direct(replace(processor.runtime.traits, block=16, registers=32))
+    halves = [parameters for parameters in routine.parameter_space(layer) if "length" in parameters]
+    assert [parameters["length"] for parameters in halves] == [8]
+    check_setting(processor, layer, halves[0], routine)
+
+
 @given(
     n=st.integers(1, 2),
     channels=st.sampled_from([4, 9, 16, 33]),
@@ -243,7 +259,73 @@ def test_winograd_of_awkward_sizes(
     height, width = (max(size, 3) for size in plane)
     m, tiles, blocks = setting
     layer = conv_layer((n, channels, height, width), out_channels, pads=pads, residual=residual, activation=activation)
-    check_setting(processor, layer, {"m": m, "tiles": tiles, "block": tiles * blocks})
+    check_setting(processor, layer, {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "transform"),
+    [
+        (2, 1, (6, 2)),
+        (2, 1, (4, 2)),
+        (3, 1, (4, 2)),
+        (3, 2, (4, 2)),
+        (3, 2, (6, 2)),
+        (4, 2, (6, 2)),
+        (4, 1, (6, 4)),
+        (5, 1, (6, 3)),
+        (5, 1, (8, 5)),
+        (5, 2, (8, 3)),
+        (6, 1, (8, 6)),
+        (7, 2, (8, 4)),
+        (7, 1, (8, 4)),
+    ],
+)
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_winograd_of_kernels_that_are_divided(
+    processor: OpenCLProcessor, kernel: int, stride: int, transform: tuple[int, int], on_cpu: bool
+) -> None:
+    pads = (kernel // 2, (kernel - 1) // 2, (kernel - 1) // 2, kernel // 2)
+    layer = conv_layer(
+        (2, 36, 17, 13), 50, (kernel,) * 2, (stride,) * 2, pads, groups=2, residual=True, activation=ACTIVATIONS[2]
+    )
+    alpha, taps = transform
+    routine = Winograd(processor.runtime.traits if on_cpu else replace(processor.runtime.traits, on_cpu=False))
+    check_setting(processor, layer, {"alpha": alpha, "taps": taps, "tiles": 5, "block": 10}, routine)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "transform"), [(7, 2, (8, 4)), (3, 1, (6, 3)), (3, 2, (6, 2)), (5, 1, (8, 5))]
+)
+@pytest.mark.parametrize(("channels", "pads"), [(3, (3, 2, 1, 4)), (1, (0, 0, 0, 0))])
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_winograd_of_plain_tensors_of_few_channels(
+    processor: OpenCLProcessor,
+    kernel: int,
+    stride: int,
+    transform: tuple[int, int],
+    channels: int,
+    pads: tuple[int, int, int, int],
+    on_cpu: bool,
+) -> None:
+    layer = conv_layer((2, channels, 17, 22), 20, (kernel,) * 2, (stride,) * 2, pads, residual=True, activation=RELU)
+    alpha, taps = transform
+    routine = Winograd(replace(processor.runtime.traits, on_cpu=on_cpu))
+    check_setting(processor, layer, {"alpha": alpha, "taps": taps, "tiles": 5, "block": 10}, routine)
+
+
+def test_winograd_is_tried_where_it_is_worth_it(processor: OpenCLProcessor) -> None:
+    mine = Winograd(processor.runtime.traits)
+    assert mine.supports(conv_layer((1, 128, 56, 56), 128, strides=(2, 2)))
+    assert mine.supports(conv_layer((1, 64, 28, 28), 64, (5, 5), pads=(2, 2, 2, 2)))
+    first = conv_layer((1, 3, 224, 224), 64, (7, 7), (2, 2), (3, 3, 3, 3))
+    assert mine.supports(first)
+    assert mine.layouts(first, mine.parameter_space(first)[0])[0] == (Layout(0),)
+    assert not Winograd(processor.runtime.traits, "float16").supports(first)
+    assert not mine.supports(conv_layer((1, 512, 7, 7), 512, strides=(2, 2)))  # its weights come from memory
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, strides=(2, 1)))
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, (3, 1), pads=(1, 0, 1, 0)))
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, pads=(2, 2, 2, 2), dilations=(2, 2)))
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, groups=64))
 
 
 @pytest.mark.parametrize("size", [3, 5, 7, 9, 14])
@@ -251,28 +333,49 @@ def test_winograd_of_awkward_sizes(
 def test_winograd_of_an_image_that_is_one_register_tile(processor: OpenCLProcessor, m: int, size: int) -> None:
     layer = conv_layer((1, 20, size, size + 1), 20, residual=True, activation=RELU)
     tiles = -(-size // m) * -(-(size + 1) // m)
-    check_setting(processor, layer, {"m": m, "tiles": tiles, "block": tiles})
+    check_setting(processor, layer, {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles})
 
 
 @pytest.mark.parametrize("units", [1, 2, 5])
 def test_winograd_shared_by_several_work_items(processor: OpenCLProcessor, units: int) -> None:
     layer = conv_layer((1, 24, 13, 11), 90, groups=2, residual=True, activation=ACTIVATIONS[2])
-    check_setting(
-        processor, layer, {"m": 4, "tiles": 6, "block": 6}, replace(processor.runtime.traits, compute_units=units)
-    )
+    routine = Winograd(replace(processor.runtime.traits, compute_units=units))
+    check_setting(processor, layer, {"alpha": 6, "taps": 3, "tiles": 6, "block": 6}, routine)
 
 
 def check_setting(
-    processor: OpenCLProcessor, layer: Layer, parameters: Mapping[str, int], traits: Traits | None = None
+    processor: OpenCLProcessor, layer: Layer, parameters: Mapping[str, int], routine: Routine | None = None
 ) -> None:
-    """Winograd with these parameters gives what ONNX Runtime gives."""
-    routine = Winograd(traits or processor.runtime.traits)
-    assert routine.supports(layer)
+    """A routine, Winograd's if no other, gives with these parameters what ONNX Runtime gives."""
+    routine = routine or Winograd(processor.runtime.traits)
     inputs = [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
     layouts_in, layouts_out = routine.layouts(layer, parameters)
     lowering = routine.lower(layer, parameters)
     (found,) = run_lowering(processor.runtime, lowering, layer, inputs, layouts_in, layouts_out)
     assert_close(found, reference(layer, inputs), f"{dict(parameters)} {layer.workload}")
+
+
+@given(layer=pointwise_layers(), units=st.sampled_from([1, 2, 5]), tiles=st.integers(1, 3))
+@some
+def test_strassen_of_awkward_sizes(processor: OpenCLProcessor, layer: Layer, units: int, tiles: int) -> None:
+    routine = Strassen(replace(processor.runtime.traits, compute_units=units))
+    assert routine.supports(layer)
+    for parameters in routine.parameter_space(layer):
+        check_setting(processor, layer, {**parameters, "tiles": tiles}, routine)
+
+
+def test_strassen_leaves_other_layers_to_others(processor: OpenCLProcessor) -> None:
+    mine, plain = Strassen(processor.runtime.traits), (0, 0, 0, 0)
+    assert mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (3, 3)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain, strides=(2, 2)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(1, 1, 1, 1)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain, groups=2))
+    assert not mine.supports(conv_layer((1, 16, 8, 8), 128, (1, 1), pads=plain))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 16, (1, 1), pads=plain))
+    assert not mine.supports(conv_layer((1, 128, 1, 1), 128, (1, 1), pads=plain))
+    elsewhere = Strassen(replace(processor.runtime.traits, on_cpu=False))
+    assert not elsewhere.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4, 8])

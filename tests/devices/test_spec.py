@@ -79,11 +79,32 @@ def test_processors_without_cores_share_those_that_nobody_named(four: pytest.Mon
     assert names("cpu") == "cpu:2-5"
     assert names("cpu,opencl") == "cpu:2-3,opencl:0@4-5"
     assert names("cpu:3,opencl") == "cpu:3,opencl:0@2+4-5"
-    assert names("opencl@2-5,cpu") == "opencl:0@2-5,cpu:2-5"
+    assert names("opencl@2-5,cpu") == "opencl:0@2-5,cpu"
     with pytest.raises(UsageError, match="core 1 cannot be used"):
         names("cpu:1")
     with pytest.raises(UsageError, match="one core to two processors"):
         names("cpu:2-3,opencl@3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cpu", "cpu,opencl", "cpu:2-5,opencl", "cpu:2-5,cpu", "opencl@3,opencl", "cpu:2,opencl,opencl:1@3-5,opencl:2"],
+)
+def test_what_is_written_means_the_same_when_it_is_read_again(four: pytest.MonkeyPatch, text: str) -> None:
+    specs = parse_processors(text)
+    again = parse_processors(names(text))
+    assert [spec.cores for spec in again] == [spec.cores for spec in specs]
+    assert names(names(text)) == names(text)
+
+
+def test_processors_for_which_no_core_is_left_share_all(four: pytest.MonkeyPatch) -> None:
+    cpu, device = parse_processors("cpu:2-5,opencl")
+    assert (cpu.shares, device.shares) == (False, True)
+    assert device.cores == (2, 3, 4, 5)
+    assert str(device) == "opencl:0"
+    four.setattr("os.sched_getaffinity", lambda _: {3})
+    assert names("cpu:3,opencl") == "cpu:3,opencl:0"
+    assert names("cpu:3,cpu") == "cpu:3,cpu"
 
 
 def test_a_limit_of_time_limits_the_cores_that_are_given_away(four: pytest.MonkeyPatch) -> None:
@@ -94,7 +115,8 @@ def test_a_limit_of_time_limits_the_cores_that_are_given_away(four: pytest.Monke
     assert names("cpu,opencl") == "cpu:2,opencl:0@3"
     assert names("cpu:5,opencl") == "cpu:5,opencl:0@2"
     assert names("cpu:2-5") == "cpu:2-5", "who names cores gets them"
-    assert names("cpu:4-5,opencl") == "cpu:4-5,opencl:0@2-3"
+    assert names("cpu:4-5,opencl") == "cpu:4-5,opencl:0"
+    assert parse_processors("cpu:4-5,opencl")[1].cores == (2, 3)
 
 
 def test_more_time_than_cores_changes_nothing(four: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.cpu.routines.strassen import StrassenConvolution, strassen_weights
+from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.devices.routine import Routine
+from nnstretch.devices.strassen import strassen_weights
 from nnstretch.graph.layer import Layer
 from tests.devices.convolutions import activations, check, check_setting, conv_layer, feeds_of, reference
 

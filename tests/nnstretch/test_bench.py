@@ -22,13 +22,13 @@ from nnstretch.bench.counting import count_parameters
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.layers import layer_table
 from nnstretch.bench.proof import Settings as ProofSettings
-from nnstretch.bench.proof import perfect_split, prove
+from nnstretch.bench.proof import prove
 from nnstretch.bench.reference import reference_outputs
-from nnstretch.bench.statistics import Latency, latency
+from nnstretch.bench.statistics import Latency, latency, perfect_split
 from nnstretch.bench.subject import Subject, random_feeds, subject
 from nnstretch.bench.workshop import Workshop
 from nnstretch.branching import accounting
-from nnstretch.branching.build import BranchChoice, blueprint, build, make_design
+from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
 from nnstretch.branching.control import single_branch_control
 from nnstretch.branching.export import export_branched
 from nnstretch.errors import ModelError, UsageError
@@ -373,8 +373,8 @@ def test_proof_of_a_branched_network(graph: ir.Model) -> None:
     module, image = network(), torch.zeros(IMAGE)
     plan = blueprint(module, image)
     choices = [
-        tuple(BranchChoice(processor, plan.all_blocks(segment.index), 0.5) for processor in (0, 1))
-        for segment in plan.traced.segments
+        SegmentChoice(stage, tuple(BranchChoice(processor, tuple(stage.blocks), 0.5) for processor in (0, 1)))
+        for stage in plan.traced.stages
     ]
     design = make_design(plan, choices)
     branched = build(plan, design)

@@ -1,6 +1,7 @@
 """Designs as files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.branching.design import BranchDesign, Design, SegmentDesign, design_id, load_design, save_design
+from nnstretch.branching.design import (
+    BranchDesign,
+    Design,
+    Entry,
+    Merge,
+    SegmentDesign,
+    design_id,
+    load_design,
+    parse_merge,
+    save_design,
+)
 from nnstretch.errors import DesignError, FileError
 
 TIMES = st.none() | st.floats(0, 1e9)
@@ -22,12 +33,25 @@ BRANCHES = st.builds(
     channels=st.integers(1, 4096),
     macs=COUNTS,
     predicted_ms=TIMES,
+    entry=st.sampled_from(Entry),
+    has_exit=st.booleans(),
+    spaces=st.none() | st.lists(st.integers(1, 4096), max_size=4).map(tuple),
 )
+LENGTH = 41
+
+
+def placed(number: int, branches: tuple[BranchDesign, ...]) -> SegmentDesign:
+    """A segment of `LENGTH` blocks behind `number` others."""
+    first = number * LENGTH
+    moved = tuple(replace(branch, blocks=tuple(first + block for block in branch.blocks)) for branch in branches)
+    return SegmentDesign(first, first + LENGTH, moved)
+
+
 DESIGNS = st.builds(
     Design,
     id=st.text(max_size=20),
     segments=st.lists(st.lists(BRANCHES, min_size=1, max_size=3).map(tuple), min_size=1, max_size=4).map(
-        lambda segments: tuple(SegmentDesign(i, branches) for i, branches in enumerate(segments))
+        lambda segments: tuple(placed(i, branches) for i, branches in enumerate(segments))
     ),
     multiple=st.integers(1, 64),
     original_macs=COUNTS,
@@ -35,12 +59,13 @@ DESIGNS = st.builds(
     macs=COUNTS,
     params=COUNTS,
     predicted_ms=TIMES,
+    merge=st.sampled_from(Merge),
 )
 
 
 def example() -> Design:
     branches = (BranchDesign(0, (0, 1), 1.0, 0.625, 40, 100, 1.5), BranchDesign(1, (0,), 0.5, 0.5, 32, 50, None))
-    segments = (SegmentDesign(0, branches), SegmentDesign(1, branches[:1]))
+    segments = (SegmentDesign(0, 2, branches), SegmentDesign(2, 4, (replace(branches[0], blocks=(2, 3)),)))
     return Design(design_id(segments, 8), segments, 8, 1000, 2000, 900, 1800, 2.5)
 
 
@@ -60,7 +85,8 @@ def test_names_depend_on_structure_alone() -> None:
     design = example()
     faster = tuple(
         SegmentDesign(
-            s.segment,
+            s.first,
+            s.stop,
             tuple(BranchDesign(b.processor, b.blocks, b.depth, b.width, b.channels, b.macs) for b in s.branches),
         )
         for s in design.segments
@@ -68,6 +94,27 @@ def test_names_depend_on_structure_alone() -> None:
     assert design_id(faster, 8) == design.id
     assert design_id(design.segments, 4) != design.id
     assert design_id(design.segments[:1], 8) != design.id
+
+
+def test_names_depend_on_the_way_of_merging_and_on_ends() -> None:
+    design = example()
+    first = replace(design.segments[0].branches[0], has_exit=True)
+    changed = (SegmentDesign(0, 2, (first, design.segments[0].branches[1])), design.segments[1])
+    names = {design.id, design_id(design.segments, 8, Merge.ADD), design_id(changed, 8)}
+    assert len(names) == 3
+
+
+def test_blocks_may_run_again_and_be_wider_than_the_original() -> None:
+    design = example()
+    deep = replace(design.segments[0].branches[0], blocks=(0, 1, 1), depth=1.5, width=1.25, spaces=(40, 48))
+    again = replace(design, segments=(SegmentDesign(0, 2, (deep,)), design.segments[1]))
+    assert Design.from_json(again.to_json()) == again
+
+
+def test_ways_of_merging_are_named() -> None:
+    assert [parse_merge(merge.value) for merge in Merge] == list(Merge)
+    with pytest.raises(DesignError, match=r"by 'sum'; give one of concat, concat\+1x1, add"):
+        parse_merge("sum")
 
 
 def test_meeting_points_and_processors() -> None:
@@ -91,7 +138,7 @@ BRANCH = ("segments", 0, "branches", 0)
     ("path", "value"),
     [
         (("format",), "1"),
-        (("merge",), "add"),
+        (("merge",), "sum"),
         (("id",), 7),
         (("multiple",), 0),
         (("macs",), -1),
@@ -101,17 +148,23 @@ BRANCH = ("segments", 0, "branches", 0)
         (("segments",), []),
         (("segments",), {}),
         (("segments", 0), 3),
-        (("segments", 0, "segment"), 1),
+        (("segments", 0, "first"), 1),
+        (("segments", 0, "stop"), 0),
+        (("segments", 1, "first"), 3),
         (("segments", 0, "branches"), []),
         ((*BRANCH, "blocks"), [1, 0]),
-        ((*BRANCH, "blocks"), [0, 0]),
         ((*BRANCH, "blocks"), [-1]),
+        ((*BRANCH, "blocks"), [2]),
         ((*BRANCH, "blocks"), ["0"]),
         ((*BRANCH, "width"), 0),
         ((*BRANCH, "width"), 1.01),
         ((*BRANCH, "depth"), float("nan")),
         ((*BRANCH, "channels"), 0),
         ((*BRANCH, "processor"), 0.5),
+        ((*BRANCH, "entry"), "none"),
+        ((*BRANCH, "exit"), 1),
+        ((*BRANCH, "spaces"), [8, 0]),
+        ((*BRANCH, "spaces"), 8),
     ],
 )
 def test_damaged_designs_are_refused(path: tuple[Any, ...], value: Any) -> None:
@@ -131,7 +184,9 @@ def test_designs_that_lack_anything_are_refused(data: st.DataObject) -> None:
         Design.from_json(json.dumps(fields))
 
 
-def test_newer_formats_are_refused() -> None:
+def test_formats_of_other_versions_are_refused() -> None:
+    with pytest.raises(DesignError, match=r"format 1 is of an earlier nnstretch.*make the design again"):
+        Design.from_json(broken(("format",), 1))
     with pytest.raises(DesignError, match=r"format 99.*upgrade"):
         Design.from_json(broken(("format",), 99))
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nnstretch import zoo
-from nnstretch.branching.build import Blueprint, BranchChoice, blueprint, build, make_design
-from nnstretch.branching.design import Design
+from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, blueprint, build, choices_of, make_design
+from nnstretch.branching.design import Design, Merge
 from nnstretch.branching.export import export_branched
-from nnstretch.branching.operators import channels_of
+from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.scaling import kept_counts
-from nnstretch.branching.workloads import concat_layer, noise, part_layers
+from nnstretch.branching.workloads import merge_layers, noise, part_layers
 from nnstretch.frontends import onnx_file
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
@@ -29,30 +29,29 @@ IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 def uneven(plan: Blueprint) -> Design:
     """The shallowest branch at half the width beside a deep one at three quarters; the last segment is not branched."""
     pairs = [
-        [
-            BranchChoice(1, plan.depth_options(segment.index)[-1], 0.5),
-            BranchChoice(0, plan.all_blocks(segment.index), 0.75),
-        ]
-        for segment in plan.traced.segments
+        plan.meeting(
+            stage, (BranchChoice(1, plan.depth_options(stage)[-1], 0.5), BranchChoice(0, tuple(stage.blocks), 0.75))
+        )
+        for stage in plan.traced.stages
     ]
-    return make_design(plan, [*pairs[:-1], pairs[-1][1:]])
+    alone = BranchChoice(0, tuple(plan.traced.stages[-1].blocks), 1.0 if plan.merge is not Merge.CONCAT else 0.75)
+    return make_design(plan, list(map(SegmentChoice, plan.traced.stages, [*pairs[:-1], (alone,)])))
 
 
 def predicted_layers(plan: Blueprint, design: Design) -> list[Layer]:
     found: list[Layer] = []
-    channels, exact = channels_of(plan.traced.segments[0].source), True
-    if plan.stem is not None:
-        found += part_layers(plan.stem, kept_counts(plan.stem, 1.0), channels_of(plan.stem.source), exact=True)
-    for segment in design.segments:
+    channels, exact = plan.channels_before(0), True
+    for choice in choices_of(design):
         ends = []
-        for branch in segment.branches:
-            part = plan.branch(segment.segment, branch.blocks)
-            run = part_layers(part, kept_counts(part, branch.width, plan.multiple), channels, exact=exact)
+        for branch in choice.branches:
+            counts = plan.counts(choice.segment, branch)
+            run = part_layers(plan.plan(choice.segment, branch), counts, channels, exact=exact)
             found += run
             ends.append(run[-1].outputs[0].shape)
         if len(ends) > 1:
-            found.append(concat_layer(ends))
-        channels, exact = sum(branch.channels for branch in segment.branches), False
+            found += merge_layers(plan.merge, ends)
+        channels = merged_channels(plan.merge, [shape[1] for shape in ends])
+        exact = plan.merge is not Merge.CONCAT and channels == plan.channels_before(choice.segment.stop)
     return found + part_layers(plan.head, kept_counts(plan.head, 1.0), channels, exact=exact)
 
 
@@ -69,7 +68,16 @@ def predicted_layers(plan: Blueprint, design: Design) -> list[Layer]:
     ],
 )
 def test_predicted_layers_are_those_of_the_optimised_export(name: str, left_out: tuple[str, ...]) -> None:
-    plan = blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES)
+    check_layers(blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES), left_out)
+
+
+@pytest.mark.parametrize("merge", [Merge.CONCAT_1X1, Merge.ADD])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2"])
+def test_so_are_those_of_branches_that_meet_in_convolutions(name: str, merge: Merge) -> None:
+    check_layers(blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES, merge=merge), ())
+
+
+def check_layers(plan: Blueprint, left_out: tuple[str, ...]) -> None:
     design = uneven(plan)
     model = optimize(export_branched(build(plan, design), IMAGES))
     exported = Counter(node.layer.workload for node in layers(model) if node.layer.op not in left_out)

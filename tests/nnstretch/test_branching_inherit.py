@@ -1,7 +1,10 @@
 """Branched networks: function, counts, channels and gradients."""
 
 import copy
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +16,19 @@ from torch.nn import functional
 
 from nnstretch import zoo
 from nnstretch.branching.accounting import count_macs, count_parameters
-from nnstretch.branching.build import Blueprint, BranchChoice, blueprint, build, make_design, original_cost
+from nnstretch.branching.build import (
+    Blueprint,
+    BranchChoice,
+    SegmentChoice,
+    blueprint,
+    build,
+    make_design,
+    original_cost,
+)
 from nnstretch.branching.inherit import scaled_copy
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.scaling import full_selection
+from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError
 from nnstretch.zoo import weights
 from nnstretch.zoo.blocks import (
@@ -169,10 +181,10 @@ def prepared(name: str, multiple: int = 1, dtype: torch.dtype = torch.float32) -
     return network, blueprint(network, IMAGES.to(dtype), multiple)
 
 
-def full(plan: Blueprint, branches: int = 2) -> list[list[BranchChoice]]:
+def full(plan: Blueprint, branches: int = 2) -> list[SegmentChoice]:
     return [
-        [BranchChoice(i, plan.all_blocks(segment.index), 1.0) for i in range(branches)]
-        for segment in plan.traced.segments
+        SegmentChoice(stage, tuple(BranchChoice(i, tuple(stage.blocks), 1.0) for i in range(branches)))
+        for stage in plan.traced.stages
     ]
 
 
@@ -201,20 +213,23 @@ def test_a_network_of_one_full_branch_per_segment_is_the_network(name: str) -> N
 
 
 @st.composite
-def choices(draw: st.DrawFn, plan: Blueprint) -> list[list[BranchChoice]]:
+def choices(draw: st.DrawFn, plan: Blueprint) -> list[SegmentChoice]:
+    """Branches anywhere: meeting points lie inside stages too, and segments span several of them."""
     found = []
-    for segment in plan.traced.segments:
-        branches = draw(st.integers(1, 3))
-        found.append(
-            [
-                BranchChoice(
-                    draw(st.integers(0, 2)),
-                    draw(st.sampled_from(plan.depth_options(segment.index))),
-                    draw(st.floats(0.05, 1.0)),
-                )
-                for _ in range(branches)
-            ]
+    count = len(plan.traced.blocks)
+    inner = draw(st.sets(st.integers(1, count - 1), max_size=4)) if count > 1 else set()
+    for first, stop in itertools.pairwise([0, *sorted(inner), count]):
+        segment = Segment(first, stop)
+        several = plan.branchable(segment)
+        branches = tuple(
+            BranchChoice(
+                draw(st.integers(0, 2)),
+                draw(st.sampled_from(plan.depth_options(segment) if several else [tuple(segment.blocks)])),
+                draw(st.floats(0.05, 1.0)),
+            )
+            for _ in range(draw(st.integers(1, 3)) if several else 1)
         )
+        found.append(SegmentChoice(segment, branches))
     return found
 
 
@@ -259,8 +274,8 @@ def test_branches_write_different_channels_and_the_head_reads_each_once() -> Non
     network = Numbered()
     image = torch.ones(1, 1, 1, 1)
     plan = blueprint(network, image, 1)
-    shares = [BranchChoice(0, (0,), 0.75), BranchChoice(1, (0,), 0.5)]  # both identities are dropped
-    branched = build(plan, make_design(plan, [shares]))
+    shares = (BranchChoice(0, (0,), 0.75), BranchChoice(1, (0,), 0.5))  # both identities are dropped
+    branched = build(plan, make_design(plan, [SegmentChoice(Segment(0, 3), shares)]))
     branches = branched.get_submodule("segments.0.branches").children()
     left, right = ([int(value) for value in branch(image).flatten()] for branch in branches)
     assert (len(left), len(right)) == (12, 8)
@@ -285,7 +300,7 @@ def test_a_dense_layer_over_a_flattened_map_divides_by_how_often_a_channel_is_th
 
 def test_an_entry_takes_the_mean_of_equal_channels_and_leaves_missing_ones_zero() -> None:
     _, plan = prepared("resnet")
-    branch = plan.branch(0, plan.all_blocks(0))
+    branch = plan.whole(Segment(1, 2))
     assert branch.has_entry
     origins = np.array([*range(15), 3, 3])  # channel 15 is missing, channel 3 is there three times
     copied, _ = scaled_copy(branch, full_selection(branch), origins, exact=False)
@@ -304,8 +319,9 @@ def test_channels_that_meet_in_their_old_order_by_chance_are_counted_like_others
     for seed in range(4):
         weights.initialise(network, 3, seed)
         plan = blueprint(network.eval(), IMAGES, 1)
-        first = [BranchChoice(i, plan.all_blocks(0), 0.5) for i in range(2)]
-        design = make_design(plan, [first, full(plan, 2)[1]])
+        stage, *others = full(plan, 2)
+        first = SegmentChoice(stage.segment, tuple(replace(branch, width=0.5) for branch in stage.branches))
+        design = make_design(plan, [first, *others])
         assert design.macs == count_macs(build(plan, design), IMAGES)
 
 
@@ -319,7 +335,7 @@ def test_modes_and_frozen_weights_carry_over_and_the_original_stays(training: bo
     branched = build(plan, make_design(plan, full(plan)))
     assert branched.training is training
     frozen = {name for name, parameter in branched.named_parameters() if not parameter.requires_grad}
-    assert frozen == {"stem.stem.0.weight"}
+    assert frozen == {f"segments.0.branches.{i}.layers.stem.0.weight" for i in range(2)}
     with torch.no_grad():
         for parameter in branched.parameters():
             parameter.fill_(7.0)
@@ -331,8 +347,8 @@ def test_building_twice_gives_the_same_weights() -> None:
     def weights_of() -> dict[str, Tensor]:
         _, plan = prepared("mobilenet")
         halves = [
-            [BranchChoice(i, plan.depth_options(s)[-1], 0.6) for i in range(2)]
-            for s in range(len(plan.traced.segments))
+            SegmentChoice(s, tuple(BranchChoice(i, plan.depth_options(s)[-1], 0.6) for i in range(2)))
+            for s in plan.traced.stages
         ]
         return build(plan, make_design(plan, halves)).state_dict()
 
@@ -344,7 +360,8 @@ def test_building_twice_gives_the_same_weights() -> None:
 def test_placement_names_modules() -> None:
     _, plan = prepared("resnet")
     branched = build(plan, make_design(plan, full(plan)))
-    assert branched.placement == {f"segments.{s}.branches.{i}": i for s in range(2) for i in range(2)}
+    stages = range(len(plan.traced.stages))
+    assert branched.placement == {f"segments.{s}.branches.{i}": i for s in stages for i in range(2)}
     for path in branched.placement:
         branched.get_submodule(path)
 
@@ -357,19 +374,26 @@ def test_a_deep_copy_keeps_the_function() -> None:
     assert torch.equal(twin(IMAGES), branched(IMAGES))
 
 
+def with_first(choices: list[SegmentChoice], **changes: Any) -> list[SegmentChoice]:
+    """The choices with the first branch of the first segment changed."""
+    branch, *others = choices[0].branches
+    return [replace(choices[0], branches=(replace(branch, **changes), *others)), *choices[1:]]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: c[:-1], "1 segments, the network 2"),
-        (lambda c: [[], c[1]], "no branch"),
-        (lambda c: [[BranchChoice(0, (0, 1, 7), 1.0)], c[1]], "blocks [0, 1, 7]"),
-        (lambda c: [c[0], [BranchChoice(0, (1,), 1.0)]], "it must keep [0"),
-        (lambda c: [c[0], [BranchChoice(0, (0, 1, 2), 1.5)]], "width 1.5"),
-        (lambda c: [c[0], [BranchChoice(-1, (0, 1, 2), 0.5)]], "processor -1"),
+        (lambda c: c[:-1], "segments end at blocks"),
+        (lambda c: [c[1], c[0], *c[2:]], "segments end at blocks"),
+        (lambda c: [replace(c[0], branches=()), *c[1:]], "no branch"),
+        (lambda c: with_first(c, blocks=(0, 1, 70)), "blocks [0, 1, 70]"),
+        (lambda c: with_first(c, blocks=(1,)), "it must keep [0"),
+        (lambda c: with_first(c, width=1.5), "width 1.5"),
+        (lambda c: with_first(c, processor=-1), "processor -1"),
     ],
 )
 def test_designs_for_other_networks_are_refused(
-    change: Callable[[list[list[BranchChoice]]], list[list[BranchChoice]]], words: str
+    change: Callable[[list[SegmentChoice]], list[SegmentChoice]], words: str
 ) -> None:
     _, plan = prepared("resnet")
     with pytest.raises(DesignError) as caught:
@@ -394,8 +418,11 @@ def test_what_is_not_known_keeps_its_channels() -> None:
     network = Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, 5))).eval()
     weights.initialise(network, 3, 0)
     plan = blueprint(network, IMAGES, 1)
-    assert [plan.branchable(segment.index) for segment in plan.traced.segments] == [True, True]
-    half = [[BranchChoice(i, plan.all_blocks(s), 0.5) for i in range(2)] for s in range(2)]
+    assert all(plan.branchable(stage) for stage in plan.traced.stages)
+    half = [
+        SegmentChoice(stage, tuple(BranchChoice(i, tuple(stage.blocks), 0.5) for i in range(2)))
+        for stage in plan.traced.stages
+    ]
     branched = build(plan, make_design(plan, half))
     assert branched(IMAGES).shape == (2, 5)
     inner = branched.get_submodule("segments.0.branches.0.layers.stages.0.0.body.0.0")
@@ -412,7 +439,7 @@ def test_a_stage_whose_channels_must_stay_together_cannot_be_branched() -> None:
     ]
     network = Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, 5))).eval()
     plan = blueprint(network, IMAGES, 1)
-    assert [plan.branchable(segment.index) for segment in plan.traced.segments] == [False, True]
+    assert [plan.branchable(stage) for stage in plan.traced.stages] == [False, True]
     with pytest.raises(DesignError, match=r"segment 0 .* cannot be branched"):
         make_design(plan, full(plan))
     mixed = [full(plan, 1)[0], full(plan, 2)[1]]
@@ -430,14 +457,14 @@ def test_zoo_chains_branch_with_exact_counts(name: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(same(images), network(images), rtol=1e-4, atol=1e-4)
     two = [
-        [
-            BranchChoice(0, plan.depth_options(segment.index)[-1], 0.75),
-            BranchChoice(1, plan.all_blocks(segment.index), 0.5),
-        ]
-        for segment in plan.traced.segments
+        SegmentChoice(
+            stage,
+            (BranchChoice(0, plan.depth_options(stage)[-1], 0.75), BranchChoice(1, tuple(stage.blocks), 0.5)),
+        )
+        for stage in plan.traced.stages
     ]
     design = make_design(plan, two)
     branched = build(plan, design)
     assert (design.macs, design.params) == (count_macs(branched, images), count_parameters(branched))
     assert branched(images).shape == (1, 10)
-    assert design.meeting_points == len(plan.traced.segments)
+    assert design.meeting_points == len(plan.traced.stages)

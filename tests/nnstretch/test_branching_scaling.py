@@ -84,7 +84,7 @@ def test_choose_takes_the_best_and_repeats_only_when_all_are_taken(scores: list[
 
 def whole_plan(name: str) -> ChannelPlan:
     traced = trace(zoo.build(name, num_classes=10, small_images=True), IMAGES)
-    return plan_channels(traced.blocks, range(len(traced.blocks)), lock_output=True, allow_entry=False)
+    return plan_channels(traced.chain, range(len(traced.chain)), lock_output=True, allow_entry=False)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenetv2"])
@@ -129,9 +129,10 @@ def test_groups_are_kept_whole() -> None:
 def test_scores_are_the_norms_of_filters_with_their_batch_norms_scale() -> None:
     network = zoo.build("vgg16", num_classes=10, small_images=True)
     prepared = blueprint(network, IMAGES)
-    plan = prepared.branch(1, prepared.all_blocks(1))
+    stage = prepared.traced.stages[1]
+    plan = prepared.whole(stage)
     first = network.get_submodule("stages.1.1.0")
     assert isinstance(first, nn.Conv2d)
     norms = first.weight.detach().double().flatten(1).norm(dim=1).numpy()
-    assert np.allclose(prepared.scores(1, prepared.all_blocks(1))[0], norms / norms.mean())
+    assert np.allclose(prepared.scores(stage, tuple(stage.blocks))[0], norms / norms.mean())
     assert str(plan.spaces[0].makers[0][0].target) == "stages.1.1.0"

@@ -15,9 +15,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from nnstretch.branching.published import parse_published, read_published
 from nnstretch.cli.main import main
 from nnstretch.package.format import FORMAT_VERSION
 from nnstretch.scheduler.plan import Plan
+from tests.nnstretch.published_networks import SETTINGS
 
 NETWORK = """
 import torch
@@ -185,7 +187,7 @@ def test_zoo_lists_and_exports(cli: Cli, folder: Path) -> None:
     networks = {one["name"]: one for one in answer_of(cli("zoo", "--json"))["networks"]}
     assert networks["resnet50"]["params"] == 25_557_032
     answer = answer_of(
-        cli("zoo", "squeezenet1_1", "--num-classes", "7", "--image-size", "64", "-o", "s.onnx", "--json")
+        cli("zoo", "squeezenet1_1", "--num-classes", "7", "--image-size", "128", "-o", "s.onnx", "--json")
     )
     session = onnxruntime.InferenceSession("s.onnx", providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [1, 3, 64, 64]
@@ -318,6 +320,32 @@ def test_train_evaluate_and_resume(cli: Cli, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.slow
+def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -> None:
+    setting = SETTINGS["R-34 C+D"]
+    (folder / "R-34.yaml").write_text(setting.text())
+    command = ["stretch", "resnet34", "--published", "R-34.yaml", "--image-size", "128", "-p", "cpu:0,opencl:0@1"]
+    status, out, _ = cli(*command, "-o", "designs", "--yaml", "--json")
+    assert status == 0
+    (design,) = json.loads(out)["designs"]
+    path = Path(design["file"])
+    again = read_published(path.with_suffix(".yaml"))
+    assert again.stages == parse_published(setting.text()).stages
+    assert again.devices == ("cpu", "gpu")
+    assert design["meeting_points"] == 4
+    assert design["params"] / 1e6 == pytest.approx(13.457, abs=1e-3)
+    # What was written can be used like any other design.
+    status, out, _ = cli(
+        "stretch", "resnet34", "--published", str(path.with_suffix(".yaml")), "--image-size", "128", "--json"
+    )
+    assert json.loads(out)["designs"][0]["id"] == design["id"]
+    assert {found.suffix for found in path.parent.iterdir()} == {".json", ".safetensors", ".onnx", ".yaml"}
+    refuses(cli(*command[:-1], "cpu:0"), "cpu, dsp")
+    refuses(cli("stretch", "resnet50", "--published", "R-34.yaml"), "family")
+    refuses(cli("stretch", "resnet34", "--published", "none.yaml"), "none.yaml")
+    refuses(cli("stretch", "resnet34", "--merge", "sum"), "concat+1x1")
+
+
 def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     processors = ("-p", "cpu:0,cpu:1")
     options = ("--data", "digits", "--image-size", "16", "--epochs", "1", "--threads", "1")

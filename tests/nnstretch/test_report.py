@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nnstretch.bench.proof import Proof, ProofRow
+from nnstretch.bench.proof_result import Proof, ProofRow
 from nnstretch.bench.statistics import Latency
 from nnstretch.branching.design import BranchDesign, Design, SegmentDesign
 from nnstretch.errors import FileError
@@ -79,8 +79,8 @@ def design() -> Design:
         return BranchDesign(processor, blocks, depth, 0.5, 32, 10**7, 0.4)
 
     segments = (
-        SegmentDesign(0, (branch(0, (0, 1), 1.0), branch(1, (0,), 0.5))),
-        SegmentDesign(1, (branch(0, (0, 1, 2), 1.0),)),
+        SegmentDesign(0, 2, (branch(0, (0, 1), 1.0), branch(1, (0,), 0.5))),
+        SegmentDesign(2, 5, (branch(0, (2, 3, 4), 1.0),)),
     )
     return Design("d123", segments, 16, 4 * 10**7, 10**6, 3 * 10**7, 10**6, 1.0)
 

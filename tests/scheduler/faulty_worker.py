@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from nnstretch.scheduler import loading
-from nnstretch.scheduler.trial_worker import main
+from nnstretch.scheduler.profiling.trial_worker import main
 
 _load = loading.load_program
 

@@ -93,6 +93,13 @@ def test_concurrent_callers_take_turns() -> None:
         assert not wrong
 
 
+@pytest.mark.parametrize("channels", [(16, 32), (256, 512)])
+def test_weights_begin_on_pages(channels: tuple[int, ...]) -> None:
+    """Every step's weights then begin on a cache line, whether they were packed just now or mapped from a package."""
+    constants = compiled(RandomNetwork(5, processors=0, channels=channels), "cpu").constants
+    assert constants.ctypes.data % 4096 == 0
+
+
 def test_package_round_trip(tmp_path: Path) -> None:
     network = RandomNetwork(5, processors=2)
     with Session(compiled(network, TWO_CPUS)) as session:

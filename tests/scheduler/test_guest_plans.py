@@ -30,9 +30,9 @@ from nnstretch.package.model_file import check_standalone
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.store import ProfileStore
 from tests.scheduler.graphs import RandomNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")

@@ -9,7 +9,10 @@ import pytest
 
 from nnstretch.compiler import build_processors, plan_model
 from nnstretch.devices.spec import usable_cores
-from nnstretch.errors import DeviceError
+from nnstretch.errors import DeviceError, NNStretchError
+from nnstretch.graph.passes import optimize
+from nnstretch.graph.reference import relative_error
+from nnstretch.scheduler import planner
 from nnstretch.scheduler.loading import place_lanes
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.session import Session
@@ -45,6 +48,31 @@ def test_more_processors_than_cores_are_refused() -> None:
         place_lanes(_lanes((0,), (1, 2)), (0, 4))
 
 
+@pytest.mark.opencl
+def test_a_device_is_placed_on_cores_that_the_process_may_use() -> None:
+    cores = usable_cores()
+    network = RandomNetwork(3, processors=2, nodes=8)
+    compiled = plan_model(network.graph(), build_processors(f"cpu:{cores[0]},opencl:0"), tune=False)
+    host, device = compiled.plan.lanes
+    moved = (replace(host, cores=(500,)), replace(device, processor="opencl:0@501", cores=(501,)))
+    assert [lane.cores for lane in place_lanes(moved, (0, 1))] == [(0,), (1,)]
+    if len(cores) < 2:
+        pytest.skip("two processors need two cores")
+    feeds = {"x": network.input}
+    with Session(replace(compiled, plan=replace(compiled.plan, lanes=moved))) as session:
+        for expected, found in zip(network.expected(), session.run(None, feeds), strict=True):
+            assert relative_error(found, expected) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["cpu:0", "opencl:0,opencl:1", ""])
+def test_an_opencl_lane_without_a_device_is_refused(name: str) -> None:
+    network = RandomNetwork(3, processors=1, nodes=8)
+    compiled = plan_model(network.graph(), build_processors(f"cpu:{usable_cores()[0]}"), tune=False)
+    lanes = (*compiled.plan.lanes, PlanLane("opencl", name, ()))
+    with pytest.raises(NNStretchError, match=r"processor|OpenCL lane"):
+        Session(replace(compiled, plan=replace(compiled.plan, lanes=lanes)))
+
+
 def test_a_plan_for_more_cores_than_allowed_runs_on_fewer() -> None:
     network = RandomNetwork(3, processors=1, nodes=8)
     compiled = plan_model(network.graph(), build_processors(f"cpu:{usable_cores()[0]}"), tune=False)
@@ -53,3 +81,15 @@ def test_a_plan_for_more_cores_than_allowed_runs_on_fewer() -> None:
     with Session(compiled) as one, Session(replace(compiled, plan=replace(compiled.plan, lanes=(many,)))) as other:
         for expected, found in zip(one.run(None, feeds), other.run(None, feeds), strict=True):
             assert np.array_equal(expected, found)
+
+
+def test_weights_are_packed_when_they_are_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    packings: list[int] = []
+    monkeypatch.setattr(planner, "write_constants", lambda jobs, *_: packings.append(len(jobs)))
+    network = RandomNetwork(4, 1)
+    processors = build_processors("cpu")
+    compiled = planner.make_plan(optimize(network.graph()), processors.named, processors.host)
+    assert not packings
+    assert compiled.constants is compiled.constants
+    assert len(packings) == 1
+    assert packings[0] > 0

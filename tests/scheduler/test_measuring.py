@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.scheduler.measuring import QUANTILE, Rules, interval, race, typical
+from nnstretch.scheduler.profiling.measuring import QUANTILE, Rules, interval, race, typical
 
 RULES = Rules()
 

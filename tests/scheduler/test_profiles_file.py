@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nnstretch.errors import FileError
-from nnstretch.scheduler.profiles_file import read_rows, write_rows
-from nnstretch.scheduler.store import Measurement, ProfileStore, Row
+from nnstretch.scheduler.profiling.profiles_file import read_rows, write_rows
+from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
 
 ROWS = [
     Row("p", "w", "r", {"a": 1}, Measurement(0.5, (0.4, 0.5), None, (0.4, 0.5), 1e-7, "l3", 100.0, when=3.0)),

@@ -19,12 +19,12 @@ from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
-from nnstretch.scheduler.caches import CacheSizes, cache_sizes, layer_state, network_state
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.profiling import Profiler
-from nnstretch.scheduler.store import ProfileStore, Row
-from nnstretch.scheduler.trials import Trial, Trials
+from nnstretch.scheduler.profiling.caches import CacheSizes, cache_sizes, layer_state, network_state
+from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.profiling.store import ProfileStore, Row
+from nnstretch.scheduler.profiling.trials import Trial, Trials
 from tests.scheduler.graphs import RandomNetwork
 
 
@@ -173,8 +173,8 @@ import onnx_ir as ir
 from nnstretch.compiler import build_processors
 from nnstretch.graph.passes import optimize
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.profiling import Profiler
-from nnstretch.scheduler.store import ProfileStore
+from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.profiling.store import ProfileStore
 store, model, cores = sys.argv[1:]
 found = build_processors(cores)
 with Profiler(ProfileStore(Path(store)), found.host) as profiler:

@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from nnstretch.errors import FileError
-from nnstretch.scheduler.store import FORMAT, CacheState, Measurement, ProfileStore, Row, checked_row, row_fields
+from nnstretch.scheduler.profiling.store import (
+    FORMAT,
+    CacheState,
+    Measurement,
+    ProfileStore,
+    Row,
+    checked_row,
+    row_fields,
+)
 
 FULL = Measurement(0.5, (0.4, 0.5, 0.6), None, (0.4, 0.6), 1e-6, "memory", 118.5)
 
@@ -209,7 +217,7 @@ def test_full_disk(path: Path) -> None:
 
 
 def test_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnstretch.scheduler.store._PATIENCE", 0.05)
+    monkeypatch.setattr("nnstretch.scheduler.profiling.store._PATIENCE", 0.05)
     store = ProfileStore(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -224,7 +232,7 @@ def test_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from nnstretch.scheduler.store import Measurement, ProfileStore
+from nnstretch.scheduler.profiling.store import Measurement, ProfileStore
 store = ProfileStore(Path(sys.argv[1]))
 for i in range(100_000):
     store.put(sys.argv[2], str(i), "r", {}, Measurement(float(i)))

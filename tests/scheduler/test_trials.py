@@ -23,10 +23,10 @@ from nnstretch.errors import DeviceError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.costs import Candidate
-from nnstretch.scheduler.profiling import Profiler
+from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.profiling.store import CACHE_STATES, ProfileStore
+from nnstretch.scheduler.profiling.trials import TrialError, Trials
 from nnstretch.scheduler.single import SingleLayer, SinglePlan, packed_inputs, random_inputs, single_layer_plan
-from nnstretch.scheduler.store import CACHE_STATES, ProfileStore
-from nnstretch.scheduler.trials import TrialError, Trials
 
 FAULTY = (sys.executable, str(Path(__file__).with_name("faulty_worker.py")))
 
@@ -72,7 +72,7 @@ class Renamed(Routine):
         lowering = self._inner.lower(layer, parameters)
         if not self._wrong:
             return lowering
-        return replace(lowering, constants=tuple(c * np.float32(1.01) for c in lowering.constants))
+        return replace(lowering, constants=tuple(np.asarray(c) * np.float32(1.01) for c in lowering.constants))
 
 
 def plan_of(processor: CpuProcessor, algorithm: str = "direct", repeats: int = 1) -> SinglePlan:
@@ -196,7 +196,7 @@ def test_a_process_that_died_meanwhile_is_nobodys_fault(processor: CpuProcessor)
 
 ORPHAN = """
 import sys, time
-from nnstretch.scheduler.trials import Trials
+from nnstretch.scheduler.profiling.trials import Trials
 trials = Trials()
 trials.start()
 trials.clock(0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
+from nnstretch.devices.prepared import Constant
 from nnstretch.devices.routine import KernelCall, Lowering, Operand
 
 
@@ -18,7 +17,7 @@ def pipeline(stages: Sequence[Lowering], between: Sequence[int]) -> Lowering:
         between: bytes of what passes from each stage to the next; these become workspaces.
     """
     calls: list[KernelCall] = []
-    constants: list[np.ndarray] = []
+    constants: list[Constant] = []
     workspaces = list(between)
     for number, stage in enumerate(stages):
         first_constant, first_workspace = len(constants), len(workspaces)

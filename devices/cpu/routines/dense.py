@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -11,9 +12,13 @@ from nnstretch.devices.cpu.routines.childnet import pipeline
 from nnstretch.devices.cpu.routines.light_base import INPUT, OUTPUT
 from nnstretch.devices.cpu.routines.light_reorder import change_layout
 from nnstretch.devices.cpu.routines.window import has_constant_weights, is_convolution, lowering
+from nnstretch.devices.prepared import Piece, Prepared
 from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.strided import StridedCopy
 from nnstretch.graph.layer import Attribute, Layer, TensorType
+
+TURNED = 240
+"""Inputs whose weights are turned at once, in a copy whose rows are no power of two apart: those would share a cache's sets."""
 
 
 class Dense(Routine):
@@ -36,11 +41,22 @@ class Dense(Routine):
         outputs, inputs = layer.type_of(1).shape
         width = self.vectors * self.block
         lanes = -(-outputs // width) * width
-        weights = np.zeros((lanes, inputs), np.float32)
-        weights[:outputs] = layer.constants[1]
-        panels = weights.reshape(lanes // width, width, inputs).transpose(0, 2, 1)
+        weight, size = layer.constants[1], width * inputs
+        pieces = [
+            Piece(first * inputs, size, partial(_write_panel, weight[first : first + width], width))
+            for first in range(0, lanes, width)
+        ]
         batch = layer.type_of(0).shape[0]
-        return lowering(f"dense_v{self.vectors}", layer, panels, lanes, (batch, inputs, outputs))
+        weights = Prepared(lanes * inputs, pieces)
+        return lowering(f"dense_v{self.vectors}", layer, weights, lanes, (batch, inputs, outputs))
+
+
+def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
+    """Writes weights of up to `width` outputs, O,K, as K,width: by parts that caches hold, as the rows lie far apart."""
+    panel = place.reshape(-1, width)
+    for begin in range(0, rows.shape[1], TURNED):
+        part = rows[:, begin : begin + TURNED].copy()
+        panel[begin : begin + TURNED, : len(rows)] = part.T
 
 
 class DenseAsConvolution(Routine):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
 from nnstretch.devices.cpu.routines.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.window import Window, lowering
+from nnstretch.devices.prepared import Piece, Prepared
 from nnstretch.devices.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.graph.layer import Layer
 
@@ -234,7 +237,7 @@ def panels(outputs: int, inputs: int, groups: int, tile: Tile) -> list[Panel]:
     return found
 
 
-def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> np.ndarray:
+def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> Prepared:
     """Weights O,C/g,KH,KW as the direct kernels read them: panel after panel.
 
     A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read; where panels read
@@ -242,22 +245,42 @@ def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> np
     """
     outputs, per_group = weight.shape[:2]
     taps = weight.shape[2] * weight.shape[3]
-    outputs_per_group = outputs // groups
     source = weight.reshape(outputs, per_group, taps)
     made = panels(outputs, per_group * groups, groups, tile)
     most = max(panel.end - panel.begin for panel in made)
-    parts = []
-    for panel in made:
-        lanes = np.zeros((panel.end - panel.begin, taps, panel.outputs), np.float32)
-        for group in range(panel.begin // per_group, panel.end // per_group):
-            low = max(panel.first, group * outputs_per_group)
-            high = min(panel.first + panel.outputs, (group + 1) * outputs_per_group)
-            at = group * per_group - panel.begin
-            lanes[at : at + per_group, :, low - panel.first : high - panel.first] = source[low:high].transpose(1, 2, 0)
-        room = np.zeros(most * taps * panel.outputs, np.float32)
-        room[: lanes.size] = _by_blocks(lanes, panel.begin, block)
-        parts.append(room)
-    return np.concatenate(parts)
+    write = (
+        partial(_write_panel, source, block) if groups == 1 else partial(_write_grouped_panel, source, groups, block)
+    )
+    begins = accumulate((most * taps * panel.outputs for panel in made), initial=0)
+    pieces = [
+        Piece(begin, most * taps * panel.outputs, partial(write, panel))
+        for begin, panel in zip(begins, made, strict=False)
+    ]
+    return Prepared(most * taps * sum(panel.outputs for panel in made), pieces)
+
+
+def _write_panel(source: np.ndarray, block: int, panel: Panel, room: np.ndarray) -> None:
+    """Writes a panel of weights O,C,taps that all input channels have a part in."""
+    rows = source[panel.first : panel.first + panel.outputs]
+    count, channels, taps = rows.shape
+    body = channels // block * block
+    full = room[: body * taps * panel.outputs].reshape(-1, taps, block, panel.outputs)
+    full[..., :count] = rows[:, :body].reshape(count, -1, block, taps).transpose(1, 3, 2, 0)
+    left = room[body * taps * panel.outputs :].reshape(taps, channels - body, panel.outputs)
+    left[..., :count] = rows[:, body:].transpose(2, 1, 0)
+
+
+def _write_grouped_panel(source: np.ndarray, groups: int, block: int, panel: Panel, room: np.ndarray) -> None:
+    """Writes a panel of weights O,C/g,taps; room that it does not need stays as it is."""
+    outputs, per_group, taps = source.shape
+    outputs_per_group = outputs // groups
+    lanes = np.zeros((panel.end - panel.begin, taps, panel.outputs), np.float32)
+    for group in range(panel.begin // per_group, panel.end // per_group):
+        low = max(panel.first, group * outputs_per_group)
+        high = min(panel.first + panel.outputs, (group + 1) * outputs_per_group)
+        at = group * per_group - panel.begin
+        lanes[at : at + per_group, :, low - panel.first : high - panel.first] = source[low:high].transpose(1, 2, 0)
+    room[: lanes.size] = _by_blocks(lanes, panel.begin, block)
 
 
 def _by_blocks(lanes: np.ndarray, begin: int, block: int) -> np.ndarray:

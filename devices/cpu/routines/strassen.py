@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from nnstretch.devices.cpu.routines.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.window import LARGEST_EXTENT, Window, lowering
 from nnstretch.devices.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.strassen import LEAST_HALF, strassen_weights
 from nnstretch.graph.layer import Layer
-
-LEAST_HALF = 3
-"""Blocks of a half of the input channels from which on a product saved outweighs the sums that it takes."""
 
 CACHE_BYTES = 1 << 19
 """What the inputs and sums of one unit of work may take of a second-level cache."""
@@ -89,8 +85,8 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
         window = Window.of(layer)
         block, vectors = self.layout.block, parameters["vectors"]
         kernel = f"conv_strassen_p{parameters['pixels']}v{vectors}"
-        weights = strassen_weights(layer.constants[1], vectors, block)
         lanes = -(-window.outputs // block) * block
+        weights = strassen_weights(layer.constants[1], vectors, block)
         words = (
             window.batch,
             window.channels,
@@ -100,23 +96,3 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
             parameters["panels"],
         )
         return lowering(kernel, layer, weights, lanes, words)
-
-
-def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> np.ndarray:
-    """Weights O,C,1,1 as the kernels read them (`conv_strassen.c`), flat."""
-    outputs, channels = weight.shape[:2]
-    lanes = -(-outputs // block) * block
-    matrix = np.zeros((channels, lanes), np.float64)
-    matrix[:, :outputs] = weight.reshape(outputs, channels).T
-    half, width = channels // block // 2 * block, vectors * block
-    pairs = lanes // (2 * width)
-    columns = pairs * width
-    w11, w12 = matrix[:half, :columns], matrix[:half, columns : 2 * columns]
-    w21, w22 = matrix[half : 2 * half, :columns], matrix[half : 2 * half, columns : 2 * columns]
-    rest1, rest2 = matrix[2 * half :, :columns], matrix[2 * half :, columns : 2 * columns]
-    t1, t3 = w12 - w11, w22 - w12
-    t2 = w22 - t1
-    stacked = np.concatenate([w11, w21, rest1, t2, t3, w21 - t2, rest1, t1, w22, rest2])
-    panels = stacked.reshape(len(stacked), pairs, width).transpose(1, 0, 2)
-    singles = matrix[:, 2 * columns :].reshape(channels, -1, block).transpose(1, 0, 2)
-    return np.concatenate([panels.reshape(-1), singles.reshape(-1)]).astype(np.float32)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnstretch.devices.prepared import Constant
 from nnstretch.devices.routine import KernelCall, Lowering, Operand
 from nnstretch.graph.layer import Layer
 
@@ -115,9 +116,10 @@ def operands(layer: Layer) -> tuple[Operand | None, ...]:
     )
 
 
-def lowering(kernel: str, layer: Layer, weights: np.ndarray, lanes: int, parameters: tuple[int, ...]) -> Lowering:
+def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, parameters: tuple[int, ...]) -> Lowering:
     """One call of `kernel` with prepared weights and the bias, padded with zeros to `lanes` floats."""
-    constants = [np.ascontiguousarray(weights, dtype=np.float32)]
+    made = np.ascontiguousarray(weights, dtype=np.float32) if isinstance(weights, np.ndarray) else weights
+    constants: list[Constant] = [made]
     if layer.has(2):
         bias = np.zeros(lanes, np.float32)
         bias[: layer.type_of(1).shape[0]] = layer.constants[2]

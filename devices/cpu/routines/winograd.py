@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnstretch.devices.cpu.routines.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.window import Window, lowering
 from nnstretch.devices.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
-from nnstretch.devices.winograd import Axis, Division, weight_panels
+from nnstretch.devices.winograd import Axis, Division, prepared_panels
 from nnstretch.graph.layer import Layer
 
 TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
@@ -178,7 +178,7 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         width, block = vectors * self.layout.block, self.layout.block
         halved = block == HALVED_BLOCK and vectors == 1
         division = division_of(window, alpha, taps)
-        weights = weight_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
+        weights = prepared_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
         lanes = -(-window.outputs // block) * block
         words = (window.groups, int(_is_planar(window)), parameters["block"], parameters["panels"])
         return lowering(kernel, layer, weights, lanes, (*window.words(), *words))

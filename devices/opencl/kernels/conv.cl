@@ -1,18 +1,19 @@
 /* Direct convolution in the blocked layout (after NeoCPU, section 3.1): a tile of PIXELS neighbouring output pixels times
- * VECTORS output channel blocks lives in registers while all input channels and taps stream by.
+ * VECTORS vectors of output channels lives in registers while all input channels and taps stream by.
  *
- * Macros: PIXELS, VECTORS, STRIDE_W, REACH (see tile.cl). Everything else is a run-time argument.
+ * Macros: PIXELS, VECTORS, LENGTH, STRIDE_W, REACH (see tile.cl). Everything else is a run-time argument.
  *
- * Work items: (range of tiles, group of VECTORS output blocks, image).
+ * Work items: (range of tiles, group of VECTORS vectors of outputs, image).
  *
- * Weights: [output group][span input blocks][KH][KW][B input lanes][VECTORS][B output lanes], zero for lanes outside the
+ * Weights: [output group][span input blocks][KH][KW][B input lanes][VECTORS][LENGTH outputs], zero for lanes outside the
  * channel group of the output lane. With groups, an output group reads only the `span` input blocks that its channels
  * need, from the first one on; groups need not be multiples of the block.
  */
 #include "common.cl"
 #include "tile.cl"
 
-#define TAP (B * VECTORS * B)
+#define OUTPUTS (VECTORS * LENGTH) /* of a group of vectors */
+#define TAP (B * OUTPUTS)
 #define AHEAD 8192 /* numbers of weights */
 
 /* A CPU broadcasts floats from memory within a multiply-add. Halves it would have to convert again for every one, so it does
@@ -24,16 +25,16 @@
 #define ACCUMULATE(type, ONE, row)                                                                  \
     for (int kx = 0; kx < kernel_w; kx++) {                                                         \
         const type *from = (row) + kx * dilation_w * B + first;                                     \
-        const global number *tap = taps + kx * TAP + first * VECTORS * B;                           \
-        for (int lane = first; lane < last; lane++, from++, tap += VECTORS * B) {                   \
-            floatb w[VECTORS];                                                                      \
+        const global number *tap = taps + kx * TAP + first * OUTPUTS;                               \
+        for (int lane = first; lane < last; lane++, from++, tap += OUTPUTS) {                       \
+            floatl w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++) {                                              \
-                w[v] = READ(tap + v * B);                                                           \
-                PREFETCH(tap + AHEAD + v * B);                                                      \
+                w[v] = READ_VECTOR(tap + v * LENGTH);                                               \
+                PREFETCH(tap + AHEAD + v * LENGTH);                                                 \
             }                                                                                       \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
-                    sum[p][v] = fma(w[v], (floatb)(ONE(from + p * STRIDE_W * B)), sum[p][v]);       \
+                    sum[p][v] = fma(w[v], (floatl)(ONE(from + p * STRIDE_W * B)), sum[p][v]);       \
             }                                                                                       \
         }                                                                                           \
     }
@@ -60,15 +61,19 @@ PART void convolve(PARAMETERS, int item, int group, int image)
     const int tile_begin = item * tiles_per_item;
     const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
 
-    const int channel_first = group * VECTORS * B / group_out * group_in;
-    const int channel_last = (min((group + 1) * VECTORS * B, out_channels) - 1) / group_out * group_in + group_in;
+    const int channel_first = group * OUTPUTS / group_out * group_in;
+    const int channel_last = (min((group + 1) * OUTPUTS, out_channels) - 1) / group_out * group_in + group_in;
     const int block_first = channel_first / B, block_last = (channel_last - 1) / B;
 
     const global number *x = x_buffer + x_offset + (long)image * in_blocks * height * width * B;
     const global number *weight = weight_buffer + weight_offset + (long)group * span * kernel_h * kernel_w * TAP;
-    const global number *bias = bias_buffer + bias_offset + group * VECTORS * B;
+    const global number *bias = bias_buffer + bias_offset + group * OUTPUTS;
     const long plane = (long)out_height * out_width * B;
-    const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
+    const int y_lane = group * OUTPUTS % B; /* of the group's first output in its block */
+    const long y_first = ((long)image * out_blocks + group * OUTPUTS / B) * plane + y_lane;
+    const int vectors = min(VECTORS, (out_channels + LENGTH - 1) / LENGTH - group * VECTORS);
+    /* The last half of a block that no output belongs to must hold something finite. */
+    const int pads = HALVED && (group + 1) * OUTPUTS >= out_channels && (group * OUTPUTS + vectors * LENGTH) % B;
 
     for (int tile = tile_begin; tile < tile_end; tile++) {
         const int oy = tile / tiles_x, ox = tile % tiles_x * PIXELS;
@@ -77,7 +82,7 @@ PART void convolve(PARAMETERS, int item, int group, int image)
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
         const int inside = x0 >= 0 && x0 + segment_size <= width;
 
-        floatb sum[PIXELS][VECTORS];
+        floatl sum[PIXELS][VECTORS];
         start_tile(sum, bias);
 
         for (int block = block_first; block <= block_last; block++) {
@@ -98,8 +103,13 @@ PART void convolve(PARAMETERS, int item, int group, int image)
         }
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
-        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, plane,
-                    min(PIXELS, out_width - ox), min(VECTORS, out_blocks - group * VECTORS), has_residual, kind, a, b);
+        const int pixels = min(PIXELS, out_width - ox);
+        global number *y = y_buffer + y_offset + at;
+        finish_tile(sum, residual_buffer + residual_offset + at, y, plane, y_lane, pixels, vectors, has_residual, kind, a, b);
+        if (pads) {
+            for (int p = 0; p < pixels; p++)
+                WRITE_VECTOR((floatl)(0.0f), y + VECTORS_ON(vectors, y_lane, plane) + p * B);
+        }
     }
 }
 

@@ -78,7 +78,7 @@ PART void convolve(PARAMETERS, int item, int group, int image)
         }
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
-        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, plane,
+        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, plane, 0,
                     min(PIXELS, out_width - ox), min(VECTORS, out_blocks - group * VECTORS), has_residual, kind, a, b);
     }
 }

@@ -67,8 +67,8 @@ PART void convolve(PARAMETERS, int item, int block, int image)
         }
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
-        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, 0, min(PIXELS, out_width - ox),
-                    1, has_residual, kind, a, b);
+        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, 0, 0, min(PIXELS, out_width - ox), 1,
+                    has_residual, kind, a, b);
         ox += PIXELS;
         if (ox >= out_width) {
             ox = 0;

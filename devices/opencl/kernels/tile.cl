@@ -1,16 +1,39 @@
-/* Tiles of PIXELS neighbouring outputs of one row times VECTORS output blocks, as convolutions compute them.
+/* Tiles of PIXELS neighbouring outputs of one row times VECTORS vectors of outputs, as convolutions compute them.
  *
- * Macros: PIXELS; VECTORS; STRIDE_W, the horizontal stride; REACH, at least the input pixels that the taps of a kernel row
+ * Macros: PIXELS; VECTORS; LENGTH, the outputs of a vector, a block or half of one; STRIDE_W, the horizontal stride; REACH, at least the input pixels that the taps of a kernel row
  * span, (KW - 1) * dilation + 1. So layers of several kernel widths share one build.
  */
+
+#ifndef LENGTH
+#define LENGTH B
+#endif
+#define HALVED (LENGTH != B) /* which only kernels of floats can be */
+
+typedef NNS_JOIN(float, LENGTH) floatl;
+#if HALVED
+#define READ_VECTOR(pointer) NNS_JOIN(vload, LENGTH)(0, pointer)
+#define WRITE_VECTOR(value, pointer) (*(global floatl *)(pointer) = (value))
+#define ACTIVATE_OTHER(x, kind, a, b) activate_other((floatb)(x, (floatl)(0.0f)), kind, a, b).lo
+#else
+#define READ_VECTOR READ
+#define WRITE_VECTOR WRITE_BLOCK
+#define ACTIVATE_OTHER activate_other
+#endif
+
+/* From a vector of a blocked tensor, whose blocks are `plane` numbers apart, to the `v`th behind it; `lane` is its first. */
+#define VECTORS_ON(v, lane, plane)                                                                  \
+    (HALVED ? ((lane) + (v) * LENGTH) / B * (plane) + ((lane) + (v) * LENGTH) % B - (lane) : (v) * (plane))
+
+/* Inlined always: sums whose address is handed on would not stay in registers. */
+#define TILE_FUNCTION __attribute__((always_inline)) static inline void
 
 /* At least the input pixels of one row that a tile reads. */
 #define SEGMENT ((PIXELS - 1) * STRIDE_W + REACH)
 
-static inline void start_tile(floatb sum[PIXELS][VECTORS], const global number *bias)
+TILE_FUNCTION start_tile(floatl sum[PIXELS][VECTORS], const global number *bias)
 {
     UNROLL for (int v = 0; v < VECTORS; v++) {
-        const floatb start = READ(bias + v * B);
+        const floatl start = READ_VECTOR(bias + v * LENGTH);
         UNROLL for (int p = 0; p < PIXELS; p++)
             sum[p][v] = start;
     }
@@ -28,21 +51,23 @@ static inline void pad_segment(private float *segment, const global number *row,
     }
 }
 
-/* Writes `pixels` × `vectors` of a tile's sums to y, whose blocks are `plane` numbers apart. `residual` like y, if `has_residual`.
- * Rare activations are a second pass over what was just written, so that their code exists once and not per register. */
-static inline void finish_tile(floatb sum[PIXELS][VECTORS], const global number *residual, global number *y, long plane,
-                               int pixels, int vectors, int has_residual, int kind, int a, int b)
+/* Writes `pixels` × `vectors` of a tile's sums to y, the first vector's place, which is lane `lane` of a block; blocks are `plane`
+ * numbers apart. `residual` like y, if `has_residual`. Rare activations are a second pass over what was just written, so that
+ * their code exists once and not per register. */
+TILE_FUNCTION finish_tile(floatl sum[PIXELS][VECTORS], const global number *residual, global number *y, long plane, int lane,
+                          int pixels, int vectors, int has_residual, int kind, int a, int b)
 {
     const float lowest = kind == ACT_RELU ? 0.0f : kind == ACT_CLIP ? as_float(a) : -INFINITY;
     const float highest = kind == ACT_CLIP ? as_float(b) : INFINITY;
     UNROLL for (int v = 0; v < VECTORS; v++) {
         if (v < vectors) {
+            const long on = VECTORS_ON(v, lane, plane);
             UNROLL for (int p = 0; p < PIXELS; p++) {
                 if (p < pixels) {
-                    floatb value = sum[p][v];
+                    floatl value = sum[p][v];
                     if (has_residual)
-                        value += READ(residual + v * plane + p * B);
-                    WRITE_BLOCK(min(max(value, lowest), highest), y + v * plane + p * B);
+                        value += READ_VECTOR(residual + on + p * B);
+                    WRITE_VECTOR(min(max(value, lowest), highest), y + on + p * B);
                 }
             }
         }
@@ -50,8 +75,8 @@ static inline void finish_tile(floatb sum[PIXELS][VECTORS], const global number 
     if (kind > ACT_CLIP) {
         for (int v = 0; v < vectors; v++) {
             for (int p = 0; p < pixels; p++) {
-                global number *at = y + v * plane + p * B;
-                WRITE_BLOCK(activate_other(READ(at), kind, as_float(a), as_float(b)), at);
+                global number *at = y + VECTORS_ON(v, lane, plane) + p * B;
+                WRITE_VECTOR(ACTIVATE_OTHER(READ_VECTOR(at), kind, as_float(a), as_float(b)), at);
             }
         }
     }

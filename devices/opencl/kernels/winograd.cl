@@ -1,15 +1,17 @@
-/* Winograd convolution of blocked tensors: 3×3 kernels with stride 1 and no dilation, any padding and groups (a childnet of
- * SoftNeuro). Tiles of M × M pixels are encoded from patches of ALPHA × ALPHA to POSITIONS numbers per channel; at each
- * position the sum over input channels is a product of matrices, and the sums are decoded to pixels.
+/* Winograd convolution of blocked tensors: square kernels without dilation, any padding and groups (a childnet of SoftNeuro).
+ * Tiles of M × M pixels are encoded from patches of ALPHA × ALPHA to POSITIONS numbers per channel; at each position the sum
+ * over input channels is a product of matrices, and the sums are decoded to pixels. Strides and kernels of more taps than the
+ * transform's are sums of several convolutions, parts, each with its own patches, which are added like input channels
+ * (devices/winograd.py).
  *
  * On a CPU an item does all three for a block of tiles, and what lies between stays in its core's cache. Other devices do them
  * one after the other. Tiles are counted through all images.
  *
- * Macros: M; TILES, the tiles of a product's register tile; FEW, those of a smaller one, or 0. See winograd_transform.cl for
- * LANES.
+ * Macros: M and TAPS of the transform; STRIDE; TILES, the tiles of a product's register tile; FEW, those of a smaller one, or
+ * 0. See winograd_transform.cl for LANES.
  *
- * Weights: [output block][position][input channel that one of its groups reads][B output lanes], output blocks `span`
- * input channels apart.
+ * Weights: [output block][position][input block][part][input channel that one of its groups reads][B output lanes], output
+ * blocks `panel` numbers apart, without parts that are 0 at a position.
  */
 #include "common.cl"
 #include "winograd_transform.cl"
@@ -17,8 +19,26 @@
 #define AHEAD 1024 /* numbers of weights */
 
 /* What of the convolution all parts are told. */
-#define SHAPE_ARGUMENTS                                                                             \
-    int channels, int height, int width, int out_channels, int out_height, int out_width, int pad_top, int pad_left
+#define SHAPE_ARGUMENTS                                                                                               \
+    int channels, int height, int width, int out_channels, int out_height, int out_width, int pad_top, int pad_left,  \
+    int parts, int part_rows, int part_columns, int whole_rows, int whole_columns, int whole_both, int panel
+
+/* A list of up to four small numbers in one. */
+#define ITEM(list, index) (((list) >> (8 * (index))) & 255)
+
+/* Parts [begin, end) that have weights at a position. A range of parts is (begin, end) as a list: at infinity they are those
+ * whose rows, columns or both have as many taps as the transform. */
+typedef struct {
+    int begin, end;
+} part_range;
+
+static inline part_range parts_at(int position, int parts, int whole_rows, int whole_columns, int whole_both)
+{
+    const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
+    const int list = last_row ? (last_column ? whole_both : whole_rows) : last_column ? whole_columns : parts << 8;
+    const part_range range = {ITEM(list, 0), ITEM(list, 1)};
+    return range;
+}
 
 /* Where one tile lies. */
 typedef struct {
@@ -47,21 +67,23 @@ static inline tile_place place_of(int tile, int out_height, int out_width)
     return place;
 }
 
+#define REACH ((ALPHA - 1) * STRIDE + 1) /* pixels from the first to the last of a patch */
+
 /* Encodes a patch whose first pixel is (y0, x0) of the plane `x`; positions are `v_position` floats apart. */
 PART void encode_patch(const global number *x, int y0, int x0, int height, int width, global float *v,
                                 long v_position)
 {
     vec d[POSITIONS];
-    if (y0 >= 0 && x0 >= 0 && y0 + ALPHA <= height && x0 + ALPHA <= width) {
+    if (y0 >= 0 && x0 >= 0 && y0 + REACH <= height && x0 + REACH <= width) {
         const global number *from = x + ((long)y0 * width + x0) * B;
         UNROLL for (int i = 0; i < ALPHA; i++) {
             UNROLL for (int j = 0; j < ALPHA; j++)
-                d[i * ALPHA + j] = READ_VEC(from + ((long)i * width + j) * B);
+                d[i * ALPHA + j] = READ_VEC(from + ((long)i * width + j) * STRIDE * B);
         }
     } else {
         UNROLL for (int i = 0; i < ALPHA; i++) {
             UNROLL for (int j = 0; j < ALPHA; j++) {
-                const int y = y0 + i, at = x0 + j;
+                const int y = y0 + i * STRIDE, at = x0 + j * STRIDE;
                 d[i * ALPHA + j] = (vec)(0.0f);
                 if (y >= 0 && y < height && at >= 0 && at < width)
                     d[i * ALPHA + j] = READ_VEC(x + ((long)y * width + at) * B);
@@ -77,22 +99,25 @@ PART void encode_patch(const global number *x, int y0, int x0, int height, int w
     }
 }
 
-/* Defines a function for the sums of COUNT tiles over input channels [first, last), counted from the begin of a block; input
- * blocks of encoded tiles are `v_block` floats apart. */
+/* Defines a function for the sums of COUNT tiles over `parts` parts and input channels [first, last), counted from the begin of
+ * a block; parts of encoded tiles are `v_part` floats apart and input blocks `v_block`. */
 #define MULTIPLY(NAME, COUNT)                                                                                         \
-    PART void NAME(const global float *v, long v_block, const global number *u, int first, int last,                  \
-                   global float *m)                                                                                   \
+    PART void NAME(const global float *v, long v_block, long v_part, int parts, const global number *u, int first,    \
+                   int last, global float *m)                                                                         \
     {                                                                                                                 \
         vec sum[COUNT];                                                                                               \
         UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
             sum[t] = (vec)(0.0f);                                                                                     \
         for (int begin = 0; begin < last; begin += B, v += v_block) {                                                 \
-            const int end = min(B, last - begin);                                                                     \
-            for (int lane = begin == 0 ? first : 0; lane < end; lane++, u += B) {                                     \
-                const vec w = READ_VEC(u);                                                                            \
-                PREFETCH(u + AHEAD);                                                                                  \
-                UNROLL for (int t = 0; t < COUNT; t++)                                                                \
-                    sum[t] = fma(w, (vec)(v[t * B + lane]), sum[t]);                                                  \
+            const int end = min(B, last - begin), start = begin == 0 ? first : 0;                                     \
+            const global float *from = v;                                                                             \
+            for (int part = 0; part < parts; part++, from += v_part) {                                                \
+                for (int lane = start; lane < end; lane++, u += B) {                                                  \
+                    const vec w = READ_VEC(u);                                                                        \
+                    PREFETCH(u + AHEAD);                                                                              \
+                    UNROLL for (int t = 0; t < COUNT; t++)                                                            \
+                        sum[t] = fma(w, (vec)(from[t * B + lane]), sum[t]);                                           \
+                }                                                                                                     \
             }                                                                                                         \
         }                                                                                                             \
         UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
@@ -144,6 +169,36 @@ PART void decode_tile(const global float *m, long m_position, vec bias, const gl
         activate_tile(y, y_row, min(rows, M), min(columns, M), kind, a, b);
 }
 
+#if !NNS_HALF
+
+/* Plain NCHW to a blocked tensor whose channel phase * channels + c at (y, x) is the pixel (y * step + phase / step - pad_top,
+ * x * step + phase % step - pad_left) of channel c, or 0 outside: a convolution with stride `step` becomes one without stride.
+ * Work items: (row, output block, image). */
+kernel void winograd_phases(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset, int channels,
+                            int height, int width, int out_height, int out_width, int step, int pad_top, int pad_left)
+{
+    const int y = get_global_id(0), block = get_global_id(1), image = get_global_id(2);
+    const long row = ((long)image * get_global_size(1) + block) * out_height + y;
+    global float *to = y_buffer + y_offset + row * out_width * B;
+    for (int lane = 0; lane < B; lane++, to++) {
+        const int phase = (block * B + lane) / channels, channel = (block * B + lane) % channels;
+        const int from_y = y * step + phase / step - pad_top, shift = phase % step - pad_left;
+        int begin = min(shift < 0 ? (-shift + step - 1) / step : 0, out_width);
+        int end = max(begin, min(out_width, (width - shift + step - 1) / step));
+        if (phase >= step * step || from_y < 0 || from_y >= height)
+            begin = end = out_width;
+        for (int x = 0; x < begin; x++)
+            to[x * B] = 0.0f;
+        const global float *from = x_buffer + x_offset + (((long)image * channels + channel) * height + from_y) * width + shift;
+        for (int x = begin; x < end; x++)
+            to[x * B] = from[x * step];
+        for (int x = end; x < out_width; x++)
+            to[x * B] = 0.0f;
+    }
+}
+
+#endif
+
 /* Input channels [first, last) that output block `block` reads. */
 typedef struct {
     int first, last;
@@ -159,13 +214,13 @@ static inline channel_range channels_of(int block, int out_channels, int group_i
 #if NNS_CPU
 
 /* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
- * floats of scratch: [position][input block][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
+ * floats of scratch: [position][input block][part][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
  * apart. `per_block` tiles, a multiple of TILES, are a block. FEW tiles from `few_begin` on have all rows. */
 kernel void winograd_fused(const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,
                            const global number *bias_buffer, int bias_offset, const global number *residual_buffer,
                            int residual_offset, global number *y_buffer, int y_offset, global float *scratch_buffer,
-                           int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int span, int tiles,
-                           int per_block, int blocks_per_item, int panels_per_item, int v_position, int m_position,
+                           int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int tiles, int per_block,
+                            int blocks_per_item, int panels_per_item, int v_position, int m_position,
                            int scratch_item, int few_begin, int has_residual, int kind, int a, int b)
 {
     const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
@@ -174,7 +229,7 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
     const int panel_end = min(panel_begin + panels_per_item, out_blocks);
     const int in_begin = channels_of(panel_begin, out_channels, group_in, group_out).first / B;
     const int in_end = (channels_of(panel_end - 1, out_channels, group_in, group_out).last + B - 1) / B;
-    const long item = (long)get_global_id(1) * get_global_size(0) + get_global_id(0);
+    const long item = (long)get_global_id(1) * get_global_size(0) + get_global_id(0), v_part = (long)per_block * B;
     const global number *x = x_buffer + x_offset, *bias = bias_buffer + bias_offset;
     global float *v = scratch_buffer + scratch_offset + item * scratch_item, *m = v + (long)POSITIONS * v_position;
     const int tile_begin = (int)get_global_id(0) * blocks_per_item * per_block;
@@ -182,39 +237,47 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
 
     for (int first = tile_begin; first < tile_end; first += per_block) {
         const int count = min(per_block, tile_end - first);
-        for (int block = in_begin; block < in_end; block++) {
+        for (int index = in_begin * parts; index < in_end * parts; index++) {
+            const int block = index / parts, part = index % parts;
+            const int row = ITEM(part_rows, part) - pad_top, column = ITEM(part_columns, part) - pad_left;
+            global float *to = v + (long)(index - in_begin * parts) * v_part;
             for (int t = 0; t < count; t++) {
                 const tile_place at = place_of(first + t, out_height, out_width);
-                encode_patch(x + ((long)at.image * in_blocks + block) * plane, at.row - pad_top, at.column - pad_left,
-                             height, width, v + ((long)(block - in_begin) * per_block + t) * B, v_position);
+                encode_patch(x + ((long)at.image * in_blocks + block) * plane, at.row * STRIDE + row,
+                             at.column * STRIDE + column, height, width, to + t * B, v_position);
             }
         }
-        for (int panel = panel_begin; panel < panel_end; panel++) {
-            const channel_range range = channels_of(panel, out_channels, group_in, group_out);
-            const global number *u = weight_buffer + weight_offset + (long)panel * POSITIONS * span * B;
+        for (int block = panel_begin; block < panel_end; block++) {
+            const channel_range range = channels_of(block, out_channels, group_in, group_out);
+            const global number *u = weight_buffer + weight_offset + (long)block * panel;
             const int skipped = range.first / B, size = (range.last - range.first) * B;
-            for (int position = 0; position < POSITIONS; position++, u += size) {
-                const global float *from = v + (long)position * v_position + (skipped - in_begin) * per_block * B;
+            const int lane_first = range.first - skipped * B, lane_last = range.last - skipped * B;
+            for (int position = 0; position < POSITIONS; position++) {
+                const part_range has = parts_at(position, parts, whole_rows, whole_columns, whole_both);
+                const global float *from =
+                    v + (long)position * v_position + ((skipped - in_begin) * parts + has.begin) * v_part;
+                const int needed = has.end - has.begin;
                 global float *to = m + (long)position * m_position;
-                const int lane_first = range.first - skipped * B, lane_last = range.last - skipped * B;
 #if FEW
                 /* The block is an image that lacks pixels at its lower and at its right edge, and a register tile. */
                 const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
                 if (last_row || last_column) {
                     const int t = last_row ? few_begin : 0;
-                    multiply_few(from + t * B, per_block * B, u, lane_first, lane_last, to + t * B);
+                    multiply_few(from + t * B, parts * v_part, v_part, needed, u, lane_first, lane_last, to + t * B);
+                    u += needed * size;
                     continue;
                 }
 #endif
                 for (int t = 0; t < count; t += TILES)
-                    multiply_tiles(from + t * B, per_block * B, u, lane_first, lane_last, to + t * B);
+                    multiply_tiles(from + t * B, parts * v_part, v_part, needed, u, lane_first, lane_last, to + t * B);
+                u += needed * size;
             }
             for (int t = 0; t < count; t++) {
                 const tile_place at = place_of(first + t, out_height, out_width);
-                const long to = y_offset + ((long)at.image * out_blocks + panel) * out_plane +
+                const long to = y_offset + ((long)at.image * out_blocks + block) * out_plane +
                                 ((long)at.row * out_width + at.column) * B;
                 const long res = to - y_offset + residual_offset;
-                decode_tile(m + t * B, m_position, READ(bias + panel * B), residual_buffer + res, y_buffer + to,
+                decode_tile(m + t * B, m_position, READ(bias + block * B), residual_buffer + res, y_buffer + to,
                             out_width * B, out_height - at.row, out_width - at.column, has_residual, kind, a, b);
             }
         }
@@ -223,33 +286,42 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
 
 #else
 
-/* Work items: (tile × lane, input block). Encoded: [position][input block][tile][lane], `padded` tiles each. */
+/* Work items: (tile × lane, input block × part). Encoded: [position][input block][part][tile][lane], `padded` tiles each. */
 kernel void winograd_encode(const global number *x_buffer, int x_offset, global float *v_buffer, int v_offset,
                             SHAPE_ARGUMENTS, int padded)
 {
-    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
+    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B;
+    const int index = get_global_id(1), block = index / parts, part = index % parts;
     const int in_blocks = (channels + B - 1) / B;
     const tile_place at = place_of(tile, out_height, out_width);
-    encode_patch(x_buffer + x_offset + ((long)at.image * in_blocks + block) * height * width * B + lane, at.row - pad_top,
-                 at.column - pad_left, height, width, v_buffer + v_offset + ((long)block * padded + tile) * B + lane,
-                 (long)in_blocks * padded * B);
+    encode_patch(x_buffer + x_offset + ((long)at.image * in_blocks + block) * height * width * B + lane,
+                 at.row * STRIDE + ITEM(part_rows, part) - pad_top, at.column * STRIDE + ITEM(part_columns, part) - pad_left,
+                 height, width, v_buffer + v_offset + ((long)index * padded + tile) * B + lane,
+                 (long)in_blocks * parts * padded * B);
 }
 
 /* Work items: (group of TILES tiles × lane, output block, position). Sums: [position][output block][tile][lane]. */
 kernel void winograd_multiply(const global float *v_buffer, int v_offset, const global number *weight_buffer,
                               int weight_offset, global float *m_buffer, int m_offset, SHAPE_ARGUMENTS, int group_in,
-                              int group_out, int span, int padded)
+                              int group_out, int padded)
 {
     const int tile = get_global_id(0) / B * TILES, lane = get_global_id(0) % B;
-    const int panel = get_global_id(1), position = get_global_id(2);
+    const int block = get_global_id(1), position = get_global_id(2), row = position / ALPHA, column = position % ALPHA;
     const int in_blocks = (channels + B - 1) / B;
-    const channel_range range = channels_of(panel, out_channels, group_in, group_out);
+    const channel_range range = channels_of(block, out_channels, group_in, group_out);
+    const part_range has = parts_at(position, parts, whole_rows, whole_columns, whole_both);
+    const int at_last_row = ITEM(whole_rows, 1) - ITEM(whole_rows, 0);
+    const int at_last_column = ITEM(whole_columns, 1) - ITEM(whole_columns, 0);
+    const int parts_before =
+        row * ((ALPHA - 1) * parts + at_last_column) + column * (row == ALPHA - 1 ? at_last_row : parts);
     const int skipped = range.first / B;
-    const long v_first = (((long)position * in_blocks + skipped) * padded + tile) * B;
-    const long u_first = ((long)panel * POSITIONS * span + (long)position * (range.last - range.first)) * B;
-    const long m_first = (((long)position * get_global_size(1) + panel) * padded + tile) * B;
-    multiply_tiles(v_buffer + v_offset + v_first, (long)padded * B, weight_buffer + weight_offset + u_first + lane,
-                   range.first - skipped * B, range.last - skipped * B, m_buffer + m_offset + m_first + lane);
+    const long v_part = (long)padded * B;
+    const long v_first = (((long)position * in_blocks + skipped) * parts + has.begin) * v_part + tile * B;
+    const long u_first = (long)block * panel + (long)parts_before * (range.last - range.first) * B;
+    const long m_first = (((long)position * get_global_size(1) + block) * padded + tile) * B;
+    multiply_tiles(v_buffer + v_offset + v_first, parts * v_part, v_part, has.end - has.begin,
+                   weight_buffer + weight_offset + u_first + lane, range.first - skipped * B, range.last - skipped * B,
+                   m_buffer + m_offset + m_first + lane);
 }
 
 /* Work items: (tile × lane, output block). */
@@ -257,13 +329,13 @@ kernel void winograd_decode(const global float *m_buffer, int m_offset, const gl
                             const global number *residual_buffer, int residual_offset, global number *y_buffer,
                             int y_offset, SHAPE_ARGUMENTS, int padded, int has_residual, int kind, int a, int b)
 {
-    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, panel = get_global_id(1);
+    const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
     const int out_blocks = get_global_size(1);
     const tile_place at = place_of(tile, out_height, out_width);
-    const long pixel = (((long)at.image * out_blocks + panel) * out_height + at.row) * out_width + at.column;
+    const long pixel = (((long)at.image * out_blocks + block) * out_height + at.row) * out_width + at.column;
     const long first = pixel * B + lane;
-    decode_tile(m_buffer + m_offset + ((long)panel * padded + tile) * B + lane, (long)out_blocks * padded * B,
-                READ_ONE(bias_buffer + bias_offset + panel * B + lane), residual_buffer + residual_offset + first,
+    decode_tile(m_buffer + m_offset + ((long)block * padded + tile) * B + lane, (long)out_blocks * padded * B,
+                READ_ONE(bias_buffer + bias_offset + block * B + lane), residual_buffer + residual_offset + first,
                 y_buffer + y_offset + first, out_width * B, out_height - at.row, out_width - at.column, has_residual, kind,
                 a, b);
 }

@@ -1,5 +1,5 @@
-/* The one-dimensional transforms of Winograd's minimal filtering F(M, 3), M = 2, 4 or 6, in place on numbers that lie `step`
- * apart. Their points are those of devices/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
+/* The one-dimensional transforms of Winograd's minimal filtering F(M, TAPS), in place on numbers that lie `step` apart, for
+ * ALPHA = M + TAPS - 1 = 4, 6 or 8 positions; infinity's counts for the last output alone. Their points are those of devices/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
  *
  * An item handles LANES neighbouring lanes as one `vec`: a whole block on a CPU, one lane on other devices.
  */
@@ -21,10 +21,10 @@ typedef float vec;
 #define WRITE_VEC(value, pointer) WRITE_ONE(value, pointer)
 #endif
 
-#define ALPHA (M + 2)
+#define ALPHA (M + TAPS - 1)
 #define POSITIONS (ALPHA * ALPHA)
 
-#if M == 2
+#if ALPHA == 4
 
 static inline void transform_input(private vec *d, int step)
 {
@@ -37,12 +37,15 @@ static inline void transform_input(private vec *d, int step)
 
 static inline void transform_output(private vec *m, int step)
 {
-    const vec sum = m[step] + m[2 * step], difference = m[step] - m[2 * step];
+    const vec sum = m[step] + m[2 * step], difference = m[step] - m[2 * step], infinity = m[3 * step];
     m[0] += sum;
-    m[step] = m[3 * step] + difference;
+    m[step] = difference;
+    if (M > 2)
+        m[2 * step] = sum;
+    m[(M - 1) * step] += infinity;
 }
 
-#elif M == 4
+#elif ALPHA == 6
 
 /* With a = 3/4 and b = 2a: the point ±p has the even part d4 - q² d2 and the odd part ±p (d3 - q² d1), q the other one. */
 static inline void transform_input(private vec *d, int step)
@@ -63,10 +66,15 @@ static inline void transform_output(private vec *m, int step)
 {
     const vec sum_a = m[step] + m[2 * step], difference_a = m[step] - m[2 * step];
     const vec sum_b = m[3 * step] + m[4 * step], difference_b = m[3 * step] - m[4 * step];
+    const vec infinity = m[5 * step];
     m[0] += sum_a + sum_b;
     m[step] = (difference_a + difference_b * 2.0f) * 0.75f;
     m[2 * step] = (sum_a + sum_b * 4.0f) * 0.5625f;
-    m[3 * step] = m[5 * step] + (difference_a + difference_b * 8.0f) * 0.421875f;
+    if (M > 3)
+        m[3 * step] = (difference_a + difference_b * 8.0f) * 0.421875f;
+    if (M > 4)
+        m[4 * step] = (sum_a + sum_b * 16.0f) * 0.31640625f;
+    m[(M - 1) * step] += infinity;
 }
 
 #else
@@ -98,9 +106,13 @@ static inline void transform_output(private vec *m, int step)
     m[0] = (m[0] + sum_one) + (sum_half + sum_two);
     m[step] = difference_one + difference_half * 0.5f + difference_two * 2.0f;
     m[2 * step] = sum_one + sum_half * 0.25f + sum_two * 4.0f;
-    m[3 * step] = difference_one + difference_half * 0.125f + difference_two * 8.0f;
-    m[4 * step] = sum_one + sum_half * 0.0625f + sum_two * 16.0f;
-    m[5 * step] = (infinity + difference_one) + difference_half * 0.03125f + difference_two * 32.0f;
+    if (M > 3)
+        m[3 * step] = difference_one + difference_half * 0.125f + difference_two * 8.0f;
+    if (M > 4)
+        m[4 * step] = sum_one + sum_half * 0.0625f + sum_two * 16.0f;
+    if (M > 5)
+        m[5 * step] = difference_one + difference_half * 0.03125f + difference_two * 32.0f;
+    m[(M - 1) * step] += infinity;
 }
 
 #endif

@@ -17,6 +17,7 @@ from nnstretch.devices.opencl.routines.elementwise import (
     Reshape,
 )
 from nnstretch.devices.opencl.routines.pool import GlobalPool, Pool, Resize
+from nnstretch.devices.opencl.routines.strassen import Strassen
 from nnstretch.devices.opencl.routines.strided import ChannelsLast, SliceBlocked, Strided
 from nnstretch.devices.opencl.routines.winograd import Winograd
 
@@ -26,6 +27,7 @@ _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
     Depthwise,
     Planar,
     Winograd,
+    Strassen,
     Direct,
     Dense,
     Pool,

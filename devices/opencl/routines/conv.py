@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, constant, is_image, padded
+from nnstretch.devices.opencl.routines.base import (
+    DTYPE,
+    INPUT,
+    OpenCLRoutine,
+    ceil_div,
+    constant,
+    has_constant_weights,
+    is_image,
+    padded,
+)
 from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters
 from nnstretch.graph.layer import Layer
 
@@ -17,6 +26,8 @@ _SETTINGS = 6
 _REACH = 8  # spans of kernel rows are rounded up to multiples of it, so that layers share builds
 _PIXELS = (14, 12, 10, 8, 7, 6, 4, 3, 2, 1)
 _VECTORS = (2, 1, 4, 3)
+_SPLIT_BLOCK = 16  # the block of CPUs that may split vectors into halves
+_MOST_HALVES = 5  # half vectors of a tile
 
 
 @dataclass(frozen=True)
@@ -69,8 +80,7 @@ class _Conv(OpenCLRoutine):
     stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
-        constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
-        return constants and is_image(layer.type_of(0)) and self._fits(conv_shape(layer), layer)
+        return has_constant_weights(layer) and is_image(layer.type_of(0)) and self._fits(conv_shape(layer), layer)
 
     @abstractmethod
     def _fits(self, shape: ConvShape, layer: Layer) -> bool:
@@ -98,7 +108,8 @@ class _Conv(OpenCLRoutine):
 class Direct(_Conv):
     """Any convolution, blocked in and out: `pixels` × `vectors` outputs at a time in registers.
 
-    Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
+    Parameters: `pixels` of a row and `vectors` (output blocks) per tile, and for vectors of half a block their `length`. These
+    are for groups of channels that end in the middle of a block, on CPUs that split a vector of 16 floats into halves anyway.
     """
 
     algorithm = "direct"
@@ -110,20 +121,32 @@ class Direct(_Conv):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        return _tile_space(self.traits.registers, conv_shape(layer), self.traits.block)
+        shape = conv_shape(layer)
+        return (*self._halves(shape), *_tile_space(self.traits.registers, shape, self.traits.block))
 
-    def _groups(self, shape: ConvShape, vectors: int) -> tuple[int, list[tuple[int, int]]]:
-        """Blocks of input that the hungriest output group reads, and first and last input block of every one."""
+    def _halves(self, shape: ConvShape) -> Sequence[Parameters]:
+        """Tiles of half vectors that are whole groups, or parts of a group."""
+        length = self.traits.block // 2
+        per_group = shape.group_out // length
+        splits = self.traits.on_cpu and self.traits.block == _SPLIT_BLOCK and self.dtype == DTYPE
+        if not splits or shape.groups == 1 or shape.group_out % length or per_group % 2 == 0:
+            return ()
+        vectors = next(v for v in range(min(per_group, _MOST_HALVES), 0, -1) if per_group % v == 0)
+        most = next(p for p in range(self.traits.registers, 0, -1) if fits_registers(self.traits.registers, p, vectors))
+        pixels = ceil_div(shape.out_width, ceil_div(shape.out_width, most))
+        return ({"pixels": pixels, "vectors": vectors, "length": length},)
+
+    def _groups(self, shape: ConvShape, lanes: int) -> tuple[int, list[tuple[int, int]]]:
+        """Blocks of input that the hungriest group of `lanes` outputs reads, and first and last input block of every one."""
         b = self.traits.block
-        ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, vectors * b)]
+        ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, lanes)]
         return max(last - first + 1 for first, last in ranges), ranges
 
-    def _weights(self, layer: Layer, shape: ConvShape, vectors: int) -> np.ndarray:
-        """Weights as [output group][span input blocks][KH][KW][input lane][vector][output lane]."""
+    def _weights(self, layer: Layer, shape: ConvShape, lanes: int) -> np.ndarray:
+        """Weights as [output group][span input blocks][KH][KW][input lane][output lane], with `lanes` outputs per group."""
         b = self.traits.block
-        span, ranges = self._groups(shape, vectors)
+        span, ranges = self._groups(shape, lanes)
         source = np.asarray(layer.constants[1], np.float32)
-        lanes = vectors * b
         result = np.zeros((len(ranges), span * b, *shape.kernel, lanes), np.float32)
         for index, (first, _) in enumerate(ranges):
             begin, end = index * lanes, min((index + 1) * lanes, shape.out_channels)
@@ -140,8 +163,8 @@ class Direct(_Conv):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_direct`."""
         shape = conv_shape(layer)
-        pixels, vectors = parameters["pixels"], parameters["vectors"]
-        span, ranges = self._groups(shape, vectors)
+        pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
+        span, ranges = self._groups(shape, lanes)
         items, each = self._tiles(shape, pixels, len(ranges) * shape.images)
         words = (
             *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
@@ -155,8 +178,8 @@ class Direct(_Conv):
             (items, len(ranges), shape.images),
             self._macros(shape, parameters),
         )
-        bias = self._bias(layer, len(ranges) * vectors * self.traits.block)
-        return Lowering((call,), (self._weights(layer, shape, vectors), bias))
+        bias = self._bias(layer, len(ranges) * lanes)
+        return Lowering((call,), (self._weights(layer, shape, lanes), bias))
 
 
 class Planar(_Conv):
@@ -252,6 +275,11 @@ class Depthwise(_Conv):
         return Lowering((call,), (self.stored(packed), self._bias(layer, blocks * b)))
 
 
+def fits_registers(registers: int, pixels: int, vectors: int) -> bool:
+    """Whether the sums of a tile stay in registers beside the weights that they are made of."""
+    return pixels * vectors + max(vectors, 2) < registers
+
+
 def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
     return tuple((name.upper(), value) for name, value in sorted(parameters.items()))
 
@@ -275,7 +303,7 @@ def _tile_space(registers: int, shape: ConvShape, block: int) -> tuple[Parameter
         (pixels, vectors)
         for vectors in _VECTORS
         for pixels in _PIXELS
-        if pixels * vectors + max(vectors, 2) < registers and vectors <= out_blocks and pixels < shape.out_width + 4
+        if fits_registers(registers, pixels, vectors) and vectors <= out_blocks and pixels < shape.out_width + 4
     ]
     ranked = sorted(tiles or [(1, 1)], key=cost)
     return tuple({"pixels": pixels, "vectors": vectors} for pixels, vectors in ranked[:_SETTINGS])

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, constant, padded
+from nnstretch.devices.opencl.routines.base import (
+    INPUT,
+    OpenCLRoutine,
+    ceil_div,
+    constant,
+    has_constant_weights,
+    padded,
+)
 from nnstretch.devices.routine import Lowering, Operand, Parameters
 from nnstretch.graph.layer import Layer
 
@@ -21,8 +28,7 @@ class Dense(OpenCLRoutine):
     stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
-        constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
-        return constants and len(layer.type_of(0).shape) == 2
+        return has_constant_weights(layer) and len(layer.type_of(0).shape) == 2
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `dense`, the weights as [output block][K][lane]."""

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nnstretch.devices.opencl.routines.base import (
+    DTYPE,
     HALF,
     INPUT,
     OUTPUT,
     OpenCLRoutine,
     ceil_div,
     constant,
+    has_constant_weights,
     is_image,
     padded,
 )
 from nnstretch.devices.opencl.routines.conv import ConvShape, channel_ranges, conv_shape
-from nnstretch.devices.routine import KernelCall, Lowering, Operand, Parameters
+from nnstretch.devices.routine import PLAIN, KernelCall, Launch, Layout, Lowering, Operand, Parameters
 from nnstretch.devices.winograd import Axis, Division, weight_panels
 from nnstretch.graph.layer import Layer
 
-_WIDTHS = (2, 4, 6)  # of output tiles, m
-_HALF_WIDTHS = (2, 4)  # those whose encoded weights lose little as halves
-_TAPS = 3
+# The transforms that kernels have, as (alpha, taps).
+_TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
+_HALF_ALPHA = 6  # positions up to which encoded weights lose little as halves
+_LARGEST_STRIDE = 2
+_MOST_PARTS = 4  # that a kernel is told of
 _LEAST_GROUP = 4  # input channels per group below which encoding costs more than the products save
 _CACHED_WEIGHTS = 1 << 20  # bytes of encoded weights that a second-level cache holds for the most part
 _ENCODED_BYTES = 1 << 19  # encoded input of a block that a second-level cache holds while weights pass through it
 _FEW_TILES, _MANY_TILES = 16, 28  # per block, where weights come from a second-level cache, and from memory
 _MEMORY_COST = 11  # multiply-adds of vectors in the time in which a vector of weights comes from memory
-_TRANSFORM_COST = {2: 60, 4: 160, 6: 400}  # the same for encoding, or decoding, a vector of tiles
+_TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # the same for encoding, or decoding, a vector of tiles, by alpha
+_PRODUCT_COST = 4  # the same of starting the sum of a tile at one position and storing it
+_WORTH_TRYING = 0.9  # share of a direct convolution's time from which on what is no plain 3×3 is not tried
 _WORTH_MEASURING = 1.25  # times the best guess up to which another width of tiles is measured
 _DEVICE_TILES = 16  # at most of a register tile where an item computes one lane
 _ITEMS_PER_UNIT = 2  # work items per CPU thread where there is more than one
@@ -39,12 +45,14 @@ _SCRATCH = Operand("workspace", 0)
 
 
 class Winograd(OpenCLRoutine):
-    """F(m×m, 3×3) for 3×3 convolutions with stride 1 and no dilation, blocked in and out.
+    """F(m×m, r×r) for square kernels with strides of 1 or 2 and no dilation, blocked out, and in but for few channels.
 
     On a CPU one kernel encodes, multiplies and decodes a block of tiles after the other; elsewhere each part is a kernel.
+    Strides and kernels with more taps than a transform are sums of several convolutions (devices/winograd.py). Few channels
+    are read from a plain tensor: their pixels a stride apart become channels of a tensor between.
 
-    Parameters: `m`, the width of the output tile; `tiles` of a product's register tile; `block`, tiles that are encoded before
-    they are multiplied, a multiple of `tiles`.
+    Parameters: `alpha`, positions of a tile along an axis, m + r - 1; `taps` of the transform, r; `tiles` of a product's
+    register tile; `block`, tiles that are encoded before they are multiplied, a multiple of `tiles`.
     """
 
     algorithm = "winograd"
@@ -53,87 +61,135 @@ class Winograd(OpenCLRoutine):
     stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
-        constants = all(index in layer.constants for index in (1, 2) if layer.has(index))
-        if not constants or not is_image(layer.type_of(0)):
+        if not has_constant_weights(layer) or not is_image(layer.type_of(0)):
             return False
         shape = conv_shape(layer)
-        plain = (shape.kernel, shape.strides, shape.dilations) == ((3, 3), (1, 1), (1, 1))
-        return plain and shape.group_in >= _LEAST_GROUP
+        (kernel, kernel_w), (stride, stride_w) = shape.kernel, shape.strides
+        square = kernel == kernel_w > 1 and stride == stride_w <= _LARGEST_STRIDE and shape.dilations == (1, 1)
+        few = _is_planar(shape) and self.dtype == DTYPE
+        if not square or (shape.group_in < _LEAST_GROUP and not few) or not self._divisions(_computed(shape)):
+            return False
+        if (kernel, stride) == (3, 1) and not few:
+            return True
+        best = min(self._cost(_computed(shape), division) for division in self._divisions(_computed(shape)))
+        return best < _WORTH_TRYING * self._direct_cost(shape)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Blocked, but for a plain input of few channels."""
+        inputs, outputs = super().layouts(layer, parameters)
+        return (PLAIN, *inputs[1:]) if _is_planar(conv_shape(layer)) else inputs, outputs
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The width of tiles that is guessed to be best, and the second if it is close."""
-        shape = conv_shape(layer)
-        widths = _HALF_WIDTHS if self.dtype == HALF else _WIDTHS
-        costs = {m: self._cost(shape, m) for m in widths}
-        best, second, *_ = sorted(costs, key=costs.__getitem__)
-        worth = (best, second) if costs[second] < _WORTH_MEASURING * costs[best] else (best,)
-        return tuple(self._setting(shape, m) for m in worth)
+        """The transform that is guessed to be best, and the second if it is close."""
+        shape = _computed(conv_shape(layer))
+        costs = {division: self._cost(shape, division) for division in self._divisions(shape)}
+        best, *others = sorted(costs, key=costs.__getitem__)
+        worth = [best, *(other for other in others[:1] if costs[other] < _WORTH_MEASURING * costs[best])]
+        return tuple(self._setting(shape, division) for division in worth)
 
-    def _setting(self, shape: ConvShape, m: int) -> Parameters:
+    def _divisions(self, shape: ConvShape) -> list[Division]:
+        """The kernel divided for each transform that does not have more taps than it, and makes few parts of it."""
+        longest = ceil_div(shape.kernel[0], shape.strides[0])
+        transforms = [
+            (alpha, taps)
+            for alpha, taps in _TRANSFORMS
+            if taps <= longest and (self.dtype != HALF or alpha <= _HALF_ALPHA)
+        ]
+        divisions = [_division(shape, alpha, taps) for alpha, taps in transforms]
+        return [division for division in divisions if len(division.parts) <= _MOST_PARTS]
+
+    def _setting(self, shape: ConvShape, division: Division) -> Parameters:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
-        total = _tiles(shape, m)
+        total = _tiles(shape, division.down.outputs)
         most = self.traits.registers - 4 if self.traits.on_cpu else _DEVICE_TILES
         tiles = ceil_div(total, ceil_div(total, most))
-        per_tile = (m + 2) ** 2 * self.blocks(shape.channels) * self.traits.block * 4
-        weights = (m + 2) ** 2 * shape.group_in * shape.out_channels * 4
+        inputs = self.blocks(shape.channels) * len(division.parts)
+        per_tile = division.positions * inputs * self.traits.block * 4
+        weights = division.all_parts * shape.group_in * shape.out_channels * 4
         at_once = _FEW_TILES if weights <= _CACHED_WEIGHTS else max(_MANY_TILES, _ENCODED_BYTES // per_tile)
         blocks = ceil_div(total, at_once)
-        return {"m": m, "tiles": tiles, "block": ceil_div(ceil_div(total, blocks), tiles) * tiles}
+        block = ceil_div(ceil_div(total, blocks), tiles) * tiles
+        return {"alpha": division.down.alpha, "taps": division.down.taps, "tiles": tiles, "block": block}
 
-    def _cost(self, shape: ConvShape, m: int) -> float:
-        """A guess at the time of F(m×m, 3×3), in multiply-adds of vectors; products wait for weights from memory."""
-        tiles = _tiles(shape, m)
-        inputs, outputs = self.blocks(shape.channels), self.blocks(shape.out_channels)
-        weights = (m + 2) ** 2 * outputs * shape.group_in
-        return max(weights * tiles, weights * _MEMORY_COST) + _TRANSFORM_COST[m] * tiles * (inputs + outputs)
+    def _cost(self, shape: ConvShape, division: Division) -> float:
+        """A guess at the time, in multiply-adds of vectors; products wait for weights from memory."""
+        tiles = _tiles(shape, division.down.outputs)
+        inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
+        weights = division.all_parts * outputs * shape.group_in
+        per_tile = (
+            _TRANSFORM_COST[division.down.alpha] * (inputs + outputs) + _PRODUCT_COST * division.positions * outputs
+        )
+        return max(weights * tiles, weights * _MEMORY_COST) + per_tile * tiles
+
+    def _direct_cost(self, shape: ConvShape) -> float:
+        """The multiply-adds of vectors of a direct convolution."""
+        pixels, taps = shape.images * shape.out_height * shape.out_width, shape.kernel[0] * shape.kernel[1]
+        return float(pixels * taps * self.blocks(shape.out_channels) * shape.group_in)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `winograd_fused` on a CPU, else a call for each part."""
-        shape = conv_shape(layer)
-        constants = self._constants(layer, shape, parameters["m"])
-        if self.traits.on_cpu:
-            call, scratch = self._fused(layer, shape, parameters)
-            return Lowering((call,), constants, (scratch,))
-        calls, workspaces = self._parts(layer, shape, parameters)
+        """One call of `winograd_fused` on a CPU, else a call for each part; before them one that makes channels of phases."""
+        given = conv_shape(layer)
+        shape, planar = _computed(given), _is_planar(given)
+        division = _division(shape, parameters["alpha"], parameters["taps"])
+        weight = np.asarray(layer.constants[1], np.float32)
+        constants = self._constants(layer, _by_phases(weight, given.strides[0]) if planar else weight, shape, division)
+        phases = Operand("workspace", 1 if self.traits.on_cpu else 2)
+        make = self._fused if self.traits.on_cpu else self._parts
+        calls, workspaces = make(layer, shape, division, parameters, phases if planar else INPUT)
+        if planar:
+            assert calls[0].launch is not None
+            calls = (self._phases(given, shape, phases, calls[0].launch), *calls)
+            pixels = shape.images * shape.height * shape.width
+            workspaces = (*workspaces, 4 * pixels * self.blocks(shape.channels) * self.traits.block)
         return Lowering(calls, constants, workspaces)
 
-    def _fused(self, layer: Layer, shape: ConvShape, parameters: Parameters) -> tuple[KernelCall, int]:
+    def _phases(self, given: ConvShape, shape: ConvShape, phases: Operand, others: Launch) -> KernelCall:
+        """The call that makes channels of the phases of a plain tensor, from the program that the others are in."""
+        words = (given.channels, given.height, given.width, shape.height, shape.width, given.strides[0])
+        size = (shape.height, self.blocks(shape.channels), shape.images)
+        call = self.call("winograd_phases", (INPUT,), (*words, given.pad_top, given.pad_left), size, (), (phases,))
+        assert call.launch is not None
+        return replace(call, launch=replace(call.launch, defines=others.defines))
+
+    def _fused(
+        self, layer: Layer, shape: ConvShape, division: Division, parameters: Parameters, source: Operand
+    ) -> tuple[tuple[KernelCall, ...], tuple[int, ...]]:
         """The call, and bytes of its scratch."""
-        grid = _Grid.of(shape, parameters, self.traits.block)
+        grid = _Grid.of(shape, division, parameters, self.traits.block)
         out_blocks = self.blocks(shape.out_channels)
         items, chunks = self._items(grid, out_blocks)
-        few, few_begin = _few(shape, parameters)
+        few, few_begin = _few(shape, division, parameters)
         blocks_per_item, panels_per_item = ceil_div(grid.blocks, items), ceil_div(out_blocks, chunks)
         items, chunks = ceil_div(grid.blocks, blocks_per_item), ceil_div(out_blocks, panels_per_item)
         words = (
-            *_words(shape),
-            *(shape.group_in, shape.group_out, grid.span, grid.tiles, grid.per_block),
+            *_words(shape, division, self.traits.block),
+            *(shape.group_in, shape.group_out, grid.tiles, grid.per_block),
             *(blocks_per_item, panels_per_item, grid.v_position, grid.m_position, grid.scratch, few_begin),
             *(int(layer.has(3)), *layer.activation.words()),
         )
-        reads = (INPUT, constant(0), constant(1), _residual(layer))
-        macros = _macros(parameters, few)
+        reads = (source, constant(0), constant(1), _residual(layer))
+        macros = _macros(shape, division, parameters, few)
         call = self.call("winograd_fused", reads, words, (items, chunks), macros, (OUTPUT, _SCRATCH))
-        return call, items * chunks * grid.scratch * 4
+        return (call,), (items * chunks * grid.scratch * 4,)
 
     def _parts(
-        self, layer: Layer, shape: ConvShape, parameters: Parameters
-    ) -> tuple[tuple[KernelCall, ...], tuple[int, int]]:
+        self, layer: Layer, shape: ConvShape, division: Division, parameters: Parameters, source: Operand
+    ) -> tuple[tuple[KernelCall, ...], tuple[int, ...]]:
         """The calls, and bytes of encoded tiles and of sums."""
-        b, tiles, positions = self.traits.block, parameters["tiles"], (parameters["m"] + 2) ** 2
-        inputs, outputs = self.blocks(shape.channels), self.blocks(shape.out_channels)
-        count = _tiles(shape, parameters["m"])
+        b, tiles, positions = self.traits.block, parameters["tiles"], division.positions
+        inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
+        count = _tiles(shape, division.down.outputs)
         groups = ceil_div(count, tiles)
-        padded_tiles, sizes, macros = groups * tiles, _words(shape), _macros(parameters, 0)
-        groups_of = (shape.group_in, shape.group_out, _span(shape, b))
+        padded_tiles, sizes = groups * tiles, _words(shape, division, b)
+        macros = _macros(shape, division, parameters, 0)
         encoded, sums = Operand("workspace", 0), Operand("workspace", 1)
         finish = (int(layer.has(3)), *layer.activation.words())
         calls = (
-            self.call("winograd_encode", (INPUT,), (*sizes, padded_tiles), (count * b, inputs), macros, (encoded,)),
+            self.call("winograd_encode", (source,), (*sizes, padded_tiles), (count * b, inputs), macros, (encoded,)),
             self.call(
                 "winograd_multiply",
                 (encoded, constant(0)),
-                (*sizes, *groups_of, padded_tiles),
+                (*sizes, shape.group_in, shape.group_out, padded_tiles),
                 (groups * b, outputs, positions),
                 macros,
                 (sums,),
@@ -156,30 +212,84 @@ class Winograd(OpenCLRoutine):
         items = min(grid.blocks, wanted)
         return items, min(out_blocks, ceil_div(wanted, items))
 
-    def _constants(self, layer: Layer, shape: ConvShape, m: int) -> tuple[np.ndarray, np.ndarray]:
+    def _constants(
+        self, layer: Layer, weight: np.ndarray, shape: ConvShape, division: Division
+    ) -> tuple[np.ndarray, np.ndarray]:
         b = self.traits.block
-        weight = np.asarray(layer.constants[1], np.float32)
-        axis = Axis(_TAPS, 1, m + _TAPS - 1, _TAPS)
-        panels = weight_panels(weight, shape.groups, b, b, Division(axis, axis), halved=False)
+        panels = weight_panels(weight, shape.groups, b, b, division, halved=False)
         bias = layer.constants[2] if layer.has(2) else np.zeros(0)
         return self.stored(panels), self.stored(padded(bias, self.blocks(shape.out_channels) * b))
+
+
+def _is_planar(shape: ConvShape) -> bool:
+    """Whether the input is read as a plain tensor."""
+    return shape.groups == 1 and shape.channels < _LEAST_GROUP
+
+
+def _computed(shape: ConvShape) -> ConvShape:
+    """The convolution without stride and padding that one of few channels becomes when its phases are channels; else itself.
+
+    A phase of a stride s is the pixels whose row and column, divided by s, leave the same two rests.
+    """
+    if not _is_planar(shape):
+        return shape
+    step = shape.strides[0]
+    kernel = ceil_div(shape.kernel[0], step)
+    return replace(
+        shape,
+        channels=shape.channels * step * step,
+        height=shape.out_height + kernel - 1,
+        width=shape.out_width + kernel - 1,
+        kernel=(kernel, kernel),
+        strides=(1, 1),
+        pad_top=0,
+        pad_left=0,
+    )
+
+
+def _by_phases(weight: np.ndarray, step: int) -> np.ndarray:
+    """Weights O,C,K,K of a convolution with stride `step` as O,step*step*C,ceil(K/step),ceil(K/step) of that of its phases."""
+    outputs, channels, size, _ = weight.shape
+    taps = ceil_div(size, step)
+    whole = np.zeros((outputs, channels, taps * step, taps * step), np.float32)
+    whole[:, :, :size, :size] = weight
+    split = whole.reshape(outputs, channels, taps, step, taps, step)
+    return split.transpose(0, 3, 5, 1, 2, 4).reshape(outputs, step * step * channels, taps, taps)
+
+
+def _division(shape: ConvShape, alpha: int, taps: int) -> Division:
+    """The kernel divided for a transform."""
+    axis = Axis(shape.kernel[0], shape.strides[0], alpha, taps)
+    return Division(axis, axis)
 
 
 def _tiles(shape: ConvShape, m: int) -> int:
     return shape.images * ceil_div(shape.out_height, m) * ceil_div(shape.out_width, m)
 
 
-def _words(shape: ConvShape) -> tuple[int, ...]:
+def _words(shape: ConvShape, division: Division, block: int) -> tuple[int, ...]:
+    """What winograd.cl calls SHAPE_ARGUMENTS."""
     sizes = (shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width)
-    return (*sizes, shape.pad_top, shape.pad_left)
+    first, alpha = division.down.first_taps, division.down.alpha
+    rows, columns = (_list([first[part[axis]] for part in division.parts]) for axis in (0, 1))
+    last = alpha - 1
+    whole = [division.parts_at(position) for position in (last * alpha, last, last * alpha + last)]
+    ranges = [_list([parts.start, parts.stop]) for parts in whole]
+    panel = division.all_parts * _span(shape, block) * block
+    return (*sizes, shape.pad_top, shape.pad_left, len(division.parts), rows, columns, *ranges, panel)
 
 
-def _few(shape: ConvShape, parameters: Parameters) -> tuple[int, int]:
+def _list(numbers: Sequence[int]) -> int:
+    """Up to four small numbers in one."""
+    return sum(number << 8 * index for index, number in enumerate(numbers))
+
+
+def _few(shape: ConvShape, division: Division, parameters: Parameters) -> tuple[int, int]:
     """Tiles with all their rows, or columns, and the first of the former; 0 if it does not pay to tell them apart.
 
     The order of tiles is that of `place_of` in winograd.cl. A small image pays whose tiles are multiplied all at once.
     """
-    m, tiles = parameters["m"], parameters["tiles"]
+    m, tiles = division.down.outputs, parameters["tiles"]
     rows, columns = shape.out_height // m, shape.out_width // m
     lacks_both = shape.out_height % m and shape.out_width % m
     if shape.images > 1 or not lacks_both or (rows + 1) * (columns + 1) != tiles:
@@ -192,8 +302,9 @@ def _residual(layer: Layer) -> Operand | None:
     return Operand("input", 3) if layer.has(3) else None
 
 
-def _macros(parameters: Parameters, few: int) -> tuple[tuple[str, int], ...]:
-    return ("M", parameters["m"]), ("TILES", parameters["tiles"]), ("FEW", few)
+def _macros(shape: ConvShape, division: Division, parameters: Parameters, few: int) -> tuple[tuple[str, int], ...]:
+    transform = (("M", division.down.outputs), ("TAPS", division.down.taps), ("STRIDE", shape.strides[0]))
+    return (*transform, ("TILES", parameters["tiles"]), ("FEW", few))
 
 
 def _span(shape: ConvShape, block: int) -> int:
@@ -209,7 +320,6 @@ class _Grid:
         tiles: of all images.
         per_block: tiles of a block.
         blocks: blocks of tiles.
-        span: input channels that the hungriest output block reads.
         v_position, m_position: from one position of encoded tiles, or of sums, to the next; odd numbers of vectors, so that
             the lines of one tile do not compete for one set of a cache.
         scratch: what one work item needs.
@@ -218,16 +328,15 @@ class _Grid:
     tiles: int
     per_block: int
     blocks: int
-    span: int
     v_position: int
     m_position: int
     scratch: int
 
     @classmethod
-    def of(cls, shape: ConvShape, parameters: Parameters, block: int) -> _Grid:
-        m, per_block = parameters["m"], parameters["block"]
-        tiles = _tiles(shape, m)
-        v_position = (ceil_div(shape.channels, block) * per_block | 1) * block
+    def of(cls, shape: ConvShape, division: Division, parameters: Parameters, block: int) -> _Grid:
+        per_block = parameters["block"]
+        tiles = _tiles(shape, division.down.outputs)
+        v_position = (ceil_div(shape.channels, block) * len(division.parts) * per_block | 1) * block
         m_position = (per_block | 1) * block
-        scratch = (m + 2) ** 2 * (v_position + m_position)
-        return cls(tiles, per_block, ceil_div(tiles, per_block), _span(shape, block), v_position, m_position, scratch)
+        scratch = division.positions * (v_position + m_position)
+        return cls(tiles, per_block, ceil_div(tiles, per_block), v_position, m_position, scratch)

@@ -17,6 +17,7 @@ from nnstretch.graph.passes.rewriting import (
     set_activation,
     sole_use,
 )
+from nnstretch.graph.placement import PLACEMENT_KEY
 
 
 def fuse_layer(node: ir.Node) -> bool:
@@ -62,7 +63,9 @@ def _bounds(activation: Activation) -> tuple[float, float] | None:
 def _fuse_residual(node: ir.Node) -> bool:
     """The sum goes into the later of its addends that is a Conv or Dense and feeds nothing else.
 
-    That layer then runs where the sum ran. There can be no cycle, since nothing but the sum reads the layer.
+    That layer then runs where the sum ran. There can be no cycle, since nothing but the sum reads the layer. A sum at which
+    branches for several processors meet stays a layer of its own: else one of them would have to wait for the others with
+    its last layer.
     """
     left, right = node.inputs[0], node.inputs[1]
     if left is None or right is None or float_shape(left) != float_shape(right) or activation_of(node) != NO_ACTIVATION:
@@ -70,7 +73,12 @@ def _fuse_residual(node: ir.Node) -> bool:
     if constant(left) is not None or constant(right) is not None:
         return False
     pairs = [(left.producer(), right), (right.producer(), left)]
-    candidates = [(layer, other) for layer, other in pairs if layer is not None and _can_add(layer)]
+    place = node.metadata_props.get(PLACEMENT_KEY)
+    candidates = [
+        (layer, other)
+        for layer, other in pairs
+        if layer is not None and _can_add(layer) and layer.metadata_props.get(PLACEMENT_KEY) == place
+    ]
     if not candidates:
         return False
     graph = node.graph

@@ -16,21 +16,21 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 
 from nnstretch.child import end_reason
+from nnstretch.closing import Closing
 from nnstretch.devices.routine import PLAIN
 from nnstretch.errors import DeviceError
 from nnstretch.frames import read_frame, write_frame
-from nnstretch.scheduler.caches import cache_sizes
+from nnstretch.scheduler.profiling.caches import cache_sizes
+from nnstretch.scheduler.profiling.store import CacheState
+from nnstretch.scheduler.profiling.trial_worker import PAGE, RUNNING
 from nnstretch.scheduler.single import SinglePlan
-from nnstretch.scheduler.store import CacheState
-from nnstretch.scheduler.trial_worker import PAGE, RUNNING
 
-WORKER = (sys.executable, "-m", "nnstretch.scheduler.trial_worker")
+WORKER = (sys.executable, "-m", "nnstretch.scheduler.profiling.trial_worker")
 """The command of the process that trials run in."""
 
 _TICK = 1.0  # seconds
@@ -59,7 +59,7 @@ class Trial:
     failure: str | None = None
 
 
-class Trials:
+class Trials(Closing):
     """Opens, runs and closes trials, all in one process at a time. A context manager; not thread-safe."""
 
     def __init__(self, command: Sequence[str] = WORKER, patience: int = _RUN_TICKS) -> None:
@@ -173,14 +173,6 @@ class Trials:
         """Ends the process; trials cannot be used afterwards."""
         self._drop_worker()
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- shared memory -------------------------------------------------------------------------------------------
 

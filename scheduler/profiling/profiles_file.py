@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nnstretch.errors import FileError
-from nnstretch.scheduler.store import FORMAT, ProfileStore, Row, checked_row, row_fields
+from nnstretch.scheduler.profiling.store import FORMAT, ProfileStore, Row, checked_row, row_fields
 from nnstretch.settings import atomic_write
 
 NAME = "nnstretch-profiles"

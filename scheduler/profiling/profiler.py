@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
+from nnstretch.closing import Closing
+from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.harness import unpack
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.caches import cache_sizes, layer_state, network_state
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, draft
-from nnstretch.scheduler.integrated import Key
-from nnstretch.scheduler.measuring import Rules, interval, race, typical
 from nnstretch.scheduler.planner import assemble, lane_pool
+from nnstretch.scheduler.profiling.caches import cache_sizes, layer_state, network_state
+from nnstretch.scheduler.profiling.integrated import Key, Samples
+from nnstretch.scheduler.profiling.measuring import Rules, interval, race, typical
+from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore, Row
+from nnstretch.scheduler.profiling.trials import Trial, TrialError, Trials
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.single import SingleLayer, packed_inputs, random_inputs, single_layer_plan
-from nnstretch.scheduler.store import CacheState, Measurement, ProfileStore, Row
-from nnstretch.scheduler.trials import Trial, TrialError, Trials
 from nnstretch.scheduler.units import Unit, UnitGraph
 
 TOLERANCE = 1e-4
@@ -61,7 +61,7 @@ _HANDOVER_BUDGET = 0.03
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
 
-class Profiler(CostModel):
+class Profiler(CostModel, Closing):
     """Measures what the store does not know yet. A context manager: leaving it ends the process that it measures in."""
 
     measured = True
@@ -94,7 +94,6 @@ class Profiler(CostModel):
         self._references = _References()
         self._clocks: dict[str, _Clock] = {}
         self._handovers: dict[TensorType, float] = {}
-        self._inside: dict[Key, float | None] = {}
         self._device: Processor | None = None
         self.measurements = 0
 
@@ -109,14 +108,6 @@ class Profiler(CostModel):
     def close(self) -> None:
         """Ends the process that candidates run in; the profiler cannot measure afterwards."""
         self._trials.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- costs ---------------------------------------------------------------------------------------------------
 
@@ -182,24 +173,27 @@ class Profiler(CostModel):
 
     # -- inside networks -----------------------------------------------------------------------------------------
 
-    def inside(self, key: Key) -> float | None:
-        """Seconds of a layer inside a network, or None."""
-        if key not in self._inside:
-            workload = f"{key.workload} in {key.network}"
-            found = self._stored((key.processor, workload, key.routine, key.parameters, "warm"))
-            self._inside[key] = found.seconds if found is not None else None
-        return self._inside[key]
+    def inside(self, key: Key) -> Samples:
+        """What a layer took inside a network, seconds; nothing if that is not known."""
+        found = self._stored((key.processor, _inside(key), key.routine, key.parameters, "warm"))
+        return found.samples if found is not None and found.seconds is not None else ()
 
-    def keep_inside(self, found: Mapping[Key, tuple[float, ...]]) -> None:
-        """Keeps what layers took on a path of a network: samples, seconds."""
+    def keep_inside(self, found: Mapping[Key, Samples]) -> None:
+        """Keeps what layers took inside a network in place of what was known of that."""
         rows = []
         for key, samples in found.items():
-            values = np.array(samples)
-            self._inside[key] = typical(values)
-            measurement = Measurement(typical(values), tuple(map(float, samples)), interval=interval(list(samples)))
-            workload = f"{key.workload} in {key.network}"
-            rows.append(Row(key.processor, workload, key.routine, dict(key.parameters), measurement))
+            measurement = Measurement(typical(samples), samples, interval=interval(samples))
+            rows.append(Row(key.processor, _inside(key), key.routine, dict(key.parameters), measurement))
         self._store.put_all(rows)
+
+    def forget_inside(self, keys: Sequence[Key]) -> None:
+        """Drops what is known of layers inside a network."""
+        self._store.remove((key.processor, _inside(key), key.routine, dict(key.parameters)) for key in keys)
+
+    def is_slowed(self) -> bool:
+        """Whether the host's first core is far below the fastest that it has shown, just now."""
+        clock = self._clock(self._host)
+        return clock.slow(clock.read(lambda core: engine().peak_gflops(core, 0)))
 
     # -- layers --------------------------------------------------------------------------------------------------
 
@@ -220,7 +214,7 @@ class Profiler(CostModel):
             seconds = self._known[_key(processor, layer, incumbent, state)].seconds
             best = (incumbent, seconds) if seconds is not None else None
         while waiting:
-            group = _Group(self._trials, task, self._host, self._clocks.setdefault(processor.name, _Clock(processor)))
+            group = _Group(self._trials, task, self._host, self._clock(processor))
             try:
                 if best is not None:
                     group.add(-1, best[0])
@@ -235,6 +229,9 @@ class Profiler(CostModel):
                 if measurement.seconds is not None and (best is None or measurement.seconds < best[1]):
                     best = candidates[number], measurement.seconds
         return [found[number] for number in range(len(candidates))]
+
+    def _clock(self, processor: Processor) -> _Clock:
+        return self._clocks.setdefault(processor.name, _Clock(processor))
 
     # -- handovers -----------------------------------------------------------------------------------------------
 
@@ -256,6 +253,11 @@ class Profiler(CostModel):
         return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
 
 
+def _inside(key: Key) -> str:
+    """The workload that a layer inside a network is kept by."""
+    return f"{key.workload} in {key.network}"
+
+
 def _key(processor: Processor, layer: Layer, candidate: Candidate, state: CacheState) -> _Key:
     parameters = tuple(sorted(candidate.parameters.items()))
     return processor.fingerprint, layer.workload, str(candidate.routine.descriptor), parameters, state
@@ -268,11 +270,11 @@ class _Clock:
         self._core = next(iter(processor.spec.cores), None)
         self._best = 0.0
 
-    def read(self, trials: Trials) -> float | None:
+    def read(self, gflops: Callable[[int], float | None]) -> float | None:
         """GFLOP/s of this moment: the better of two short measurements, as one may be interrupted; None if unknown."""
         if self._core is None:
             return None
-        readings = [trials.clock(self._core) for _ in range(2)]
+        readings = [gflops(self._core) for _ in range(2)]
         found = max((r for r in readings if r is not None), default=None)
         self._best = max(self._best, found or 0.0)
         return found
@@ -360,12 +362,12 @@ class _Group:
         """Measures all that are open. `known` is what the incumbent (number -1) took when it was measured."""
         task = self.task
         samples = self._race()
-        clock = self.clock.read(self.trials)
+        clock = self.clock.read(self.trials.clock)
         for _ in range(_AGAIN):
             if not self.clock.slow(clock):
                 break
             samples = self._race()
-            clock = self.clock.read(self.trials)
+            clock = self.clock.read(self.trials.clock)
         scale = known / typical(samples[-1]) if known is not None and samples.get(-1) else 1.0
         found = dict(self._failed)
         for number, (trial, error) in self._open.items():

@@ -1,9 +1,9 @@
-"""The process in which candidates run: `python -m nnstretch.scheduler.trial_worker`.
+"""The process in which candidates run: `python -m nnstretch.scheduler.profiling.trial_worker`.
 
-It is spoken to over its standard input and output (`nnstretch.scheduler.trials` is the other side), so that whatever a
-candidate does to it, whoever measures lives on. What is large lies in a file that both sides map: its first page holds the
-number of the trial that is running, so that it is known which one ended the process; behind it lie the constants of trials, and
-the places for their outputs. Requests:
+It is spoken to over its standard input and output (`nnstretch.scheduler.profiling.trials` is the other side), so that
+whatever a candidate does to it, whoever measures lives on. What is large lies in a file that both sides map: its first page
+holds the number of the trial that is running, so that it is known which one ended the process; behind it lie the constants of
+trials, and the places for their outputs. Requests:
 
     {"do": "open", "trial": number, "plan": JSON, "inputs": [[offset, bytes], ...], "base": [offset, bytes],
      "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null, "models": {name: [offset, bytes]}}

@@ -172,6 +172,14 @@ class ProfileStore:
         with self._lock, self._errors("write"), self._transaction():
             self._database.executemany(_INSERT, records)
 
+    def remove(self, rows: Iterable[tuple[str, str, str, Parameters]]) -> None:
+        """Forgets all that is known of (processor, workload, routine, parameters), in every cache state."""
+        with self._lock, self._errors("write"), self._transaction():
+            self._database.executemany(
+                "DELETE FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=?",
+                [(*names, _key(parameters)) for *names, parameters in rows],
+            )
+
     def rows(self, processor: str | None = None) -> Iterator[Row]:
         """All measurements, failures among them, or those of one processor (by fingerprint), in the order of their keys.
 

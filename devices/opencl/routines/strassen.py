@@ -1,0 +1,109 @@
+"""1 × 1 convolutions by Strassen's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.opencl.routines.base import (
+    INPUT,
+    OUTPUT,
+    OpenCLRoutine,
+    ceil_div,
+    constant,
+    has_constant_weights,
+    is_image,
+    padded,
+)
+from nnstretch.devices.opencl.routines.conv import ConvShape, conv_shape, fits_registers
+from nnstretch.devices.routine import Lowering, Operand, Parameters
+from nnstretch.devices.strassen import LEAST_HALF, strassen_weights
+from nnstretch.graph.layer import Layer
+
+_VECTORS = (2, 3)
+_CACHE_BYTES = 1 << 19  # what the inputs and sums of a group of tiles may take of a second-level cache
+_ITEMS_PER_UNIT = 2  # work items per CPU thread where there is more than one
+_SAVED = 3  # tiles of results that are kept between products
+_WASTE = 0.5  # share of pixels and output vectors without a partner from which on a tile is not worth it
+
+_SCRATCH = Operand("workspace", 0)
+
+
+class Strassen(OpenCLRoutine):
+    """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
+
+    For CPUs alone, whose caches hold what it keeps between products. Blocked in and out.
+
+    Parameters: `pixels` and `vectors` (output blocks) of the register tile; `tiles`, pairs of register tiles whose sums of
+    inputs are kept at a time.
+    """
+
+    algorithm = "strassen"
+    source = "conv_strassen.cl"
+    ops = ("Conv",)
+
+    def _supports(self, layer: Layer) -> bool:
+        if not self.traits.on_cpu or not has_constant_weights(layer) or not is_image(layer.type_of(0)):
+            return False
+        shape = conv_shape(layer)
+        pads = layer.ints("pads")
+        plain = shape.kernel == shape.strides == (1, 1) and shape.groups == 1 and not any(pads)
+        wide = shape.channels // self.traits.block // 2 >= LEAST_HALF
+        return plain and wide and bool(self.parameter_space(layer))
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The register tiles that leave little without a partner, best first."""
+        shape = conv_shape(layer)
+        tiles = [(self._pixels(shape, vectors), vectors) for vectors in _VECTORS]
+        waste = {tile: self._waste(shape, *tile) for tile in tiles}
+        fitting = sorted((tile for tile in tiles if waste[tile] < _WASTE), key=waste.__getitem__)
+        return tuple(self._setting(shape, *tile) for tile in fitting)
+
+    def _pixels(self, shape: ConvShape, vectors: int) -> int:
+        """The width of tiles that are as even as they can be, two of which make the least number of pairs."""
+        total = shape.out_width
+        most = next(p for p in range(self.traits.registers, 0, -1) if fits_registers(self.traits.registers, p, vectors))
+        return ceil_div(ceil_div(total, ceil_div(total, 2 * most)), 2)
+
+    def _waste(self, shape: ConvShape, pixels: int, vectors: int) -> float:
+        blocks, total = self.blocks(shape.out_channels), shape.out_width
+        used = total / (ceil_div(total, 2 * pixels) * 2 * pixels)
+        return blocks % (2 * vectors) / blocks + 1 - used
+
+    def _setting(self, shape: ConvShape, pixels: int, vectors: int) -> Parameters:
+        per_tile = 4 * shape.channels * pixels * 4
+        tiles = ceil_div(shape.out_width, 2 * pixels)
+        groups = ceil_div(tiles, max(1, _CACHE_BYTES // per_tile))
+        return {"pixels": pixels, "vectors": vectors, "tiles": ceil_div(tiles, groups)}
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `conv_strassen`."""
+        shape = conv_shape(layer)
+        b, pixels, vectors = self.traits.block, parameters["pixels"], parameters["vectors"]
+        blocks, half = self.blocks(shape.out_channels), shape.channels // b // 2
+        tiles = ceil_div(shape.out_width, 2 * pixels)
+        groups, panels = ceil_div(tiles, parameters["tiles"]), blocks // (2 * vectors) + blocks % (2 * vectors)
+        units = self.traits.compute_units
+        wanted = ceil_div(units if units == 1 else _ITEMS_PER_UNIT * units, shape.images)
+        groups_per_item = ceil_div(groups, min(groups, wanted))
+        items = ceil_div(groups, groups_per_item)
+        panels_per_item = ceil_div(panels, min(panels, ceil_div(wanted, items)))
+        size = (items, ceil_div(panels, panels_per_item), shape.images)
+        scratch = (4 * half * parameters["tiles"] + _SAVED * vectors) * pixels * b
+        words = (
+            *(shape.channels, shape.out_width, shape.out_channels, tiles, parameters["tiles"]),
+            *(groups_per_item, panels_per_item, scratch, int(layer.has(3)), *layer.activation.words()),
+        )
+        residual = Operand("input", 3) if layer.has(3) else None
+        call = self.call(
+            "conv_strassen",
+            (INPUT, constant(0), constant(1), residual),
+            words,
+            size,
+            (("PIXELS", pixels), ("VECTORS", vectors)),
+            (OUTPUT, _SCRATCH),
+        )
+        bias = padded(layer.constants[2] if layer.has(2) else np.zeros(0), blocks * b)
+        weights = strassen_weights(layer.constants[1], vectors, b)
+        return Lowering((call,), (weights, bias), (size[0] * size[1] * size[2] * scratch * 4,))

@@ -1,0 +1,76 @@
+"""Simulated processors as the planner sees them: one routine that computes every layer, on paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.simulated.latency import layer_seconds
+from nnstretch.devices.simulated.profile import ProcessorProfile, SocProfile, load_profile
+from nnstretch.devices.spec import ProcessorSpec
+from nnstretch.errors import DeviceError
+from nnstretch.graph.layer import Layer
+
+
+class SimulatedRoutine(Routine):
+    """Stands for the best routine that a simulated processor has for a layer. Its kernel exists nowhere."""
+
+    def __init__(self, processor: ProcessorProfile) -> None:
+        self._processor = processor
+        self.descriptor = Descriptor("sim", "any", "profile")
+
+    def supports(self, layer: Layer) -> bool:
+        """Whether the profile has a throughput for `layer`; layers are computed one by one."""
+        return not layer.chain and math.isfinite(layer_seconds(self._processor, layer, 1))
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Plain ones: how data lie there is part of the profile's figures."""
+        return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call without constants: nobody will run it."""
+        reads = tuple(Operand("input", i) for i in layer.activations)
+        writes = tuple(Operand("output", i) for i in range(len(layer.outputs)))
+        return Lowering((KernelCall("simulated", reads, writes),))
+
+
+class SimulatedProcessor(Processor):
+    """A processor of a profile.
+
+    Attributes:
+        soc: the whole profile.
+        profile: its part.
+    """
+
+    dtypes = ("float32",)
+    memory = "host"
+
+    def __init__(self, spec: ProcessorSpec, soc: SocProfile | None = None) -> None:
+        """A processor of `soc`, or of the profile that `spec` names.
+
+        Raises:
+            DeviceError: there is no such profile, it has no such processor, or something is wrong with it.
+            FileError: the profile's file cannot be read.
+        """
+        self.spec = spec
+        self.soc = load_profile(spec.profile) if soc is None else soc
+        if spec.part not in self.soc.processors:
+            raise DeviceError(
+                f"profile {spec.profile} has no processor {spec.part!r}, but {', '.join(self.soc.processors)}"
+            )
+        self.profile = self.soc.processors[spec.part]
+        self.blocked = Layout(self.soc.channel_multiple)
+        self._routine = SimulatedRoutine(self.profile)
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.spec} {self.soc.identity}"
+
+    @property
+    def routines(self) -> Sequence[Routine]:
+        return (self._routine,)
+
+    def reorder(self) -> Routine:
+        return self._routine

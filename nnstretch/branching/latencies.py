@@ -1,0 +1,218 @@
+"""Predictions for the parts of a network, each asked for once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from nnstretch.branching.build import Blueprint, BranchChoice, segment_cost
+from nnstretch.branching.channels import ChannelPlan
+from nnstretch.branching.families import LayerFamily, VaryingLayer, layer_family
+from nnstretch.branching.inherit import needs_entry
+from nnstretch.branching.operators import channels_of, shape_of
+from nnstretch.branching.predictor import LatencyPredictor
+from nnstretch.branching.scaling import kept_counts
+from nnstretch.branching.tracing import Segment
+from nnstretch.branching.workloads import merge_layers, part_layers
+from nnstretch.graph.layer import Layer, TensorType
+
+_KNOTS = 4  # latencies are asked for at multiples of the original channels over this, and are linear in between
+_MEETING_KNOTS = 2  # those of meeting points
+
+
+@dataclass(frozen=True)
+class BranchCost:
+    """What a branch costs that reads a given number of channels.
+
+    Attributes:
+        seconds: on its processor alone.
+        macs: for one sample.
+        channels: that it writes.
+    """
+
+    seconds: float
+    macs: int
+    channels: int
+
+
+@dataclass(eq=False)
+class Latencies:
+    """Costs of branches and meeting points.
+
+    Attributes:
+        blueprint: the network.
+        predictor: who is asked.
+        processors: number of processors.
+        workloads: the different layers that were asked for, with the processor.
+        corrections: for branches of segments that were run, how many times as long as predicted alone they took, by segment
+            and processor.
+        unpredicted: operators of layers that no processor can compute itself. Whoever computes them does so in every design,
+            so that they count as nothing.
+    """
+
+    blueprint: Blueprint
+    predictor: LatencyPredictor
+    processors: int
+    workloads: set[tuple[int, str]] = field(default_factory=set)
+    corrections: dict[tuple[Segment, int], float] = field(default_factory=dict)
+    unpredicted: set[str] = field(default_factory=set)
+    _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
+    _fixed: dict[tuple[LayerFamily, int], float] = field(default_factory=dict)
+    _knots: dict[tuple[VaryingLayer, int, int], float] = field(default_factory=dict)
+    _costs: dict[tuple[Segment, BranchChoice, int, bool], BranchCost] = field(default_factory=dict)
+    _block_macs: list[int] = field(default_factory=list)
+    _blocks: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
+    _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
+    _meetings: dict[TensorType, float] = field(default_factory=dict)
+
+    def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
+        """A branch that reads so many channels; the latency of its first layers is interpolated between such as are known."""
+        key = (segment, choice, in_channels, exact)
+        if key not in self._costs:
+            plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
+            family = self._family(plan, counts, exact=exact)
+            seconds = self._family_seconds(family, in_channels, choice.processor)
+            self._costs[key] = BranchCost(seconds, family.macs(in_channels), family.width(in_channels))
+        return self._costs[key]
+
+    def branch_seconds(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> float:
+        """Seconds of a branch, every layer of it asked for."""
+        plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
+        return self.part(plan, counts, in_channels, choice.processor, exact=exact)
+
+    def part(self, plan: ChannelPlan, counts: Sequence[int], in_channels: int, processor: int, *, exact: bool) -> float:
+        """Seconds of a copy of `plan` that keeps so many bundles of its spaces, every layer of it asked for."""
+        return self._ask(part_layers(plan, counts, in_channels, exact=exact), processor)
+
+    def original(self, segment: Segment) -> tuple[float, ...]:
+        """Seconds of the original blocks on every processor."""
+        if segment not in self._originals:
+            blocks = [self._block_seconds(block) for block in segment.blocks]
+            self._originals[segment] = tuple(map(sum, zip(*blocks, strict=True)))
+        return self._originals[segment]
+
+    def original_macs(self, segment: Segment) -> int:
+        """MACs of the original blocks."""
+        if not self._block_macs:
+            count = len(self.blueprint.traced.blocks)
+            self._block_macs = [segment_cost(self.blueprint, Segment(i, i + 1)).macs for i in range(count)]
+        return sum(self._block_macs[segment.first : segment.stop])
+
+    def _block_seconds(self, block: int) -> tuple[float, ...]:
+        """Seconds of one original block on every processor."""
+        if block not in self._blocks:
+            plan = self.blueprint.whole(Segment(block, block + 1))
+            channels = self.blueprint.channels_before(block)
+            self._blocks[block] = tuple(
+                self.part(plan, kept_counts(plan, 1.0), channels, processor, exact=True)
+                for processor in range(self.processors)
+            )
+        return self._blocks[block]
+
+    def head(self, in_channels: int, processor: int, *, exact: bool) -> float:
+        """Seconds of what follows the last block; the latency of its first layers is interpolated."""
+        plan = self.blueprint.head
+        return self._family_seconds(self._family(plan, kept_counts(plan, 1.0), exact=exact), in_channels, processor)
+
+    def confirm(
+        self, plan: ChannelPlan, counts: Sequence[int], in_channels: int, processor: int, *, exact: bool
+    ) -> bool:
+        """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
+        return self.predictor.confirm(part_layers(plan, counts, in_channels, exact=exact), processor)
+
+    def forget(self) -> None:
+        """Asks for everything anew, since the predictor has learned more."""
+        for known in (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges):
+            known.clear()
+
+    def merging(self, shapes: Sequence[tuple[int, ...]]) -> float:
+        """Seconds of merging tensors of these shapes, on whichever processor is fastest at it."""
+        if len(shapes) < 2:
+            return 0.0
+        key = tuple(shapes)
+        if key not in self._merges:
+            layers = merge_layers(self.blueprint.merge, shapes)
+            self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
+        return self._merges[key]
+
+    def meeting(self, block: int, channels: int) -> float:
+        """Seconds until all processors can read what they have computed together before the block of that number.
+
+        Interpolated between numbers of channels for which it is known.
+        """
+        step = max(1, self.blueprint.channels_before(block) // _MEETING_KNOTS)
+        low, rest = divmod(channels, step)
+        below = self._meeting_at(block, max(low, 1) * step)
+        return below + (self._meeting_at(block, (low + 1) * step) - below) * rest / step if rest and low else below
+
+    def _meeting_at(self, block: int, channels: int) -> float:
+        tensor = TensorType(self.shape_before(block, channels))
+        if tensor not in self._meetings:
+            self._meetings[tensor] = self.predictor.meeting_seconds(tensor)
+        return self._meetings[tensor]
+
+    def slowdown(self, segment: Segment, processor: int, together: Collection[int]) -> float:
+        """How many times as long as alone a branch takes while all of `together` work, its processor among them."""
+        others = frozenset(together) - {processor}
+        if not others:
+            return 1.0
+        seen = self.corrections.get((segment, processor))
+        return self.predictor.slowdown(processor, others) if seen is None else seen
+
+    def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
+        """Shape of what the block of that number reads, or past the last one the head, with so many channels."""
+        blocks = self.blueprint.traced.blocks
+        shape = shape_of(blocks[block].source if block < len(blocks) else blocks[-1].output)
+        assert shape is not None
+        return (shape[0], channels, *shape[2:])
+
+    def _family(self, plan: ChannelPlan, counts: tuple[int, ...], *, exact: bool) -> LayerFamily:
+        # Whether channels are exact matters only where a convolution may have to come first.
+        complete = list(counts) == [space.bundles for space in plan.spaces]
+        entry = needs_entry(plan, complete=complete, exact=exact)
+        key = (plan, counts, entry)
+        if key not in self._families:
+            self._families[key] = layer_family(plan, counts, channels_of(plan.source), exact=exact)
+        return self._families[key]
+
+    def _family_seconds(self, family: LayerFamily, channels: int, processor: int) -> float:
+        varying = sum(self._varying_seconds(layer, channels, processor) for layer in family.varying)
+        return self._fixed_seconds(family, processor) + varying
+
+    def _fixed_seconds(self, family: LayerFamily, processor: int) -> float:
+        key = (family, processor)
+        if key not in self._fixed:
+            self._fixed[key] = self._ask(list(family.fixed), processor)
+        return self._fixed[key]
+
+    def _varying_seconds(self, layer: VaryingLayer, channels: int, processor: int) -> float:
+        multiple = self.blueprint.multiple
+        step = max(multiple, layer.low_channels // _KNOTS // multiple * multiple)
+        low, rest = divmod(channels, step)
+        if layer.low_channels == channels or low == 0 or rest == 0:
+            return self._at_knot(layer, channels, processor)
+        below = self._at_knot(layer, low * step, processor)
+        above = self._at_knot(layer, (low + 1) * step, processor)
+        return below + (above - below) * rest / step
+
+    def _at_knot(self, layer: VaryingLayer, channels: int, processor: int) -> float:
+        key = (layer, channels, processor)
+        if key not in self._knots:
+            self._knots[key] = self._ask([layer.at(channels)], processor)
+        return self._knots[key]
+
+    def _ask(self, layers: list[Layer], processor: int) -> float:
+        self.workloads.update((processor, layer.workload) for layer in layers)
+        seconds = self.predictor.seconds(layers, processor)
+        if math.isfinite(seconds):
+            return seconds
+        return self.predictor.seconds([layer for layer in layers if self._is_predicted(layer)], processor)
+
+    def _is_predicted(self, layer: Layer) -> bool:
+        """Whether some processor can compute a layer; if not, its operator is noted."""
+        if any(math.isfinite(self.predictor.seconds([layer], p)) for p in range(self.processors)):
+            return True
+        self.unpredicted.add(layer.op.removeprefix("onnx:"))
+        return False

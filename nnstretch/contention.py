@@ -1,0 +1,98 @@
+"""How much processors slow each other down: a chain of typical layers on each, at the same time and one after the other.
+
+Processors share memory, caches and power, so that a branch takes longer beside others than alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+
+from nnstretch.compiler import Processors, compile_model
+from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
+from nnstretch.scheduler.serial import serial
+from nnstretch.scheduler.session import Session
+
+# Output channels and stride of 3x3 convolutions, as residual networks have them: first the maps outgrow the caches, then the
+# weights do.
+_CHAIN = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))
+_IMAGE = (1, 64, 56, 56)
+_ROUNDS = 5
+_RUNS = 9
+
+
+def slowdowns(processors: Processors, group: Sequence[int], store: ProfileStore) -> tuple[float, ...]:
+    """How many times as long each processor of `group` takes while the others of it work too; 1 or more.
+
+    Measured once per machine and group, and remembered in `store`.
+
+    Args:
+        processors: what there is.
+        group: numbers of two processors or more, ascending.
+        store: of measurements.
+    """
+    rows = [_row_key(processors, group, number) for number in group]
+    known = [store.get(*key) for key in rows]
+    if not all(found is not None and found.seconds is not None for found in known):
+        samples = _measured(processors, group)
+        known = [Measurement(float(np.median(some)), tuple(map(float, some))) for some in samples]
+        store.put_all([Row(*key, found) for key, found in zip(rows, known, strict=True) if found is not None])
+    return tuple(max(1.0, found.seconds) for found in known if found is not None and found.seconds is not None)
+
+
+def _row_key(processors: Processors, group: Sequence[int], number: int) -> tuple[str, str, str, dict[str, int]]:
+    others = "+".join(processors.named[other].fingerprint for other in group if other != number)
+    place = {"place": group.index(number)}  # equal processors have equal fingerprints
+    return processors.named[number].fingerprint, f"together with {others}", "typical layers", place
+
+
+def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]:
+    """Ratios of the time that each processor was busy, together over one after the other, by round."""
+    feeds = {"x": np.random.default_rng(0).standard_normal(_IMAGE).astype(np.float32)}
+    ratios: list[list[float]] = [[] for _ in group]
+    with (
+        compile_model(_chains(group), processors, tune=False) as together,
+        Session.from_compiled(serial(together.compiled)) as apart,
+    ):
+        names = [lane.processor for lane in together.plan.lanes]
+        lanes = [names.index(processors.named[number].name) for number in group]
+        for _ in range(_ROUNDS):
+            both, single = (session.profile(feeds, runs=_RUNS) for session in (together, apart))
+            for found, lane in zip(ratios, lanes, strict=True):
+                found.append(both.busy(lane) / max(single.busy(lane), 1))
+    return ratios
+
+
+def _chains(group: Sequence[int]) -> ir.Model:
+    """A chain of convolutions for every processor, which meet at a concat."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    ends = []
+    for processor in group:
+        source, channels = "x", _IMAGE[1]
+        for place, (width, stride) in enumerate(_CHAIN):
+            name = f"p{processor}_{place}"
+            values = rng.standard_normal((width, channels, 3, 3)) / np.sqrt(9 * channels)
+            weights.append(numpy_helper.from_array(values.astype(np.float32), f"{name}_w"))
+            node = helper.make_node("Conv", [source, f"{name}_w"], [name], pads=[1] * 4, strides=[stride] * 2)
+            entry = node.metadata_props.add()
+            entry.key, entry.value = PLACEMENT_KEY, str(processor)
+            nodes.append(node)
+            source, channels = name, width
+        ends.append(source)
+    nodes.append(helper.make_node("Concat", ends, ["y"], axis=1))
+    graph = helper.make_graph(
+        nodes,
+        "chains",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, _IMAGE)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))

@@ -1,0 +1,100 @@
+"""Costs of simulated processors, for selection and for the search of branchings, from one and the same profile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import PLAIN, Parameters, Routine
+from nnstretch.devices.simulated.latency import layer_seconds
+from nnstretch.devices.simulated.processor import SimulatedProcessor
+from nnstretch.devices.simulated.profile import SocProfile
+from nnstretch.errors import UsageError
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.trees import Errors
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.draft import is_view, joinable
+
+
+def one_soc(processors: Sequence[Processor]) -> SocProfile | None:
+    """The profile of simulated processors; None if all processors are real.
+
+    Raises:
+        UsageError: some are simulated and some real, or they are of different profiles.
+    """
+    simulated = [p for p in processors if isinstance(p, SimulatedProcessor)]
+    if not simulated:
+        return None
+    if len(simulated) != len(processors) or len({p.spec.profile for p in simulated}) > 1:
+        raise UsageError(
+            f"processors {', '.join(p.name for p in processors)} are not all of one profile; "
+            "simulated processors work with others of their own profile only"
+        )
+    return simulated[0].soc
+
+
+class SimulatedCosts(CostModel):
+    """What a profile says that layers take."""
+
+    measured = True
+    all_cross = True
+
+    def __init__(self, soc: SocProfile, names: Sequence[str]) -> None:
+        """`names` are the processors in use."""
+        self._soc = soc
+        self._pairs = tuple(itertools.combinations(names, 2))
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        assert isinstance(processor, SimulatedProcessor)
+        return layer_seconds(processor.profile, layer, self._soc.element_bytes)
+
+    def handover(self, tensor: TensorType) -> float:
+        """As between the slowest pair of processors."""
+        return handover_seconds(self._soc, self._pairs, tensor)
+
+
+class SimulatedPredictor:
+    """Predicts latencies of designs on processors of a profile; a `LatencyPredictor`."""
+
+    def __init__(self, soc: SocProfile, names: Sequence[str]) -> None:
+        """Processors are numbered in the order of `names`."""
+        self._soc = soc
+        self._names = tuple(names)
+        self._pairs = tuple(itertools.combinations(names, 2))
+
+    def seconds(self, layers: Sequence[Layer], processor: int) -> float:
+        """Seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
+        profile = self._soc.processors[self._names[processor]]
+        return sum(
+            layer_seconds(profile, layer, self._soc.element_bytes) for layer in layers if not costs_nothing(layer)
+        )
+
+    def meeting_seconds(self, tensor: TensorType, processors: Sequence[int] = ()) -> float:
+        """Seconds that processors need to meet at `tensor`, beyond waiting: these, or the slowest pair of all."""
+        pairs = itertools.combinations([self._names[p] for p in processors], 2) if processors else self._pairs
+        return handover_seconds(self._soc, tuple(pairs), tensor)
+
+    def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
+        """There is nothing to find out."""
+        return False
+
+    def slowdown(self, processor: int, others: Collection[int]) -> float:
+        """How many times as long a processor takes while others compute too."""
+        return self._soc.slowdown(self._names[processor], frozenset(self._names[other] for other in others))
+
+    def error(self, processor: int) -> Errors | None:
+        """None: what a profile misses by, only measurements could tell."""
+        return None
+
+
+def handover_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: TensorType) -> float:
+    """Seconds that the slowest of the pairs needs to hand over a tensor."""
+    return max((soc.handover_seconds(one, frozenset({two}), tensor.elements) for one, two in pairs), default=0.0)
+
+
+def costs_nothing(layer: Layer) -> bool:
+    """Whether a plan has no step for a layer."""
+    if layer.op == "Concat":
+        return joinable(layer, PLAIN) is not None
+    return layer.op == "Reshape" and is_view(layer, PLAIN, PLAIN)

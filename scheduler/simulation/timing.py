@@ -1,0 +1,175 @@
+"""Plans in simulated time: the sub-graphs that the engine would run, with the times that their steps are said to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from nnstretch.devices.simulated.profile import SocProfile
+from nnstretch.errors import DeviceError
+from nnstretch.scheduler.plan import Plan, PlanSubgraph
+from nnstretch.scheduler.simulation.events import Task, TaskTimes, run_tasks
+from nnstretch.scheduler.timeline import Event, Timeline
+
+_NANO = 1e9
+_ELEMENT_BYTES = 4
+
+
+class Interplay(Protocol):
+    """What lanes cost each other. Lanes are those of the plan, by number."""
+
+    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+        """Seconds from when `others` are done until `lane` can start a sub-graph that waited for them.
+
+        `size` is the number of bytes of all tensors that it reads and others wrote parts of; 0 if it only waits.
+        """
+
+    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
+        """How many times as long a lane takes while `others` compute too; at least 1."""
+
+
+class NoInterplay:
+    """Lanes that cost each other nothing."""
+
+    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+        """Nothing."""
+        return 0.0
+
+    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
+        """None."""
+        return 1.0
+
+
+class ProfileInterplay:
+    """What a profile says of the pairs of its processors."""
+
+    def __init__(self, soc: SocProfile, names: Mapping[int, str]) -> None:
+        """`names` are the processors behind the lanes."""
+        self._soc, self._names = soc, names
+
+    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+        return self._soc.handover_seconds(self._names[lane], self._named(others), size / _ELEMENT_BYTES)
+
+    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
+        return self._soc.slowdown(self._names[lane], self._named(others))
+
+    def _named(self, lanes: frozenset[int]) -> frozenset[str]:
+        return frozenset(self._names[lane] for lane in lanes)
+
+
+def simulate(plan: Plan, interplay: Interplay) -> Timeline:
+    """The timeline of a run of `plan` in which steps take their `cost_ms`, lanes run at the same time and wait as they must.
+
+    Sub-graphs of a lane run in order. One that waits for another lane pays a handover for what it reads from there, in which
+    its lane does nothing else; on the timeline that is part of the wait. The caller's inputs are where lane 0 reads them.
+    Sub-graphs of an OpenCL lane are enqueued by the caller, after its own that stand before them in the plan.
+
+    Args:
+        plan: validated, with a cost for every step (tuned, or planned with a profile's costs).
+        interplay: what lanes cost each other.
+
+    Raises:
+        DeviceError: a step has no cost.
+    """
+    tasks = plan_tasks(plan, interplay)
+    return _timeline(plan, tasks, run_tasks(tasks, interplay.slowdown))
+
+
+def critical_path(plan: Plan, interplay: Interplay) -> float:
+    """Seconds of the longest chain of sub-graphs of which each must wait for the one before: no run takes less."""
+    tasks = plan_tasks(plan, interplay)
+    ends: list[float] = []
+    last: dict[int, float] = {}
+    for task in tasks:
+        begin = max([last.get(task.lane, 0.0), *(ends[wait] for wait in task.waits)])
+        ends.append(begin + task.handover + sum(task.steps))
+        last[task.lane] = ends[-1]
+    return max(ends, default=0.0)
+
+
+def plan_tasks(plan: Plan, interplay: Interplay) -> list[Task]:
+    """The plan's sub-graphs as tasks.
+
+    Raises:
+        DeviceError: a step has no cost.
+    """
+    written = _written(plan)
+    fetched: set[tuple[int, int]] = set()
+    tasks: list[Task] = []
+    last_of_caller: int | None = None
+    for number, subgraph in enumerate(plan.subgraphs):
+        waits = set(subgraph.waits)
+        if plan.lanes[subgraph.lane].kind == "opencl" and last_of_caller is not None:
+            waits.add(last_of_caller)
+        if subgraph.lane == 0:
+            last_of_caller = number
+        handover = _handover(plan, subgraph, written, fetched, interplay)
+        tasks.append(Task(subgraph.lane, tuple(sorted(waits)), handover, _step_seconds(plan, subgraph)))
+    return tasks
+
+
+_Written = dict[str, list[tuple[int, int, int]]]
+"""Value -> (begin, end, lane) of every write to it, bytes."""
+
+
+def _written(plan: Plan) -> _Written:
+    written: _Written = {}
+    for subgraph in plan.subgraphs:
+        for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
+            for buffer in (plan.buffers[index] for index in step.writes):
+                found = written.setdefault(buffer.value, [])
+                found.append((buffer.offset, buffer.offset + buffer.bytes, subgraph.lane))
+    return written
+
+
+def _handover(
+    plan: Plan,
+    subgraph: PlanSubgraph,
+    written: _Written,
+    fetched: set[tuple[int, int]],
+    interplay: Interplay,
+) -> float:
+    """Seconds of a sub-graph's handover; what it reads from other lanes is `fetched` from then on."""
+    lane, size = subgraph.lane, 0
+    others = {plan.subgraphs[wait].lane for wait in subgraph.waits} - {lane}
+    for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
+        for index in step.reads:
+            if index is None or (lane, index) in fetched:
+                continue
+            buffer = plan.buffers[index]
+            end = buffer.offset + buffer.bytes
+            writes = written.get(buffer.value, [(0, end, 0)] if buffer.memory == "input" else [])
+            elsewhere = {maker for a, b, maker in writes if a < end and b > buffer.offset} - {lane}
+            if elsewhere:
+                fetched.add((lane, index))
+                size += buffer.bytes
+                others |= elsewhere
+    return interplay.handover_seconds(lane, frozenset(others), size) if others else 0.0
+
+
+def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:
+    steps = plan.steps[subgraph.first : subgraph.first + subgraph.count]
+    for step in steps:
+        if step.cost_ms is None:
+            raise DeviceError(
+                f"step {step.layer} has no cost, so the plan cannot be simulated; tune it, or use a profile"
+            )
+    return tuple((step.cost_ms or 0.0) * 1e-3 for step in steps)
+
+
+def _timeline(plan: Plan, tasks: list[Task], times: list[TaskTimes]) -> Timeline:
+    """Events as `Session.profile` has them."""
+    events: list[Event] = []
+    idle_since = [0] * len(plan.lanes)
+    for subgraph, task, found in zip(plan.subgraphs, tasks, times, strict=True):
+        lane = subgraph.lane
+        begin = round(found.steps[0][0] * _NANO)
+        if (task.waits or task.handover) and begin > idle_since[lane]:
+            events.append(Event("wait", "wait", lane, idle_since[lane], begin))
+        for number, (start, end) in enumerate(found.steps, subgraph.first):
+            step = plan.steps[number]
+            at, until = round(start * _NANO), round(end * _NANO)
+            events.append(Event(step.layer, "step", lane, at, until, step.routine, step.op, step.macs))
+            idle_since[lane] = until
+    lanes = tuple(lane.processor or "host" for lane in plan.lanes)
+    return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), max(idle_since, default=0))

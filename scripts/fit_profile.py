@@ -1,0 +1,95 @@
+"""Fits a profile of simulated processors to networks that were measured on a machine, and shows how near it comes.
+
+    python scripts/fit_profile.py measured.json -o mine.json
+    nnstretch stretch resnet50 --processors sim:mine.json/cpu,sim:mine.json/gpu -o designs/
+
+The table is one JSON object: `measurements`, a list of `{"model": …, "processors": [names], "ms": milliseconds}`, and what is
+assumed, all optional: `launch_us` (processor -> microseconds per layer), `sync_us`, `step`, `half`, `element_bytes`,
+`channel_multiple`, `description`, as in docs/formats.md. A model is whatever `nnstretch compile` takes. One that was measured
+on two processors is an ONNX file that `nnstretch stretch` wrote: its nodes say which of the processors they are for.
+
+Every processor needs two networks at least, three if some have grouped convolutions. The more kinds of networks, the better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nnstretch.compiler import load_any
+from nnstretch.devices.simulated.profile import save_profile
+from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.graph.passes import optimize
+from nnstretch.scheduler.simulation.fit import Assumptions, Measurement, fit_profile, simulated_seconds
+
+
+def main() -> int:
+    """Reads the table, fits, and writes the profile."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the profile, a .json file")
+    arguments = parser.parse_args()
+    try:
+        names, measured, given = read_table(arguments.table)
+        profile = fit_profile(measured, given)
+        save_profile(profile, arguments.output)
+    except NNStretchError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("measured ms  fitted ms  held out ms")
+    for number, (name, one) in enumerate(zip(names, measured, strict=True)):
+        fitted = f"{1e3 * simulated_seconds(profile, one):9.2f}"
+        print(
+            f"{1e3 * one.seconds:11.2f}  {fitted}  {_held_out(number, measured, given)}  {name} on {', '.join(one.processors)}"
+        )
+    return 0
+
+
+def read_table(path: Path) -> tuple[list[str], list[Measurement], Assumptions]:
+    """Names of the models, what was measured, and what is assumed.
+
+    Raises:
+        FileError: the table cannot be read.
+        UsageError: it is not what the script's text says.
+        ModelError: a model cannot be read.
+    """
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            (str(r["model"]), tuple(map(str, r["processors"])), float(r["ms"]) * 1e-3) for r in raw.pop("measurements")
+        ]
+        step, half = map(int, raw.pop("step", (1, 1))), map(float, raw.pop("half", (0, 0)))
+        given = Assumptions(**raw, step=_two(step), half=_two(half))
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no table of measurements ({error!r}); see `{sys.argv[0]} --help`") from error
+    models = {name: optimize(load_any(name)) for name in dict.fromkeys(name for name, _, _ in rows)}
+    measured = [Measurement(models[name], processors, seconds) for name, processors, seconds in rows]
+    return [name for name, _, _ in rows], measured, given
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _two(numbers: Iterable[_Number]) -> tuple[_Number, _Number]:
+    one, other = numbers
+    return one, other
+
+
+def _held_out(number: int, measured: Sequence[Measurement], given: Assumptions) -> str:
+    """What a profile that was fitted to all other models says of one, which no fit has seen then."""
+    one = measured[number]
+    others = [other for other in measured if other.model is not one.model]
+    try:
+        return f"{1e3 * simulated_seconds(fit_profile(others, given), one):11.2f}"
+    except NNStretchError:
+        return f"{'–':>11}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

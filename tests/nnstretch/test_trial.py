@@ -1,0 +1,43 @@
+"""Runs of branched networks, and how much processors slow each other down."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
+from nnstretch.compiler import build_processors
+from nnstretch.contention import slowdowns
+from nnstretch.devices.spec import usable_cores
+from nnstretch.scheduler.profiling.store import ProfileStore
+from nnstretch.trial import DesignTrial
+
+CORES = usable_cores()
+pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+PROCESSORS = f"cpu:{CORES[0]},cpu:{CORES[1]}" if len(CORES) > 1 else ""
+
+
+def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
+    image = torch.zeros(1, 3, 64, 64)
+    network = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.Flatten(), nn.LazyLinear(4)
+    )
+    network(image)
+    plan = blueprint(network.eval(), image, 16)
+    choices = [
+        SegmentChoice(stage, tuple(BranchChoice(p, tuple(stage.blocks), 0.75) for p in (0, 1)))
+        for stage in plan.traced.stages
+    ]
+    branched = build(plan, make_design(plan, choices))
+    measured = DesignTrial(build_processors(PROCESSORS), image)(branched)
+    assert [len(branches) for branches in measured.branches] == [2] * len(choices)
+    assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
+
+
+def test_slowdowns_are_measured_once(tmp_path: Path) -> None:
+    processors, store = build_processors(PROCESSORS), ProfileStore(tmp_path / "profiles.sqlite")
+    found = slowdowns(processors, (0, 1), store)
+    assert len(found) == 2
+    assert all(1.0 <= ratio < 20.0 for ratio in found)
+    assert slowdowns(processors, (0, 1), store) == found

@@ -187,7 +187,7 @@ def test_zoo_lists_and_exports(cli: Cli, folder: Path) -> None:
     networks = {one["name"]: one for one in answer_of(cli("zoo", "--json"))["networks"]}
     assert networks["resnet50"]["params"] == 25_557_032
     answer = answer_of(
-        cli("zoo", "squeezenet1_1", "--num-classes", "7", "--image-size", "128", "-o", "s.onnx", "--json")
+        cli("zoo", "squeezenet1_1", "--num-classes", "7", "--image-size", "64", "-o", "s.onnx", "--json")
     )
     session = onnxruntime.InferenceSession("s.onnx", providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [1, 3, 64, 64]
@@ -320,7 +320,6 @@ def test_train_evaluate_and_resume(cli: Cli, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-@pytest.mark.slow
 def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -> None:
     setting = SETTINGS["R-34 C+D"]
     (folder / "R-34.yaml").write_text(setting.text())
@@ -340,7 +339,7 @@ def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -
     )
     assert json.loads(out)["designs"][0]["id"] == design["id"]
     assert {found.suffix for found in path.parent.iterdir()} == {".json", ".safetensors", ".onnx", ".yaml"}
-    refuses(cli(*command[:-1], "cpu:0"), "cpu, dsp")
+    refuses(cli("stretch", "resnet34", "--published", "R-34.yaml", "-p", "cpu:0"), "two or more")
     refuses(cli("stretch", "resnet50", "--published", "R-34.yaml"), "family")
     refuses(cli("stretch", "resnet34", "--published", "none.yaml"), "none.yaml")
     refuses(cli("stretch", "resnet34", "--merge", "sum"), "concat+1x1")
@@ -498,8 +497,9 @@ def test_a_disk_without_room(onnx_file: Path, folder: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
+    engine()  # has been built: its files are larger
     (folder / "small.nns").write_bytes(b"what was there before")
-    done = subprocess_cli("compile", str(onnx_file), "--no-tune", "-o", "small.nns", preexec_fn=limit)
+    done = subprocess_cli("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns", preexec_fn=limit)
     refuses((done.returncode, done.stdout, done.stderr), "cannot write small.nns")
     assert (folder / "small.nns").read_bytes() == b"what was there before"
     assert sorted(p.name for p in folder.iterdir()) == ["net.py", "small.nns"]

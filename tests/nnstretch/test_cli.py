@@ -17,6 +17,7 @@ import pytest
 
 from nnstretch.branching.published import parse_published, read_published
 from nnstretch.cli.main import main
+from nnstretch.devices.engine.binding import engine
 from nnstretch.package.format import FORMAT_VERSION
 from nnstretch.scheduler.plan import Plan
 from tests.nnstretch.published_networks import SETTINGS

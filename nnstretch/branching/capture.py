@@ -1,7 +1,8 @@
 """A module's computation as one graph of layers, by torch.fx or else by torch.export.
 
 torch.fx keeps the modules that are called, but follows no control flow. torch.export follows control flow on shapes and
-Python values; its graph of operators is brought back to layers (`normal_form`). Whoever uses the graph cannot tell which it was.
+Python values; its graph of operators is brought back to layers (`normal_form`). Whoever uses the graph cannot tell which
+it was.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -40,15 +41,15 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     """
     expected = _run(module, example_input)
     reasons = []
-    for trace in (_by_fx, _by_export):
+    for name, trace in (("torch.fx", _by_fx), ("torch.export", _by_export)):
         try:
             graph = normalised(trace(copy.deepcopy(module).eval(), example_input), example_input)
         except Exception as error:  # noqa: BLE001  tracing runs the caller's code with what it does not expect
-            reasons.append(f"{trace.__doc__}: {_first_line(error)}")
+            reasons.append(f"{name}: {_first_line(error)}")
             continue
         if _agree(graph(example_input.clone()), expected):
             return graph
-        reasons.append(f"{trace.__doc__}: what it noted computes something else")
+        reasons.append(f"{name}: what it noted computes something else")
     raise DesignError(
         f"{type(module).__name__} cannot be traced ({'; '.join(reasons)}); "
         "make its forward free of control flow that depends on what tensors hold"
@@ -80,13 +81,13 @@ class _Tracer(fx.Tracer):
 
 
 def _by_fx(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
-    """torch.fx"""
+    """The module's calls as torch.fx notes them."""
     del example_input
     return fx.GraphModule(module, _Tracer().trace(module))
 
 
 def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
-    """torch.export"""
+    """The module's operators as torch.export notes them."""
     # A batch of one would be noted as a constant.
     batch = torch.cat([example_input, example_input]) if len(example_input) == 1 else example_input
     with _quiet():

@@ -1,9 +1,10 @@
 """The chain in a graph: tensors that every path crosses on the way to the deepest map, and what lies between them.
 
-On the way to a tensor the path crosses its dominators. The **body** of a network is the way to the tensor behind which the least
-work is left; the head is everything else. Tensors of the body that are read somewhere else than by what comes next are **taps**:
-feature maps that heads of detectors read, or skips of a U-Net. Where the way leads down to smaller maps and up again, what is carried
-past the small ones would hide them; there the way down and the way up are chains of their own, and what is carried past is a tap.
+On the way to a tensor the path crosses its dominators. The **body** of a network is the way to the tensor behind which the
+least work is left; the head is everything else. Tensors of the body that are read somewhere else than by what comes next are
+**taps**: feature maps that heads of detectors read, or skips of a U-Net. Where the way leads down to smaller maps and up again,
+what is carried past the small ones would hide them; there the way down and the way up are chains of their own, and what is
+carried past is a tap.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nnstretch.branching.operators import (
     parameters_of,
     role_of,
     shape_of,
+    title_of,
 )
 
 _ENLARGED = 1.5  # a map that is padded becomes larger by less
@@ -212,7 +214,7 @@ def _dominators(nodes: Sequence[fx.Node], source: fx.Node) -> dict[fx.Node, fx.N
         for read in reads[1:]:
             while common is not read:
                 if depth[common] < depth[read]:
-                    read = found[read]  # noqa: PLW2901
+                    read = found[read]
                 else:
                     common = found[common]
         found[node], depth[node] = common, depth[common] + 1
@@ -291,11 +293,18 @@ def _is_light(part: Part) -> bool:
     return not part.heavy or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
 
 
+def _pads(part: Part) -> bool:
+    """Whether it does nothing but make a map larger by a margin."""
+    return all(title_of(node) in ("pad", "constant_pad_nd", "ZeroPad2d") for node in part.nodes)
+
+
 def _without_light(atoms: Iterable[Part]) -> list[Part]:
-    """Light atoms that keep the shape go to the block before them."""
+    """Light atoms that keep the shape go to the block before them, and pads to the one behind."""
     parts: list[Part] = []
     for atom in atoms:
-        if parts and _is_light(atom) and atom.same_shape and parts[-1].leads_to(atom):
+        if parts and _pads(parts[-1]) and parts[-1].leads_to(atom):
+            parts[-1] = parts[-1].join(atom)
+        elif parts and _is_light(atom) and atom.same_shape and parts[-1].leads_to(atom):
             parts[-1] = parts[-1].gated(atom)
         else:
             parts.append(Part(atom.source, atom.nodes))

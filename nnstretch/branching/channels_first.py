@@ -1,7 +1,7 @@
 """Stretches of a network in which channels are the last axis, computed with channels as the second one.
 
-ConvNeXt's blocks, for one, permute the axes of a map, normalise its channels and send them through dense layers, and permute back. That
-is a normalisation and 1x1 convolutions, which can be scaled and which every processor has routines for.
+ConvNeXt's blocks, for one, permute the axes of a map, normalise its channels and send them through dense layers, and permute
+back. That is a normalisation and 1x1 convolutions, which can be scaled and which every processor has routines for.
 """
 
 from __future__ import annotations
@@ -78,12 +78,11 @@ class _Converter:
             self._make(node, node.op, node.target, args, None, dict(node.kwargs))
         elif title in PER_CHANNEL and not node.kwargs:
             self._binary(node, operands)
-        elif title == "mean" and node.meta["value"].dim() == 2 and argument(node, "dim") is not None:
-            if sorted(int(axis) % 4 for axis in argument(node, "dim")) == [1, 2]:
-                with self._graph.inserting_before(node):
-                    mean = self._graph.call_function(torch.mean, (self.twins[operands[0]], [2, 3]))
-                mean.meta = {"value": node.meta["value"]}
-                node.replace_all_uses_with(mean)
+        elif title == "mean" and _over_map(node):
+            with self._graph.inserting_before(node):
+                mean = self._graph.call_function(torch.mean, (self.twins[operands[0]], [2, 3]))
+            mean.meta = {**node.meta}
+            node.replace_all_uses_with(mean)
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
         """The layer of channels second that computes what a layer of channels last does."""
@@ -148,6 +147,13 @@ class _Converter:
                     last = self._graph.call_function(torch.permute, (twin, tuple(_LAST)))
                 last.meta = {"value": node.meta["value"]}
                 node.replace_all_uses_with(last)
+
+
+def _over_map(node: fx.Node) -> bool:
+    """Whether a mean of a map with channels last leaves one number per channel."""
+    axes = argument(node, "dim")
+    vectors = node.meta["value"].dim() == 2 and isinstance(axes, (list, tuple))
+    return vectors and sorted(int(axis) % 4 for axis in axes) == [1, 2]
 
 
 def _reached(graph: fx.Graph) -> set[fx.Node]:

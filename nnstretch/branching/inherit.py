@@ -150,8 +150,8 @@ class _Copier:
         for node in self.plan.nodes:
             self._copy(node)
         branch = fx.GraphModule(self.modules, self._finish(), class_name="ScaledCopy")
-        none = np.empty(0, dtype=np.int64)
-        return branch, none if self.plan.output.op == "output" else self.channels[self.plan.output].origins
+        written = [self.channels[self.plan.read(result)].origins for result in self.plan.results]
+        return branch, written[0] if len(written) == 1 else np.empty(0, dtype=np.int64)
 
     def _finish(self) -> fx.Graph:
         output = self.plan.output

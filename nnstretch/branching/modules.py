@@ -1,4 +1,4 @@
-"""Layers that a network is brought into before it is branched: each does to channels one thing, which is the same at any width."""
+"""Layers that traced networks are put together of beside those of torch: each works at any width as it does at full width."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 Steps, each of which leaves the graph as good as it found it:
 
-1. *Sizes*. Numbers worked out from shapes become constants; where they depend on the size of the batch, they are worked out from
-   what their reader reads, so that nothing else refers to a tensor far away.
+1. *Sizes*. Numbers worked out from shapes become constants; where they depend on the size of the batch, they are worked out
+   from what their reader reads, so that nothing refers to a tensor far away for its shape.
 2. *In place*. Operations that write over what they read get a tensor of their own: several branches read it.
 3. *Constants*. What depends on parameters alone is computed once.
 4. *Layers*. Functions that are called with parameters become modules, and so do slices and shuffles of channels.
-5. *Channels first*. Stretches between two permutations of axes, in which channels come last, compute the same with channels second
-   (`channels_first`).
+5. *Channels first*. Stretches between two permutations of axes, in which channels come last, compute the same with channels
+   second (`channels_first`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class _Constants:
             value = tensor.meta["value"]
             shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
             double = self._twice.get(tensor, ())
-            if len(shape) and tensor.op != "get_attr" and tuple(double) == (2 * shape[0], *shape[1:]):
+            if shape and tensor.op != "get_attr" and tuple(double) == (2 * shape[0], *shape[1:]):
                 return self._of_rows(tensor, number, shape[0])
         return self._node
 

@@ -15,7 +15,7 @@ _NAMES = 3
 
 
 def not_branched(blueprint: Blueprint) -> list[str]:
-    """One line for every run of blocks that cannot be branched for one reason, and for the head if much of the work is there."""
+    """One line for every run of blocks that cannot be branched for one reason, and for the head if it does much of the work."""
     blocks = blueprint.traced.blocks
     reasons = [_reason(blueprint, number) for number in range(len(blocks))]
     lines, start = [], 0

@@ -104,8 +104,9 @@ def made_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> in
 
 
 def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
-    """Channels of the output when `counts` bundles of every space are kept."""
-    return node_widths(plan, counts, in_channels, taps)[plan.output]
+    """Channels of the output when `counts` bundles of every space are kept; of several outputs together."""
+    widths = node_widths(plan, counts, in_channels, taps)
+    return sum(widths[plan.read(result)] for result in plan.results)
 
 
 def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:

@@ -178,7 +178,7 @@ def _refuse_norms_without_statistics(nodes: Sequence[fx.Node]) -> None:
 
 
 def _refuse_shared_weights(blocks: Sequence[Block]) -> None:
-    """Slices of one weight for two places would have to agree, and nothing makes them. Within a block nothing is sliced then."""
+    """Slices of one weight for two blocks would have to agree, and nothing makes them. Within a block they are not sliced."""
     seen: dict[int, tuple[str, Block]] = {}
     for block in blocks:
         for node in block.nodes:
@@ -240,6 +240,6 @@ def _is_pool(block: Block) -> bool:
 
 def _why_no_block(module: nn.Module, blocks: int) -> str:
     return (
-        f"{type(module).__name__} has no cut point between feature maps behind a convolution ({blocks} blocks without), so there "
-        "is nothing to branch; give a network that is a chain of convolution blocks, at least in part"
+        f"{type(module).__name__} has no cut point between feature maps behind a convolution ({blocks} blocks without), so "
+        "there is nothing to branch; give a network that is a chain of convolution blocks, at least in part"
     )

@@ -3,7 +3,8 @@
 A state is what the rest of the network depends on: up to which block it is computed, how many channels are read there, whether
 they are the original ones, and where they are. For every state and number of MACs in steps of a thousandth of the original's
 the fastest way is kept, so that the result is optimal for the predictions on the grid of widths and depths, but for the
-rounding of MACs to steps.
+rounding of MACs to steps. What is read past a block, as by the heads of detectors, is no part of a state: on the way it is
+taken to have the channels that it had; predictions of whole networks know how many it has.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from nnstretch.branching.tracing import Block, Segment
 _WORTH_TELLING = 0.05
 """Share of the MACs from which on a head is told of that has no taps."""
 _NAMES = 3
+_LAYOUT = frozenset({"flatten", "view", "reshape", "permute", "transpose", "chunk", "getitem", "split", "unflatten"})
+"""Operators that say little of what a block is about."""
 
 
 def not_branched(blueprint: Blueprint) -> list[str]:
@@ -49,7 +51,7 @@ def _reason(blueprint: Blueprint, number: int) -> str:
 def _unknown(block: Block) -> str:
     """Names of what the block has of which it is not known what it does to channels."""
     found = [title_of(node) for node in block.nodes if role_of(node) is Role.OPAQUE]
-    names = list(dict.fromkeys(found))
+    names = list(dict.fromkeys(name for name in found if name not in _LAYOUT)) or list(dict.fromkeys(found))
     return ", ".join(names[:_NAMES]) + (" and others" if len(names) > _NAMES else "")
 
 

@@ -119,7 +119,7 @@ class ConvNext(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y: Tensor = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.narrow(functional.gelu(self.wide(y)))
         return x + y.permute(0, 3, 1, 2)
 
@@ -142,7 +142,8 @@ class Parts(nn.Module):
             standard = (weight - weight.mean()) / weight.std()
             last = functional.conv2d(part + last, standard / 6, padding=1)
             made.append(last)
-        return x + self.norm(self.leave(torch.cat(made, 1)))
+        y: Tensor = self.norm(self.leave(torch.cat(made, 1)))
+        return x + y
 
 
 class Tail(nn.Module):

@@ -229,7 +229,7 @@ class _Search:
         traced = self.latencies.blueprint.traced
         count = len(traced.blocks)
         borders = list(range(count + 1))
-        stages = {stage.first for stage in traced.stages}
+        stages = {stage.first for stage in traced.stages} | traced.tap_borders
         cost = []
         for i in range(count):
             self._tell("predicting the blocks as they are", i, count)

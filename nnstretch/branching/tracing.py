@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, fx, nn
@@ -47,7 +48,7 @@ class Block:
         """Whether it has a convolution or dense layer."""
         return any(role_of(node) in HEAVY for node in self.nodes)
 
-    @property
+    @cached_property
     def taps(self) -> list[fx.Node]:
         """Tensors that it reads beside its source: outputs of earlier blocks, or the network's input."""
         return outside_reads([*self.nodes, *([self.output] if self.output.op == "output" else [])], self.source)
@@ -99,6 +100,12 @@ class TracedNetwork:
     def blocks_of(self, segment: Segment) -> tuple[Block, ...]:
         """The blocks of a segment."""
         return self.blocks[segment.first : segment.stop]
+
+    @property
+    def tap_borders(self) -> frozenset[int]:
+        """Numbers of the blocks before which there is a tensor that others read, too."""
+        taps = {tap for block in self.chain for tap in block.taps}
+        return frozenset(number for number, block in enumerate(self.blocks, 1) if block.output in taps)
 
     def is_whole(self, segment: Segment) -> bool:
         """Whether nobody behind a segment reads what is written in the middle of it: such a tap must be a meeting point."""

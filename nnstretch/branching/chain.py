@@ -255,11 +255,12 @@ def _down_and_up(flow: _Flow, part: Part) -> list[Part]:
         return [part]
     down = [node for node in part.nodes if flow.depends(bottom, node)]
     up = [node for node in part.nodes if node not in set(down)]
+    # A part that reads taps may lead up from one of them.
+    if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
+        return [part]
     cuts = set(_cuts(down, part.source, bottom))
     inner = [n for n in down if n not in cuts and role_of(n) is not Role.CONSTANT]
     if any(user in up for node in inner for user in node.users):
-        return [part]
-    if part.output not in _dominators(up, bottom):
         return [part]
     return [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
 

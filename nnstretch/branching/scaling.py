@@ -121,7 +121,7 @@ def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
 def _space_scores(space: Space, read: Sequence[fx.Node]) -> Scores:
     total = np.zeros(space.bundles)
     for node, bundles in space.makers:
-        if node.op != "call_module" or node in read:
+        if node.op != "call_module" or node in read or role_of(node) is Role.OPAQUE:
             continue
         layer = module_of(node)
         if not isinstance(layer, (nn.Conv2d, nn.Linear)):

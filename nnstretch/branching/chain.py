@@ -258,11 +258,14 @@ def _down_and_up(flow: _Flow, part: Part) -> list[Part]:
     # A part that reads taps may lead up from one of them.
     if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
         return [part]
-    cuts = set(_cuts(down, part.source, bottom))
-    inner = [n for n in down if n not in cuts and role_of(n) is not Role.CONSTANT]
-    if any(user in up for node in inner for user in node.users):
-        return [part]
-    return [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
+    parts = [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
+    return parts if all(map(_is_closed, parts)) else [part]
+
+
+def _is_closed(part: Part) -> bool:
+    """Whether nobody reads from outside what is in the middle of a part."""
+    own = set(part.nodes)
+    return all(user in own for node in part.nodes[:-1] for user in node.users)
 
 
 def _enlarges(node: fx.Node) -> bool:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec
 
+LaneKind = Literal["host", "opencl", "call"]
+"""Who computes the steps of a lane: a thread pool by kernels of the engine (lane 0 is of this kind), an OpenCL queue, or a
+thread that calls another engine's models."""
+
 
 class Processor(ABC):
-    """A group of CPU cores, an OpenCL device, or the fallback engine.
+    """A group of CPU cores, an OpenCL device, or another engine on cores of its own.
 
     Attributes:
         spec: how it is written, with its cores.
         dtypes: element types that its routines compute in.
         blocked: its preferred blocked layout; all processors of one plan share it, so that data cross without a change.
         memory: "host" if its kernels read and write host memory, else "opencl".
+        lane: of which kind its lane in a plan is.
         coherent: whether host and processor may write different bytes of one shared buffer at the same time (always so for
             CPU cores and OpenCL devices that are the CPU; for others only with fine-grained shared memory).
     """
@@ -25,6 +31,7 @@ class Processor(ABC):
     dtypes: tuple[str, ...]
     blocked: Layout
     memory: str
+    lane: LaneKind = "host"
     coherent: bool = True
 
     @property
@@ -44,4 +51,8 @@ class Processor(ABC):
 
     @abstractmethod
     def reorder(self) -> Routine:
-        """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`)."""
+        """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`).
+
+        Lanes of calls have none in plans; theirs hands a plain tensor through a call, which says what it costs to get into one
+        and out.
+        """

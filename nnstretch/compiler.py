@@ -98,7 +98,7 @@ def build_processors(
         _load_drivers(devices)
     named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
     one_soc(named)
-    hosts = [p for p in named if p.memory == "host"]
+    hosts = [p for p in named if p.lane == "host"]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, tuple(engines), tolerance)
 
@@ -133,6 +133,14 @@ def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[
         from nnstretch.devices.simulated.processor import SimulatedProcessor
 
         return SimulatedProcessor(spec)
+    if spec.kind == "tflite":
+        from nnstretch.devices.tflite.processor import TfliteProcessor
+
+        return TfliteProcessor(spec)
+    if spec.kind == "ort":
+        from nnstretch.devices.onnxruntime.processor import OnnxRuntimeProcessor
+
+        return OnnxRuntimeProcessor(spec)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec, dtypes)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate
@@ -56,8 +57,13 @@ class ProfilePredictor:
         return sum(self._layer_seconds(layer, processor) for layer in layers)
 
     def meeting_seconds(self, tensor: TensorType) -> float:
-        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
-        return self._profiler.handover(tensor)
+        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one.
+
+        All of the tensor goes into calls that read it, and a share comes out of those that made it.
+        """
+        share = 1 + 1 / len(self._processors)
+        crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
+        return self._profiler.handover(tensor) + share * crossing
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too, as measured with typical layers."""
@@ -95,14 +101,15 @@ class ProfilePredictor:
         return self._fastest[key]
 
     def _measured(self, layer: Layer, processor: Processor) -> float:
-        if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
+        if processor.lane != "call" and layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
         candidates = _candidates(layer, processor)
         guesses = self._guesses(candidates, layer, processor)
         least = min((g for g in guesses if g is not None), default=math.inf)
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
         self._learn()
-        return min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        best = min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        return inner_seconds(processor, layer, best, self._profiler)
 
     def _learn(self) -> None:
         """Counts measurements; now and then what was measured is learned from."""
@@ -115,7 +122,9 @@ class ProfilePredictor:
         """Seconds by learned costs; None for what has to be measured."""
         guesses = self._guesses(_candidates(layer, processor), layer, processor)
         known = [seconds for seconds in guesses if seconds is not None]
-        return min(known) if known and len(known) == len(guesses) else None
+        if not known or len(known) < len(guesses):
+            return None
+        return inner_seconds(processor, layer, min(known), self._profiler)
 
     def _guesses(self, candidates: Sequence[Candidate], layer: Layer, processor: Processor) -> list[float | None]:
         """Seconds of every candidate by learned costs; None where too little is known."""

@@ -8,7 +8,7 @@ meetings is one call: one model with an interpreter or session of its own (`nnst
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build import local_isa
@@ -30,6 +30,20 @@ from nnstretch.devices.routine import (
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
+
+GUESTS: Mapping[str, str] = {"tflite": "LiteRT", "ort": "ONNX Runtime"}
+"""Kinds of processors that are guests, and what the guests are called."""
+
+
+def open_guest_processor(spec: ProcessorSpec) -> GuestProcessor:
+    """The processor of a kind in `GUESTS`; errors as for `GuestProcessor`."""
+    if spec.kind == "tflite":
+        from nnstretch.devices.tflite.processor import TfliteProcessor
+
+        return TfliteProcessor(spec)
+    from nnstretch.devices.onnxruntime.processor import OnnxRuntimeProcessor
+
+    return OnnxRuntimeProcessor(spec)
 
 
 class HandThrough(Routine):
@@ -53,20 +67,27 @@ class HandThrough(Routine):
 
 
 class GuestProcessor(Processor):
-    """A guest on cores of its own."""
+    """A guest on cores of its own.
+
+    Attributes:
+        device: the guest with its release, for people.
+    """
 
     dtypes = ("float32",)
     memory = "host"
     lane = "call"
 
-    def __init__(self, spec: ProcessorSpec, routine: GuestRoutine, through: HandThrough, identity: str) -> None:
+    def __init__(
+        self, spec: ProcessorSpec, routine: GuestRoutine, through: HandThrough, release: str, settings: str = ""
+    ) -> None:
         """Tries the guest with a model that computes nothing.
 
         Args:
             spec: with its cores, of which the guest gets a thread each.
             routine: computes all layers.
             through: tells what a call costs.
-            identity: release and settings of the guest: what must be equal for a measured latency to hold.
+            release: of the guest.
+            settings: what else must be equal for a measured latency to hold.
 
         Raises:
             MissingExtraError: the guest is not installed.
@@ -75,7 +96,8 @@ class GuestProcessor(Processor):
         self.spec = spec
         self.blocked = Layout(local_isa().block)
         self._routine, self._through = routine, through
-        self._identity = identity
+        self.device = f"{GUESTS[spec.kind]} {release}"
+        self._settings = settings
         self._try()
 
     def _try(self) -> None:
@@ -89,7 +111,7 @@ class GuestProcessor(Processor):
     @property
     def fingerprint(self) -> str:
         """The guest, the CPU model and the number of cores."""
-        return f"{self.spec.kind}|{self._identity}|{cpu_model()}|{len(self.spec.cores)} cores"
+        return f"{self.device}|{self._settings}|{cpu_model()}|{len(self.spec.cores)} cores"
 
     @property
     def routines(self) -> Sequence[Routine]:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.guest import guest_routines
+from nnstretch.devices.guest_processor import GUESTS, open_guest_processor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Routine
 from nnstretch.devices.spec import ProcessorSpec, all_cores, default_cores, parse_processors
@@ -133,14 +134,8 @@ def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[
         from nnstretch.devices.simulated.processor import SimulatedProcessor
 
         return SimulatedProcessor(spec)
-    if spec.kind == "tflite":
-        from nnstretch.devices.tflite.processor import TfliteProcessor
-
-        return TfliteProcessor(spec)
-    if spec.kind == "ort":
-        from nnstretch.devices.onnxruntime.processor import OnnxRuntimeProcessor
-
-        return OnnxRuntimeProcessor(spec)
+    if spec.kind in GUESTS:
+        return open_guest_processor(spec)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec, dtypes)

@@ -18,5 +18,5 @@ class OnnxRuntimeProcessor(GuestProcessor):
             MissingExtraError: ONNX Runtime is not installed.
             DeviceError: it does not work here.
         """
-        identity = f"onnxruntime {load_onnxruntime().__version__}"
-        super().__init__(spec, OnnxRuntimeRoutine(alone=True), OnnxRuntimeHandThrough(), identity)
+        release: str = load_onnxruntime().__version__
+        super().__init__(spec, OnnxRuntimeRoutine(alone=True), OnnxRuntimeHandThrough(), release)

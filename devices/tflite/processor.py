@@ -20,4 +20,4 @@ class TfliteProcessor(GuestProcessor):
         """
         delegate = parse_delegate(spec.delegate)
         routine, through = LiteRtRoutine(delegate), LiteRtHandThrough(delegate)
-        super().__init__(spec, routine, through, f"{' '.join(litert_release())}|{delegate.identity}")
+        super().__init__(spec, routine, through, litert_release()[1], delegate.identity)

@@ -164,7 +164,7 @@ def test_a_delegate_that_fails_in_a_run_leaves_the_session_usable(library: Path,
         session.run(None, {"x": network.input})
         for _ in range(2):
             obstacle.touch()
-            with pytest.raises(DeviceError, match="libfailing.so.* failed: .*lost its device"):
+            with pytest.raises(DeviceError, match=r"libfailing\.so.* failed: .*lost its device"):
                 session.run(None, {"x": network.input})
             obstacle.unlink()
             session.run(None, {"x": network.input})

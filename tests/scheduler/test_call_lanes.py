@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import onnx
@@ -62,7 +63,7 @@ def placed(*nodes: tuple[str, Sequence[str], str, int], outputs: Sequence[str] =
     made, weights = [], []
     for kind, inputs, output, processor in nodes:
         names = list(inputs)
-        attributes: dict[str, object] = {"axis": 1} if kind == "Concat" else {}
+        attributes: dict[str, Any] = {"axis": 1} if kind == "Concat" else {}
         if kind == "Conv":
             weight = rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12
             weights.append(numpy_helper.from_array(weight, f"{output}_w"))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build import local_isa
 from nnstretch.devices.guest import GuestRoutine, open_guest
-from nnstretch.devices.processor import Processor
+from nnstretch.devices.processor import LaneKind, Processor
 from nnstretch.devices.routine import (
     NO_PARAMETERS,
     PLAIN,
@@ -75,7 +75,6 @@ class GuestProcessor(Processor):
 
     dtypes = ("float32",)
     memory = "host"
-    lane = "call"
 
     def __init__(
         self, spec: ProcessorSpec, routine: GuestRoutine, through: HandThrough, release: str, settings: str = ""
@@ -107,6 +106,10 @@ class GuestProcessor(Processor):
             open_guest(str(self._routine.descriptor), content, self.spec.cores, [kind], [kind])
         except ModelError as error:
             raise DeviceError(f"processor {self.name} does not work: {error}; use another one") from error
+
+    @property
+    def lane(self) -> LaneKind:
+        return "call"
 
     @property
     def fingerprint(self) -> str:

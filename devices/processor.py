@@ -22,7 +22,6 @@ class Processor(ABC):
         dtypes: element types that its routines compute in.
         blocked: its preferred blocked layout; all processors of one plan share it, so that data cross without a change.
         memory: "host" if its kernels read and write host memory, else "opencl".
-        lane: of which kind its lane in a plan is.
         coherent: whether host and processor may write different bytes of one shared buffer at the same time (always so for
             CPU cores and OpenCL devices that are the CPU; for others only with fine-grained shared memory).
     """
@@ -31,13 +30,17 @@ class Processor(ABC):
     dtypes: tuple[str, ...]
     blocked: Layout
     memory: str
-    lane: LaneKind = "host"
     coherent: bool = True
 
     @property
     def name(self) -> str:
         """The processor as written, e.g. `cpu:0-1`."""
         return str(self.spec)
+
+    @property
+    def lane(self) -> LaneKind:
+        """Of which kind its lane in a plan is."""
+        return "opencl" if self.memory == "opencl" else "host"
 
     @property
     @abstractmethod

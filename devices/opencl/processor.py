@@ -30,7 +30,7 @@ class OpenCLProcessor(Processor):
         self.spec = spec if info.on_cpu else replace(spec, cores=())
         self.coherent = info.on_cpu and info.unified
         self.dtypes = tuple(dtypes)
-        self.memory, self.lane = "opencl", "opencl"
+        self.memory = "opencl"
         self.blocked = Layout(self._runtime.traits.block)
         self._routines = routines(self._runtime.traits, self.dtypes)
         self._reorder = Reorder(self._runtime.traits)

@@ -277,6 +277,7 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
             f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
         )
     store = ProfileStore()
+    store.describe([found for p in (*processors.named, processors.host) if (found := p.describe()) is not None])
     made = Profiler(store, processors.host, fresh=fresh, tolerance=processors.tolerance)
     made.watch(processors.named)
     made.offer(remembered_settings(store))

@@ -1,4 +1,4 @@
-"""Processors that are not here, known by their descriptions: latencies can be predicted for them, from measurements made there."""
+"""Processors that are not here, known by their descriptions: their latencies are predicted, from measurements made there."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ class AbsentProcessor(Processor):
 def _routines(description: Description) -> tuple[Sequence[Routine], Routine]:
     """The routines for layers, and the one that changes layouts."""
     if description.kind == "opencl":
-        traits = Traits(
-            description.block, bool(description.cores), description.compute_units, description.registers
-        )
+        traits = Traits(description.block, bool(description.cores), description.compute_units, description.registers)
         return routines(traits), Reorder(traits)
     isa = next((isa for isa in ISAS if isa.name == description.isa), None)
     if isa is None:

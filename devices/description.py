@@ -62,13 +62,24 @@ def description_of(raw: object) -> Description:
     """
     if not isinstance(raw, Mapping):
         raise ValueError("a processor is no object")
-    texts = {name: _text(raw, name) for name in ("fingerprint", "name", "kind", "device", "isa")}
-    numbers = {name: _number(raw, name) for name in ("block", "index", "compute_units", "registers")}
-    if texts["kind"] not in ("cpu", "opencl"):
-        raise ValueError(f"kind is {texts['kind']!r}; it is cpu or opencl")
-    if numbers["block"] not in (4, 8, 16):
-        raise ValueError(f"block is {numbers['block']}; it is 4, 8 or 16")
-    return Description(**texts, **numbers, cores=_numbers(raw, "cores"), ratios=_numbers(raw, "ratios"))
+    kind, block = _text(raw, "kind"), _number(raw, "block")
+    if kind not in ("cpu", "opencl"):
+        raise ValueError(f"kind is {kind!r}; it is cpu or opencl")
+    if block not in (4, 8, 16):
+        raise ValueError(f"block is {block}; it is 4, 8 or 16")
+    return Description(
+        _text(raw, "fingerprint"),
+        _text(raw, "name"),
+        kind,
+        _text(raw, "device"),
+        block,
+        _number(raw, "index"),
+        _numbers(raw, "cores"),
+        _numbers(raw, "ratios"),
+        _text(raw, "isa"),
+        _number(raw, "compute_units"),
+        _number(raw, "registers"),
+    )
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:

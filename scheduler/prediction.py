@@ -97,7 +97,7 @@ class ProfilePredictor:
     def _measured(self, layer: Layer, processor: Processor) -> float:
         if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
-        candidates = _candidates(layer, processor)
+        candidates = default_candidates(layer, processor)
         guesses = self._guesses(candidates, layer, processor)
         least = min((g for g in guesses if g is not None), default=math.inf)
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
@@ -113,7 +113,7 @@ class ProfilePredictor:
 
     def _guess(self, layer: Layer, processor: Processor) -> float | None:
         """Seconds by learned costs; None for what has to be measured."""
-        guesses = self._guesses(_candidates(layer, processor), layer, processor)
+        guesses = self._guesses(default_candidates(layer, processor), layer, processor)
         known = [seconds for seconds in guesses if seconds is not None]
         return min(known) if known and len(known) == len(guesses) else None
 
@@ -124,7 +124,7 @@ class ProfilePredictor:
         return [self._learned.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
 
 
-def _candidates(layer: Layer, processor: Processor) -> list[Candidate]:
+def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:
     """Every routine with its first parameters."""
     return [
         Candidate(routine, routine.parameter_space(layer)[0])

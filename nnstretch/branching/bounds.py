@@ -1,18 +1,18 @@
 """How shallow, narrow and small branches may be, found by short trainings.
 
-NN-Stretch guarantees capacity by hard lower bounds, because networks with extremely shallow or narrow branches lose accuracy. Where
-a network's own bounds are wanted, networks are trained whose stages have two equal branches: shallower and shallower at full
-width, narrower and narrower at full depth, then scaled in both alike. Each begins with inherited weights and is retrained
-briefly; the original is retrained the same way and is what the others are compared with, so that what the training itself gains
-or loses does not count. Accuracy is taken to fall with depth, width and multiply-accumulates, so that bisection finds the
-least of each that stays within a tolerance.
+NN-Stretch guarantees capacity by hard lower bounds, because networks with extremely shallow or narrow branches lose accuracy.
+Where a network's own bounds are wanted, networks are trained whose stages have two equal branches: shallower and shallower at
+full width, narrower and narrower at full depth, then scaled in both alike. Each begins with inherited weights and is retrained
+briefly; the original is retrained the same way and is what the others are compared with, so that what the training itself
+gains or loses does not count. Accuracy is taken to fall with depth, width and multiply-accumulates, so that bisection finds
+the least of each that stays within a tolerance.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -171,7 +171,10 @@ class _Learning:
         self._found(replace(self.bounds, min_depth=depth))
         width = self._least(widths, "width").width
         self._found(replace(self.bounds, min_width=width))
-        macs = self._least(macs_settings(self.blueprint, depth, width), "number of MACs").macs
+        smallest, *larger = macs_settings(self.blueprint, depth, width)
+        found = self._least([smallest, *larger], "number of MACs")
+        # The smallest network that the other bounds leave may be larger than the original.
+        macs = min(found.macs, 1.0) if found is smallest else found.macs
         self._found(replace(self.bounds, min_macs=math.floor(1000 * macs) / 1000))
         self.progress("done", self.expected, self.expected)
         return self.bounds
@@ -249,9 +252,9 @@ def _silent(what: str, done: int, total: int) -> None:
 def depth_settings(blueprint: Blueprint) -> list[Setting]:
     """Networks at full width for every depth that some stage can have, the shallowest first."""
     stages = _stages(blueprint)
-    depths = {
-        blueprint.depth_ratio(stage, blocks) for stage in stages for blocks in blueprint.depth_options(stage)
-    } | {1.0}
+    depths = {blueprint.depth_ratio(stage, blocks) for stage in stages for blocks in blueprint.depth_options(stage)} | {
+        1.0
+    }
     return _distinct([_setting(blueprint, depth, 1.0) for depth in sorted(depths)])
 
 
@@ -273,10 +276,11 @@ def macs_settings(blueprint: Blueprint, min_depth: float, min_width: float) -> l
 
 
 def _distinct(settings: Sequence[Setting]) -> list[Setting]:
-    """Of equal networks the first."""
-    found: dict[str, Setting] = {}
+    """Of networks that are equal, because widths are rounded, the first."""
+    found: dict[Hashable, Setting] = {}
     for setting in settings:
-        found.setdefault(setting.design.id, setting)
+        branches = [branch for segment in setting.design.segments for branch in segment.branches]
+        found.setdefault(tuple((branch.blocks, branch.channels, branch.macs) for branch in branches), setting)
     return list(found.values())
 
 

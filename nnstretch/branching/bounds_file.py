@@ -128,7 +128,9 @@ def _bounds(raw: Mapping[str, Any]) -> LearnedBounds:
         for name in ("min_depth", "min_width", "min_macs")
     }
     trainings = tuple(_training(one) for one in raw["trainings"])
-    return LearnedBounds(subject, Bounds(_number(raw, "tolerance"), _count(raw, "images"), **least, trainings=trainings))
+    return LearnedBounds(
+        subject, Bounds(_number(raw, "tolerance"), _count(raw, "images"), **least, trainings=trainings)
+    )
 
 
 def _training(raw: Mapping[str, Any]) -> Training:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.cli.options import check_writable
+from nnstretch.cli.stretching import channel_block
 from nnstretch.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.cli.console import Progress, Reporter
     from nnstretch.cli.networks import Network
+    from nnstretch.profiled import Profiled
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingEvent
     from nnstretch.training.recipe import Recipe
@@ -35,27 +39,76 @@ class Learning:
         recipe: of the trainings.
         tolerance: points of top-1 that may be lost.
         budget: trainings at most.
-        file: where they are kept.
     """
 
     data: str | None
     recipe: str
     tolerance: float
     budget: int | None
-    file: Path
+
+    def check(self) -> None:
+        """Refuses what nothing can be learned with.
+
+        Raises:
+            UsageError: no data, a tolerance out of range, or no such recipe.
+        """
+        from nnstretch.training.recipe import load_recipe
+
+        if self.data is None:
+            raise UsageError("--learn-bounds trains networks; name images to learn from with --data")
+        if not 0 <= self.tolerance < 100:
+            raise UsageError(f"--tolerance is {self.tolerance:g}; give points of accuracy from 0 to 100")
+        load_recipe(self.recipe)
 
 
-def bounds_path(bounds: Path | None, folder: Path | None) -> Path:
-    """Where learned bounds are kept.
+@dataclass(frozen=True)
+class BoundsFile:
+    """The file of bounds that a search is to use.
+
+    Attributes:
+        path: of the file.
+        learning: how they are learned; None: the file has them.
+    """
+
+    path: Path
+    learning: Learning | None = None
+
+    def of(
+        self, report: Reporter, network: Network, names: Sequence[str], merge: Merge, profiled: Profiled | None
+    ) -> LearnedBounds:
+        """The bounds, learned of a network if that is wanted.
+
+        Raises:
+            FileError: they were not found to the end, or the file cannot be read or written.
+            NNStretchError: they cannot be learned.
+        """
+        if self.learning is None:
+            found = read_bounds(self.path)
+            if found.subject.model != network.spec:
+                report.note(f"{self.path}: learned of {found.subject.model}, not of {network.spec}")
+            return found
+        multiple = profiled.block if profiled else channel_block(names)
+        found = _learned(report, network, merge, multiple, self.learning, self.path)
+        report.show(bounds_table(found))
+        return found
+
+
+def open_bounds(path: Path | None, folder: Path | None, learning: Learning | None) -> BoundsFile | None:
+    """The file of bounds that the options name; None if bounds play no part.
 
     Raises:
-        UsageError: nobody said.
+        UsageError: bounds are to be learned, and it is not said how or where they are kept.
+        FileError: the file cannot be read or written.
     """
-    if bounds is not None:
-        return bounds
-    if folder is not None:
-        return folder / BOUNDS
-    raise UsageError("--learn-bounds keeps what it has found in a file; say where with --bounds FILE or -o DIR")
+    if learning is None:
+        if path is None:
+            return None
+        read_bounds(path)
+        return BoundsFile(path)
+    if path is None and folder is None:
+        raise UsageError("--learn-bounds keeps what it has found in a file; say where with --bounds FILE or -o DIR")
+    learning.check()
+    return BoundsFile(check_writable(path or (folder or Path()) / BOUNDS), learning)
 
 
 def read_bounds(path: Path) -> LearnedBounds:
@@ -68,58 +121,44 @@ def read_bounds(path: Path) -> LearnedBounds:
 
     found = load_bounds(path)
     if not found.bounds.complete:
-        raise FileError(f"{path} holds bounds that were not found to the end; go on with --learn-bounds --bounds {path}")
+        raise FileError(
+            f"{path} holds bounds that were not found to the end; go on with --learn-bounds --bounds {path}"
+        )
     return found
 
 
-def bounded(limits: SearchLimits, learned: LearnedBounds, given: SearchLimits) -> SearchLimits:
-    """`limits` with learned bounds wherever nobody has given others.
-
-    Args:
-        limits: those to complete.
-        learned: finished bounds.
-        given: what was asked for; its bounds that differ from the usual ones stay.
-    """
-    from nnstretch.branching.limits import SearchLimits
-
-    usual, changed = SearchLimits(), {}
-    for name in ("min_depth", "min_width", "min_macs"):
-        if getattr(given, name) == getattr(usual, name):
-            changed[name] = getattr(learned.bounds, name)
-    return replace(limits, **changed)
+def with_bounds(limits: SearchLimits, learned: Bounds, **given: float | None) -> SearchLimits:
+    """`limits` with learned bounds in place of those, of `given`, that nobody has given."""
+    return replace(limits, **{name: getattr(learned, name) for name, value in given.items() if value is None})
 
 
-def learn(report: Reporter, network: Network, merge: Merge, multiple: int, learning: Learning) -> LearnedBounds:
-    """Learns the bounds of a network; every finished training is kept, so that it goes on where it was ended.
+def _learned(
+    report: Reporter, network: Network, merge: Merge, multiple: int, learning: Learning, path: Path
+) -> LearnedBounds:
+    """The bounds of a network; every finished training is kept in the file, so that it goes on where it was ended.
 
     Raises:
-        UsageError: no data, a tolerance or budget out of range, or a file of other trainings.
+        UsageError: a file of other trainings.
         ModelError: the network is not trained, or not for these data.
         DesignError: no bounds can be found.
     """
     from nnstretch.branching.bounds import Bounds, learn_bounds
     from nnstretch.branching.bounds_file import LearnedBounds, Subject, load_bounds, weights_digest
     from nnstretch.branching.build import blueprint
-    from nnstretch.cli.options import check_writable
     from nnstretch.training.data import load_dataset
     from nnstretch.training.recipe import load_recipe
 
-    if learning.data is None:
-        raise UsageError("--learn-bounds trains networks; name images to learn from with --data")
-    if not 0 <= learning.tolerance < 100:
-        raise UsageError(f"--tolerance is {learning.tolerance:g}; give points of accuracy from 0 to 100")
     recipe = replace(load_recipe(learning.recipe), seed=network.options.seed, evaluate_every=0)
-    dataset = load_dataset(learning.data, network.example_input.shape[-1], network.example_input.shape[1])
+    dataset = load_dataset(learning.data or "", network.example_input.shape[-1], network.example_input.shape[1])
     _check_trained(network, dataset)
-    subject = Subject(
-        network.spec, weights_digest(network.module), learning.data, recipe.to_json(), merge.value, multiple
-    )
+    digest = weights_digest(network.module)
+    subject = Subject(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
     known = LearnedBounds(subject, Bounds(learning.tolerance, len(dataset.test)))
-    if check_writable(learning.file).exists():
-        known = known.resumed(load_bounds(learning.file), learning.file)
+    if path.exists():
+        known = known.resumed(load_bounds(path), path)
 
     def keep(bounds: Bounds) -> None:
-        LearnedBounds(subject, bounds).save(learning.file)
+        LearnedBounds(subject, bounds).save(path)
 
     with report.progress("Learning bounds") as told:
         retraining = _Retraining(dataset, recipe, network.module, told)
@@ -176,6 +215,9 @@ def bounds_table(learned: LearnedBounds) -> Table:
     from nnstretch.report.text import plain_table
 
     bounds = learned.bounds
+    assert bounds.min_depth is not None
+    assert bounds.min_width is not None
+    assert bounds.min_macs is not None
     shown = plain_table("retrained", ">depth", ">width", ">MACs", ">top-1", "within", ">s")
     for training in bounds.trainings:
         within = "yes" if training.top1 >= bounds.least - 1e-9 else "no"
@@ -190,11 +232,10 @@ def bounds_table(learned: LearnedBounds) -> Table:
     return shown
 
 
-def bounds_object(learned: LearnedBounds, path: Path) -> dict[str, Any]:
+def bounds_object(learned: LearnedBounds) -> dict[str, Any]:
     """What `--json` prints of bounds."""
     bounds = learned.bounds
     return {
-        "file": str(path),
         "model": learned.subject.model,
         "data": learned.subject.data,
         "min_depth": bounds.min_depth,

@@ -14,7 +14,7 @@ from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
 from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.profiling.caches import layer_state, network_state
-from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
+from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore
 from nnstretch.settings import cache_dir
 
 _GROWN = 1.2
@@ -68,9 +68,16 @@ class LearnedCosts(CostModel):
         routine_name, setting = str(routine.descriptor), tuple(sorted(parameters.items()))
         key = (processor.fingerprint, layer.workload, routine_name, setting, state)
         if key not in self._known:
-            found = self._store.get(processor.fingerprint, layer.workload, routine_name, parameters, state)
+            found = self.stored(processor, routine, layer, parameters)
             self._known[key] = found.seconds if found else self.predicted(processor, routine, layer, parameters)
         return self._known[key]
+
+    def stored(
+        self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
+    ) -> Measurement | None:
+        """What was measured; None if nothing was."""
+        state = layer_state(layer, self._network)
+        return self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters, state)
 
     def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Predicted seconds, whatever was measured; None if too little like it was measured."""

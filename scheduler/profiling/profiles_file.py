@@ -6,7 +6,7 @@
      "processors": [{"fingerprint", "name", "kind", "device", "block", "index", "cores", "ratios", "isa", "compute_units",
          "registers"}, …]}
 
-Times are in seconds, "measured" since 1970. "processor" of a measurement is a fingerprint. Files of earlier versions of nnstretch
+Times are in seconds, "measured" since 1970. "processor" of a measurement is a fingerprint. Files of earlier versions
 have no "processors": they can be merged, but say too little to predict latencies elsewhere.
 """
 

@@ -58,7 +58,7 @@ def open_profiles(path: Path, text: str) -> Profiled:
     found = [_described(part, profiles, path) for part in wanted]
     if len(found) < 2:
         raise UsageError(
-            f"--processors {text} names {len(found)} processor; a branching needs two or more, such as {_known(profiles)}"
+            f"--processors {text} names {len(found)} processor; a branching needs two or more; {path} has {_known(profiles)}"
         )
     processors = tuple(AbsentProcessor(one) for one in found)
     host = next((p for p in processors if p.memory == "host"), None) or _host(profiles, processors[0], path)

@@ -30,6 +30,8 @@ class Description:
         block: floats per vector.
         isa: name of a CPU's instruction set; empty for other processors.
         compute_units, registers: of an OpenCL device (`Traits`); 0 for a CPU.
+        caches: bytes of the machine's largest cache that a core has to itself, and of the largest that cores share; empty:
+            unknown.
     """
 
     fingerprint: str
@@ -43,6 +45,7 @@ class Description:
     isa: str = ""
     compute_units: int = 0
     registers: int = 0
+    caches: tuple[int, ...] = ()
 
     @property
     def spec(self) -> ProcessorSpec:
@@ -79,6 +82,7 @@ def description_of(raw: object) -> Description:
         _text(raw, "isa"),
         _number(raw, "compute_units"),
         _number(raw, "registers"),
+        _caches(raw),
     )
 
 
@@ -94,6 +98,13 @@ def _number(raw: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= _MOST:
         raise ValueError(f"{name} is {str(value)[:40]!r}; it is a number up to {_MOST}")
     return value
+
+
+def _caches(raw: Mapping[str, Any]) -> tuple[int, ...]:
+    caches = _numbers(raw, "caches")
+    if len(caches) not in (0, 2):
+        raise ValueError("caches are no two numbers of bytes")
+    return caches
 
 
 def _numbers(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:

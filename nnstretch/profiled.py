@@ -13,6 +13,7 @@ from nnstretch.devices.description import Description
 from nnstretch.devices.spec import ProcessorSpec, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.profiling.caches import CacheSizes
 from nnstretch.scheduler.profiling.profiles_file import Profiles, read_profiles
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.stored_prediction import StoredHandovers, StoredPredictor
@@ -67,7 +68,8 @@ def open_profiles(path: Path, text: str) -> Profiled:
     handovers = StoredHandovers(store, processors, host)
     # Trees that were trained on a file are kept by its contents.
     folder = cache_dir() / "costmodels" / hashlib.sha256(path.read_bytes()).hexdigest()[:20]
-    learned = LearnedCosts(store, handovers, folder=folder)
+    caches = CacheSizes(*found[0].caches) if found[0].caches else None
+    learned = LearnedCosts(store, handovers, folder=folder, caches=caches)
     predictor = StoredPredictor(
         processors, store, learned, handovers, lambda group: stored_slowdowns(processors, group, store)
     )

@@ -51,6 +51,12 @@ class ProfilePredictor:
         self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
         self._fastest: dict[tuple[int, str], float] = {}
 
+    def expect(self, working_set: int) -> None:
+        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
+        self._profiler.expect(working_set)
+        if self._learned is not None:
+            self._learned.expect(working_set)
+
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
         return sum(self._layer_seconds(layer, processor) for layer in layers)

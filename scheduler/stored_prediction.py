@@ -122,6 +122,10 @@ class StoredPredictor:
         self.unknown_slowdowns: set[tuple[str, ...]] = set()
         """Names of processors of which nobody has measured how much they slow each other down; taken for not at all."""
 
+    def expect(self, working_set: int) -> None:
+        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
+        self._learned.expect(working_set)
+
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot.
 

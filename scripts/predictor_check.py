@@ -79,10 +79,10 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
     for turn, model in enumerate(models):
         count = len(range(turn, options.designs, len(models)))
         missing = [number for number in range(count) if (model, number) not in designs]
-        plan = checking.blueprint(model, options.image_size) if missing else None
+        subject = checking.subject(model, options.image_size) if missing else None
         for number in missing:
-            assert plan is not None
-            designs[model, number] = checking.design(plan, model, number, options.seed)
+            assert subject is not None
+            designs[model, number] = checking.design(subject, number, options.seed)
             print(progress(designs[model, number], len(designs), options.designs), file=sys.stderr)
             if options.output is not None:
                 write(options.output, {**about, **summary(designs), "designs": list(designs.values())})
@@ -118,46 +118,63 @@ def kept(path: Path | None, about: Mapping[str, Any]) -> dict[Key, dict[str, Any
 
 
 @dataclass(frozen=True, eq=False)
-class Checking:
-    """What predicts and what runs designs."""
+class Subject:
+    """A network with who predicts its layers."""
 
+    model: str
+    plan: Blueprint
     predictor: LatencyPredictor
+
+
+@dataclass(frozen=True, eq=False)
+class Checking:
+    """Predicts and runs designs."""
+
     names: tuple[str, ...]
     block: int
     processors: Any
+    learned: bool
 
     @staticmethod
     def of(text: str, *, learned: bool) -> Checking:
         """Opens the processors."""
-        from nnstretch.compiler import build_processors, predictor
+        from nnstretch.compiler import build_processors
         from nnstretch.scheduler.simulation.costs import one_soc
 
         opened = build_processors(text)
         if one_soc(opened.named) is not None or len(opened.named) < 2:
             raise UsageError(f"--processors {text}: give two or more that are here, such as cpu:0,opencl:0@1")
         names = tuple(processor.name for processor in opened.named)
-        return Checking(predictor(opened, learned=None if learned else False), names, opened.host.blocked.block, opened)
+        return Checking(names, opened.host.blocked.block, opened, learned)
 
-    def blueprint(self, model: str, image_size: int | None) -> Blueprint:
-        """A network, prepared for branching."""
+    def subject(self, model: str, image_size: int | None) -> Subject:
+        """A network, prepared for branching, and who predicts its layers."""
+        from nnstretch.branching.accounting import working_set
         from nnstretch.branching.build import blueprint
         from nnstretch.cli.networks import Options, build_network
+        from nnstretch.compiler import predictor
 
         network = build_network(model, Options(image_size=image_size))
-        return blueprint(network.module, network.example_input, self.block)
+        size = working_set(network.module, network.example_input)
+        return Subject(
+            model,
+            blueprint(network.module, network.example_input, self.block),
+            predictor(self.processors, learned=None if self.learned else False, working_set=size),
+        )
 
-    def design(self, plan: Blueprint, model: str, number: int, seed: int) -> dict[str, Any]:
+    def design(self, subject: Subject, number: int, seed: int) -> dict[str, Any]:
         """A random design, predicted and measured."""
         from nnstretch.branching.limits import SearchLimits
         from nnstretch.branching.sampling import random_design
         from nnstretch.trial import DesignTrial
 
-        generator = Random(f"{seed} {model} {number}")
-        design = random_design(plan, generator, SearchLimits(), len(self.names))
+        generator = Random(f"{seed} {subject.model} {number}")
+        design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
         begin = time.perf_counter()
-        branches = self.branches(plan, design, DesignTrial(self.processors, plan.traced.example_input))
+        trial = DesignTrial(self.processors, subject.plan.traced.example_input)
+        branches = self.branches(subject, design, trial)
         return {
-            "model": model,
+            "model": subject.model,
             "number": number,
             "id": design.id,
             "macs": design.macs / design.original_macs,
@@ -165,13 +182,14 @@ class Checking:
             "branches": branches,
         }
 
-    def branches(self, plan: Blueprint, design: Design, trial: Trial) -> list[dict[str, Any]]:
+    def branches(self, subject: Subject, design: Design, trial: Trial) -> list[dict[str, Any]]:
         """All branches that run beside others, in milliseconds."""
         from nnstretch.branching.build import build, choices_of
         from nnstretch.branching.joining import confirm
         from nnstretch.branching.latencies import Latencies
 
-        latencies = Latencies(plan, self.predictor, len(self.names))
+        plan = subject.plan
+        latencies = Latencies(plan, subject.predictor, len(self.names))
         guesses = beside(latencies, design)
         confirm(latencies, choices_of(design))
         latencies.forget()

@@ -64,6 +64,7 @@ def predict(
         DeviceError: too little was measured.
         MissingExtraError: layers must be guessed, and xgboost is not installed.
     """
+    from nnstretch.branching.accounting import working_set
     from nnstretch.branching.build import blueprint, build
     from nnstretch.branching.search import search_blueprint
     from nnstretch.branching.stretch import StretchResult
@@ -72,6 +73,7 @@ def predict(
     progress(0, 0, "tracing the network")
     prepared = blueprint(network.module, network.example_input, profiled.block, merge)
     predictor, count = profiled.predictor, len(profiled.names)
+    predictor.expect(working_set(network.module, network.example_input))
     found, report = search_blueprint(
         prepared,
         predictor,

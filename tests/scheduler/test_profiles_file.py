@@ -20,7 +20,7 @@ ROWS = [
 
 
 PROCESSORS = [
-    Description("p", "cpu:0-1", "cpu", "A CPU", 16, cores=(0, 1), ratios=(1, 3), isa="x86-64-v4"),
+    Description("p", "cpu:0-1", "cpu", "A CPU", 16, cores=(0, 1), ratios=(1, 3), isa="x86-64-v4", caches=(1, 9)),
     Description("q", "opencl:1", "opencl", "A GPU", 16, index=1, compute_units=80, registers=4),
 ]
 PROFILES = Profiles(ROWS, PROCESSORS)

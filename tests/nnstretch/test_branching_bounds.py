@@ -171,7 +171,7 @@ def test_files_are_read_back(tmp_path: Path) -> None:
     new = LearnedBounds(SUBJECT, Bounds(0.5, 500))
     assert new.resumed(LEARNED, path).bounds == Bounds(0.5, 500, trainings=LEARNED.bounds.trainings)
     for other in (replace(SUBJECT, data="folder:x"), replace(SUBJECT, recipe={"epochs": 2})):
-        with pytest.raises(UsageError, match="trainings of another kind: (data|recipe) is not the same"):
+        with pytest.raises(UsageError, match=r"trainings of another kind: (data|recipe) is not the same"):
             LearnedBounds(other, Bounds(0.5, 500)).resumed(LEARNED, path)
     with pytest.raises(UsageError, match="test images"):
         LearnedBounds(SUBJECT, Bounds(0.5, 400)).resumed(LEARNED, path)

@@ -141,7 +141,7 @@ def test_agreement_has_a_dot_for_everything_and_its_bounds() -> None:
     picture = ET.fromstring(text)  # noqa: S314 - our own text
     namespace = "{http://www.w3.org/2000/svg}"
     circles = list(picture.iter(f"{namespace}circle"))
-    assert [circle.find(f"{namespace}title").text for circle in circles] == [d.tip for d in dots]  # type: ignore[union-attr]
+    assert [circle.findtext(f"{namespace}title") for circle in circles] == [dot.tip for dot in dots]
     (axis,) = (e for e in picture.iter(f"{namespace}line") if e.get("class") == "axis")
     bounds = [e for e in picture.iter(f"{namespace}line") if e.get("class") == "bound"]
     assert len(bounds) == 2

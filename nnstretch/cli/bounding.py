@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.options import check_writable
-from nnstretch.cli.stretching import channel_block
 from nnstretch.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ class BoundsFile:
             FileError: they were not found to the end, or the file cannot be read or written.
             NNStretchError: they cannot be learned.
         """
+        from nnstretch.cli.stretching import channel_block
+
         if self.learning is None:
             found = read_bounds(self.path)
             if found.subject.model != network.spec:

@@ -180,11 +180,12 @@ def plan_model(
     *,
     tune: bool = True,
     fresh: bool = False,
+    climbing: bool = True,
     progress: Progress | None = None,
 ) -> Compiled:
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
 
-    With `fresh`, they are measured even then.
+    With `fresh`, they are measured even then. Without `climbing`, they have the parameters of their short lists.
     Simulated processors have their costs from their profile.
 
     Raises:
@@ -201,7 +202,7 @@ def plan_model(
     if not tune:
         return make_plan(optimize(model), processors.named, processors.host, progress=progress)
     with profiler(processors, fresh=fresh) as measured:
-        space = measured_space(model, processors, measured, progress)
+        space = measured_space(model, processors, measured, progress, climbing=climbing)
         return plan_of(space, default_selector().select(space.problem))
 
 
@@ -228,10 +229,18 @@ def _parts(processors: Processors) -> list[str]:
 
 
 def measured_space(
-    model: ir.Model, processors: Processors, costs: Profiler, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    costs: Profiler,
+    progress: Progress | None = None,
+    *,
+    climbing: bool = True,
 ) -> ChoiceSpace:
-    """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network."""
-    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR)
+    """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network.
+
+    With `climbing`, routine parameters are looked for beyond those that `costs` offer.
+    """
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR, climbing=climbing)
     return refined(space, costs)
 
 
@@ -288,10 +297,15 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
 
 
 def compile_model(
-    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    *,
+    tune: bool = True,
+    climbing: bool = True,
+    progress: Progress | None = None,
 ) -> Session:
-    """A session for a graph on processors."""
-    return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
+    """A session for a graph on processors; arguments are those of `plan_model`."""
+    return Session.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
 
 
 def predictor(

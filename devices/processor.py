@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
+from nnstretch.devices.description import Description
 from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec
 
@@ -46,6 +47,10 @@ class Processor(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Identity for measurements: what must be equal for a measured latency to hold (model, cores in use, engine)."""
+
+    def describe(self) -> Description | None:
+        """What must be known of it to predict latencies where it is not; None if that is not possible."""
+        return None
 
     @property
     @abstractmethod

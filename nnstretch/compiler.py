@@ -6,7 +6,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, make_plan, plan_of
+from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.core_speeds import measured_ratios
 from nnstretch.scheduler.profiling.integrated import NEAR, refined
 from nnstretch.scheduler.profiling.profiler import TOLERANCE, Profiler
@@ -182,11 +183,12 @@ def plan_model(
     *,
     tune: bool = True,
     fresh: bool = False,
+    climbing: bool = True,
     progress: Progress | None = None,
 ) -> Compiled:
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
 
-    With `fresh`, they are measured even then.
+    With `fresh`, they are measured even then. Without `climbing`, they have the parameters of their short lists.
     Simulated processors have their costs from their profile.
 
     Raises:
@@ -203,7 +205,7 @@ def plan_model(
     if not tune:
         return make_plan(optimize(model), processors.named, processors.host, progress=progress)
     with profiler(processors, fresh=fresh) as measured:
-        space = measured_space(model, processors, measured, progress)
+        space = measured_space(model, processors, measured, progress, climbing=climbing)
         return plan_of(space, default_selector().select(space.problem))
 
 
@@ -230,10 +232,18 @@ def _parts(processors: Processors) -> list[str]:
 
 
 def measured_space(
-    model: ir.Model, processors: Processors, costs: Profiler, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    costs: Profiler,
+    progress: Progress | None = None,
+    *,
+    climbing: bool = True,
 ) -> ChoiceSpace:
-    """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network."""
-    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR)
+    """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network.
+
+    With `climbing`, routine parameters are looked for beyond those that `costs` offer.
+    """
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR, climbing=climbing)
     return refined(space, costs)
 
 
@@ -280,6 +290,9 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
             f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
         )
     store = ProfileStore()
+    described = (p.describe() for p in (*processors.named, processors.host))
+    caches = astuple(cache_sizes())
+    store.describe([replace(found, caches=caches) for found in described if found is not None])
     made = Profiler(store, processors.host, fresh=fresh, tolerance=processors.tolerance)
     made.watch(processors.named)
     made.offer(remembered_settings(store))
@@ -287,19 +300,28 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
 
 
 def compile_model(
-    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    *,
+    tune: bool = True,
+    climbing: bool = True,
+    progress: Progress | None = None,
 ) -> Session:
-    """A session for a graph on processors."""
-    return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
+    """A session for a graph on processors; arguments are those of `plan_model`."""
+    return Session.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
 
 
-def predictor(processors: Processors, *, learned: bool | None = None) -> ProfilePredictor | SimulatedPredictor:
+def predictor(
+    processors: Processors, *, learned: bool | None = None, working_set: int | None = None
+) -> ProfilePredictor | SimulatedPredictor:
     """Predicts latencies of designs on processors; on simulated ones, from their profile.
 
     Args:
         processors: those of the branches.
         learned: layers that nobody measured are predicted from others that somebody did, as far as these allow it, until they
             are to be confirmed; else every distinct layer is measured once. By default if xgboost is installed.
+        working_set: bytes that the network goes through in a run (`nnstretch.branching.accounting.working_set`), as layers are
+            measured with their weights where a network of this size leaves them; by default in memory.
     """
     soc = one_soc(processors.named)
     if soc is not None:
@@ -310,9 +332,12 @@ def predictor(processors: Processors, *, learned: bool | None = None) -> Profile
     if learned is None:
         learned = importlib.util.find_spec("xgboost") is not None
     measured, store = profiler(processors), ProfileStore()
-    return ProfilePredictor(
+    made = ProfilePredictor(
         processors.named,
         measured,
         lambda group: slowdowns(processors, group, store),
         LearnedCosts(store, measured) if learned else None,
     )
+    if working_set is not None:
+        made.expect(working_set)
+    return made

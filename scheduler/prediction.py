@@ -52,6 +52,12 @@ class ProfilePredictor:
         self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
         self._fastest: dict[tuple[int, str], float] = {}
 
+    def expect(self, working_set: int) -> None:
+        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
+        self._profiler.expect(working_set)
+        if self._learned is not None:
+            self._learned.expect(working_set)
+
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
         return sum(self._layer_seconds(layer, processor) for layer in layers)
@@ -103,7 +109,7 @@ class ProfilePredictor:
     def _measured(self, layer: Layer, processor: Processor) -> float:
         if processor.lane != "call" and layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
-        candidates = _candidates(layer, processor)
+        candidates = default_candidates(layer, processor)
         guesses = self._guesses(candidates, layer, processor)
         least = min((g for g in guesses if g is not None), default=math.inf)
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
@@ -120,7 +126,7 @@ class ProfilePredictor:
 
     def _guess(self, layer: Layer, processor: Processor) -> float | None:
         """Seconds by learned costs; None for what has to be measured."""
-        guesses = self._guesses(_candidates(layer, processor), layer, processor)
+        guesses = self._guesses(default_candidates(layer, processor), layer, processor)
         known = [seconds for seconds in guesses if seconds is not None]
         if not known or len(known) < len(guesses):
             return None
@@ -133,7 +139,7 @@ class ProfilePredictor:
         return [self._learned.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
 
 
-def _candidates(layer: Layer, processor: Processor) -> list[Candidate]:
+def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:
     """Every routine with its first parameters."""
     return [
         Candidate(routine, routine.parameter_space(layer)[0])

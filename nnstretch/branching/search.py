@@ -341,7 +341,10 @@ class _Search:
             self.measured_ms[design.id] = 1e3 * measured.seconds
             tried[network.choices] = (measured.seconds, network)
             self._correct(network, measured)
-            (network,) = self._wanted(self._near([network]), 1, pareto=False)
+            nearby = self._wanted(self._near([network]), 1, pareto=False)
+            if not nearby:  # by what was measured, none of them is within the limits
+                break
+            network = nearby[0]
             self._confirm([network])
             if network.choices in tried:
                 break

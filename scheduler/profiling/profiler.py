@@ -99,8 +99,9 @@ class Profiler(CostModel, Closing):
         self.measurements = 0
 
     def watch(self, processors: tuple[Processor, ...]) -> None:
-        """Tells which device handovers are measured with: the first OpenCL processor, if any."""
-        self._device = next((p for p in processors if p.memory == "opencl"), None)
+        """Tells which processor handovers are measured with: the first OpenCL device, else what computes by calls, if any."""
+        others = sorted((p for p in processors if p.lane != "host"), key=lambda p: p.lane != "opencl")
+        self._device = next(iter(others), None)
 
     def expect(self, working_set: int) -> None:
         """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
@@ -237,7 +238,7 @@ class Profiler(CostModel, Closing):
     # -- handovers -----------------------------------------------------------------------------------------------
 
     def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
-        """Half of what a round trip host -> device -> host takes beyond its three copies."""
+        """Half of what a round trip host -> device -> host takes beyond its three copies; a call that copies is a copy, too."""
         workload = f"handover {tensor}"
         route = self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
@@ -468,7 +469,6 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
     choices = [
         Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
     ]
-    reorders = {lane: p.reorder() for lane, p in enumerate(pool.processors)}
-    steps = draft(graph, choices, pool.lanes, reorders, device.coherent, lambda *_: None)
+    steps = draft(graph, choices, pool.lanes, pool.reorders(), device.coherent, lambda *_: None)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
-    return Compiled(plan, constants)
+    return Compiled(plan, constants, steps.models)

@@ -14,6 +14,7 @@ from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer, TensorType
+from tests.cores import OWN_CORE
 
 TOLERANCE = 1e-4
 """Error that untuned routines may have, relative to the largest output."""
@@ -114,7 +115,7 @@ def check_setting(
     """
     layouts = routine.layouts(layer, parameters)
     lowering = routine.lower(layer, parameters)
-    (found,) = run_lowering(lowering, layer, feeds_of(layer), *layouts, cores=(0, 0), in_place=in_place)
+    (found,) = run_lowering(lowering, layer, feeds_of(layer), *layouts, cores=(OWN_CORE, OWN_CORE), in_place=in_place)
     error = float(np.abs(found - wanted).max()) / max(float(np.abs(wanted).max()), least_span)
     assert error < tolerance, f"{routine.descriptor} {dict(parameters)}: {error:.1e}"
 

@@ -34,7 +34,7 @@ def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: build.Isa
         "-O0",
         "-std=c11",
         f"-fsanitize={SANITIZE}",
-        "-fno-sanitize-recover=undefined",
+        *build.SANITIZERS[SANITIZE],
         "-D_GNU_SOURCE",
         *isa.flags,
     ]

@@ -17,6 +17,7 @@ from nnstretch.devices.routine import Layout, Lowering, reorder_layer
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
+from tests.cores import OWN_CORE
 
 BLOCK = 8
 RELU = Activation(ActivationKind.RELU)
@@ -67,7 +68,7 @@ def _settings(layer: Layer) -> list[tuple[Lowering, tuple[Layout, ...], tuple[La
 
 def _run(layer: Layer, lowering: Lowering, inputs: tuple[Layout, ...], outputs: tuple[Layout, ...]) -> None:
     feeds = [np.zeros(layer.type_of(i).shape, np.float32) for i in layer.activations]
-    run_lowering(lowering, layer, feeds, inputs, outputs, (0, 1))
+    run_lowering(lowering, layer, feeds, inputs, outputs, (OWN_CORE, OWN_CORE))
 
 
 def _with_parameter(lowering: Lowering, index: int, value: int) -> Lowering:
@@ -149,7 +150,9 @@ def test_tables_that_point_outside_the_plane_are_clamped() -> None:
                 for table in lowering.constants
             )
             feed = np.arange(X.elements, dtype=np.float32).reshape(X.shape)
-            (found,) = run_lowering(replace(lowering, constants=hostile), layer, [feed], inputs, outputs, (0, 1))
+            (found,) = run_lowering(
+                replace(lowering, constants=hostile), layer, [feed], inputs, outputs, (OWN_CORE, OWN_CORE)
+            )
             corners = feed[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
             assert found.min() >= corners.min()
             assert found.max() <= corners.max()

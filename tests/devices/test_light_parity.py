@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.routines.light import LIGHT_ROUTINES, light_routines
 from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.devices.spec import usable_cores
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.cores import OWN_CORE
 from tests.devices.convolutions import ACTIVATIONS
 from tests.examples import examples
 
 BLOCKS = (4, 8, 16)
-CORES = ((0,), (0, 1))
+CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
+TWO_CORES = tuple(usable_cores()[:2])
 Shape = tuple[int, ...]
 
 WITH_EXP = (*ACTIVATIONS, Activation(ActivationKind.EXP))
@@ -61,8 +64,18 @@ def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
-def check(layer: Layer, *, exact: bool = False, blocked: bool = True, blocks: Sequence[int] = BLOCKS) -> np.ndarray:
-    """Compares all settings of the routine that supports `layer` with the reference, which is returned."""
+def check(
+    layer: Layer,
+    *,
+    exact: bool = False,
+    blocked: bool = True,
+    blocks: Sequence[int] = BLOCKS,
+    threads: Sequence[tuple[int, ...]] = CORES,
+) -> np.ndarray:
+    """Compares all settings of the routine that supports `layer` with the reference, which is returned.
+
+    Two threads that share a core take turns, whatever else runs; `threads` may name cores on which they run at the same time.
+    """
     feeds = [values(layer.type_of(i).shape, 7 + i) for i in layer.activations]
     wanted = reference(layer, feeds)
     assert wanted.shape == layer.outputs[0].shape
@@ -72,7 +85,7 @@ def check(layer: Layer, *, exact: bool = False, blocked: bool = True, blocks: Se
         assert [p["block"] for p in space] == ([block, 0] if blocked else [0])
         for parameters in space:
             lowering = routine.lower(layer, parameters)
-            for cores in CORES:
+            for cores in threads:
                 inputs, outputs = routine.layouts(layer, parameters)
                 (found,) = run_lowering(lowering, layer, feeds, inputs, outputs, cores)
                 where = f"{layer.op} {parameters} {cores}"
@@ -140,7 +153,8 @@ def test_pool(layer: Layer) -> None:
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("include", [0, 1])
 def test_pool_shapes(op: str, include: int, shape: Shape, kernel: Shape, strides: Shape, pads: Shape) -> None:
-    wanted = check(pool_layer(op, shape, kernel, strides, pads, include=include), exact=op == "MaxPool")
+    layer = pool_layer(op, shape, kernel, strides, pads, include=include)
+    wanted = check(layer, exact=op == "MaxPool", threads=(*CORES, TWO_CORES))
     assert np.ptp(wanted) > 0
 
 
@@ -170,7 +184,7 @@ def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
     (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
     for parameters in routine.parameter_space(layer):
         inputs, outputs = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
         wanted = feed.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
         np.testing.assert_allclose(found, wanted, rtol=5e-7)
 
@@ -178,7 +192,8 @@ def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
 @pytest.mark.parametrize("activation", WITH_EXP, ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 17, 3, 7), (1, 35, 33, 40), (2, 3, 4, 5, 6)], ids=str)
 def test_activation(shape: Shape, activation: Activation) -> None:
-    check(make_layer("Activation", [shape], shape, activation=activation), blocked=len(shape) == 4)
+    layer = make_layer("Activation", [shape], shape, activation=activation)
+    check(layer, blocked=len(shape) == 4, threads=(*CORES, TWO_CORES))
 
 
 @pytest.mark.parametrize("kind", list(ActivationKind))
@@ -189,7 +204,7 @@ def test_activation_of_extreme_values(kind: ActivationKind) -> None:
     (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
     (parameters,) = routine.parameter_space(layer)
     inputs, outputs = routine.layouts(layer, parameters)
-    (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs)
+    (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
     wanted = reference(layer, [feed])
     if kind is ActivationKind.EXP:  # stays finite, because lanes that pad channels must
         assert np.isfinite(found[:-1]).all()
@@ -229,7 +244,7 @@ def test_binary(layer: Layer) -> None:
 )
 def test_binary_of_several_units(op: str, shape: Shape, other: Shape, constant: bool) -> None:
     constants = {1: values(other, 3)} if constant else {}
-    check(make_layer(op, [shape, other], shape, constants=constants))
+    check(make_layer(op, [shape, other], shape, constants=constants), threads=(*CORES, TWO_CORES))
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 50), (2, 3, 4), (2, 3, 4, 5, 6)], ids=str)
@@ -277,7 +292,7 @@ def test_concat_of_more_than_one_step_reads(sizes: list[int]) -> None:
 @pytest.mark.parametrize("sizes", [(64, 64), (33, 100), (128, 5)])
 def test_concat_of_large_planes(sizes: Shape) -> None:
     layer = make_layer("Concat", [(1, c, 28, 28) for c in sizes], (1, sum(sizes), 28, 28), {"axis": 1})
-    check(layer, exact=True)
+    check(layer, exact=True, threads=(*CORES, TWO_CORES))
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 5), (2, 17, 3, 4), (2, 3, 1, 4, 5)], ids=str)
@@ -302,7 +317,7 @@ def test_softmax_of_large_values_is_finite() -> None:
         (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
         (parameters,) = routine.parameter_space(layer)
         inputs, outputs = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, [array], inputs, outputs)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, [array], inputs, outputs, CORES[0])
         np.testing.assert_allclose(found, reference(layer, [array]), rtol=1e-5, atol=1e-6)
 
 
@@ -346,7 +361,7 @@ def test_resize(layer: Layer) -> None:
 def test_transpose(shape: Shape, order: Shape, activation: Activation) -> None:
     output = tuple(shape[axis] for axis in order)
     layer = make_layer("Transpose", [shape], output, {"perm": order}, activation)
-    check(layer, exact=not activation.kind, blocked=order == (0, 2, 3, 1))
+    check(layer, exact=not activation.kind, blocked=order == (0, 2, 3, 1), threads=(*CORES, TWO_CORES))
 
 
 def test_a_transposition_in_too_many_dimensions_is_not_supported() -> None:

@@ -19,6 +19,7 @@ import pytest
 from nnstretch.cli.main import main
 from nnstretch.compiler import foreign_processors, plan_model
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binaries import build_binaries
 from nnstretch.devices.engine.build import ISAS, BuildTarget, Isa, local_isa, parse_target
 from nnstretch.devices.spec import ProcessorSpec
@@ -291,7 +292,9 @@ def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path) -> None:
+def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing of it is run here, so it need not be fast.
+    monkeypatch.setattr(build, "FLAGS", tuple(flag if flag != "-O3" else "-O1" for flag in build.FLAGS))
     target = parse_target("aarch64-linux-gnu")
     files = write_standalone(planned(network, target, 1), "small", target, tmp_path)
     for what in ("library", "executable"):

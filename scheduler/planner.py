@@ -21,6 +21,7 @@ from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
+from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.plan import (
     Memory,
     Plan,
@@ -44,7 +45,8 @@ _PAGE = 4096
 class ChoiceSpace:
     """What a plan is selected from: units, lanes, costs, each unit's choices, and the selection problem that they make.
 
-    `host` is the CPU processor that serves lane 0 when no CPU was named.
+    `host` is the CPU processor that serves lane 0 when no CPU was named. `placement` says how an automatic placement came out
+    that units and choices are restricted to, if there was one.
     """
 
     graph: UnitGraph
@@ -53,6 +55,7 @@ class ChoiceSpace:
     host: Processor
     choices: Sequence[Sequence[Choice]]
     problem: Problem
+    placement: PlacementReport | None = None
 
 
 def make_plan(
@@ -105,7 +108,7 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(space.costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
     models = {s.call.kernel: s.call.model for s in steps.steps if s.call.model is not None}
-    return Compiled(plan, constants, models, assignment)
+    return Compiled(plan, constants, models, assignment, space.placement)
 
 
 def _reorder_price(costs: CostModel, pool: LanePool) -> Price:

@@ -1,9 +1,9 @@
-"""Whole networks, cell by cell: where everybody waits for the same results, what comes before and after can be placed by itself.
+"""Whole networks, cell by cell: where everybody waits for the same results, what comes before and after is placed by itself.
 
-A cut lies behind a unit if whoever comes later and reads anything from before reads one and the same set of results, the meeting.
-All lanes are idle there until the meeting is complete, so a cell's time depends on what came before by the meeting's lanes
-alone, and dynamic programming from the last cell to the first joins the cells' best placements. Inception modules
-are such cells, so are residual blocks, fire modules and whatever else lies between two cut points.
+A cut lies behind a unit if whoever comes later and reads anything from before reads one and the same set of results, the
+meeting. All lanes are idle there until the meeting is complete, so a cell's time depends on what came before by the meeting's
+lanes alone, and dynamic programming from the last cell to the first joins the cells' best placements. Inception modules are
+such cells, so are residual blocks, fire modules and whatever else lies between two cut points.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def place(problem: PlacementProblem, most_states: int = _MOST_STATES) -> Placeme
 def find_cells(problem: PlacementProblem) -> list[Cell]:
     """The cells in order; together they hold all units."""
     cells: list[Cell] = []
-    first, entry = 0, ()
+    first = 0
+    entry: tuple[int, ...] = ()
     count = len(problem.reads)
     for last in range(count):
         meeting = _meeting(problem, first, last)
@@ -178,4 +179,3 @@ def _joined(problem: PlacementProblem, cells: Sequence[Cell], answers: Sequence[
     seconds = makespan(problem, lanes, order)
     bound = min((a.bound for a in answers[0].values()), default=0.0) if answers else 0.0
     return Placement(tuple(lanes), tuple(order), seconds, min(bound, seconds))
-

@@ -221,7 +221,10 @@ class _Search:
         return bound < self._cost * (1 - _EPSILON)
 
     def _is_known(self, state: _State) -> bool:
-        """Whether the same was reached before, as early or earlier. What nobody will ask for any more does not tell states apart."""
+        """Whether the same was reached before, as early or earlier.
+
+        What nobody will ask for any more does not tell states apart.
+        """
         places = tuple(
             state.lanes[u] if self._readers[u] & ~state.started or self._wanted >> u & 1 else -1
             for u in range(self._count)

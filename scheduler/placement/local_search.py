@@ -1,4 +1,4 @@
-"""Improves placements that are too large for an exact search: units, and chains of them, move to other lanes while that helps."""
+"""Improves placements: units, and chains of them, move to other lanes while that helps."""
 
 from __future__ import annotations
 

@@ -45,15 +45,15 @@ class PlacementProblem:
         units = len(self.reads)
         if self.seconds.ndim != 2 or len(self.seconds) != units or len(self.sizes) != units:
             raise SelectionError(
-                f"seconds of shape {self.seconds.shape} and {len(self.sizes)} sizes for {units} units; give each a row and a size"
+                f"seconds of shape {self.seconds.shape} and {len(self.sizes)} sizes do not fit {units} units; give each both"
             )
         if not np.all(self.seconds >= 0):
             raise SelectionError("a unit takes a negative time, or none that is a number; measure it again")
         for unit, sources in enumerate(self.reads):
             if list(sources) != sorted({s for s in sources if 0 <= s < unit}):
                 raise SelectionError(f"unit {unit} reads {sources}; name earlier units, ascending, each once")
-        stuck = np.flatnonzero(~np.isfinite(self.seconds).any(axis=1)) if units else []
-        if len(stuck):
+        stuck = [unit for unit, row in enumerate(self.seconds) if not np.isfinite(row).any()]
+        if stuck:
             raise SelectionError(f"unit {stuck[0]} can run on no lane; give it one")
 
     @property

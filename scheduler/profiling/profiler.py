@@ -93,7 +93,7 @@ class Profiler(CostModel, Closing):
         self._known: dict[_Key, Measurement] = {}
         self._references = _References()
         self._clocks: dict[str, _Clock] = {}
-        self._handovers: dict[TensorType, float] = {}
+        self._handovers: dict[tuple[str, TensorType], float] = {}
         self._device: Processor | None = None
         self.measurements = 0
 
@@ -152,11 +152,15 @@ class Profiler(CostModel, Closing):
         return found.failure if found else None
 
     def handover(self, tensor: TensorType) -> float:
-        if self._device is None:
-            return 0.0
-        if tensor not in self._handovers:
-            self._handovers[tensor] = self._measured_handover(self._device, tensor)
-        return self._handovers[tensor]
+        return 0.0 if self._device is None else self.passing(self._host, self._device, tensor)
+
+    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
+        device = next((p for p in (one, other) if p.memory != "host"), other if one is self._host else one)
+        key = (device.name, tensor)
+        if key not in self._handovers:
+            self._handovers[key] = self._measured_handover(device, tensor)
+        return self._handovers[key]
 
     def _stored(self, key: _Key) -> Measurement | None:
         processor, workload, routine, parameters, state = key
@@ -236,7 +240,7 @@ class Profiler(CostModel, Closing):
     # -- handovers -----------------------------------------------------------------------------------------------
 
     def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
-        """Half of what a round trip host -> device -> host takes beyond its three copies."""
+        """Half of what a round trip host -> device -> host takes beyond its three copies. Other cores count as a device."""
         workload = f"handover {tensor}"
         route = self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))

@@ -76,12 +76,15 @@ def find_cells(problem: PlacementProblem) -> list[Cell]:
 
 
 def _meeting(problem: PlacementProblem, first: int, last: int) -> tuple[int, ...] | None:
-    """The units of a cell that all later ones wait for if they wait for any that lies before; None where there is no cut."""
+    """The units of a cell that all later ones wait for if they wait for any that lies before; None where there is no cut.
+
+    Nobody within the cell may read them, since what a lane has fetched already would tell the states behind the cut apart.
+    """
     wanted = {tuple(s for s in sources if s <= last) for sources in problem.reads[last + 1 :]} - {()}
     if len(wanted) != 1:
         return None
     (meeting,) = wanted
-    inside = all(first <= u for u in meeting) and _all_lead_to(problem, first, last, meeting)
+    inside = all(first <= u and problem.readers[u][0] > last for u in meeting) and _all_lead_to(problem, first, last, meeting)
     ways = math.prod(len(problem.allowed(u)) for u in meeting)
     return meeting if inside and ways <= _MOST_ENTRIES else None
 
@@ -156,14 +159,17 @@ def _best(
         lanes, order = plan
         return makespan(sub, lanes, order) + after[tuple(lanes[u] for u in exits)].seconds
 
-    plan, seconds = improved(sub, min([heft(sub), *earlier], key=cost), cost)
-    bound = sub.bound + min(answer.bound for answer in after.values())
+    plan = min([heft(sub), *earlier], key=cost)
+    seconds, proved = cost(plan), False
     if len(sub.reads) - len(entry) <= _MOST_UNITS:
         following = {lanes: answer.seconds for lanes, answer in after.items()}
         found = search(sub, entry, exits, following, plan, seconds, most_states)
-        plan, seconds = found.plan, found.cost
-        if found.proved:
-            bound = max(bound, seconds - max(answer.seconds - answer.bound for answer in after.values()))
+        plan, seconds, proved = found.plan, found.cost, found.proved
+    bound = sub.bound + min(answer.bound for answer in after.values())
+    if proved:
+        bound = max(bound, seconds - max(answer.seconds - answer.bound for answer in after.values()))
+    else:
+        plan, seconds = improved(sub, plan, cost)
     lanes, order = plan
     order = tuple(u - len(entry) for u in order if u >= len(entry))
     return _Answer(lanes[len(entry) :], order, seconds, min(bound, seconds))

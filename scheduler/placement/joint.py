@@ -178,7 +178,12 @@ def _in_order(chosen: Sequence[Choice], order: Sequence[int]) -> list[Choice]:
 
 
 def only(space: ChoiceSpace, lane: int) -> ChoiceSpace | None:
-    """The space of one lane's processor alone; None if it cannot compute everything. Fallbacks run on the host."""
+    """The space of one lane's processor alone, where fallbacks run on the host.
+
+    None if it cannot compute everything, or if it matters on which lane the caller is.
+    """
+    if space.costs.all_cross:
+        return None
     processor = space.pool.processors[lane]
     host = processor if processor.memory == "host" else space.host
     pool = lane_pool([processor], host)

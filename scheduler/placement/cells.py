@@ -84,7 +84,9 @@ def _meeting(problem: PlacementProblem, first: int, last: int) -> tuple[int, ...
     if len(wanted) != 1:
         return None
     (meeting,) = wanted
-    inside = all(first <= u and problem.readers[u][0] > last for u in meeting) and _all_lead_to(problem, first, last, meeting)
+    inside = all(first <= u and problem.readers[u][0] > last for u in meeting) and _all_lead_to(
+        problem, first, last, meeting
+    )
     ways = math.prod(len(problem.allowed(u)) for u in meeting)
     return meeting if inside and ways <= _MOST_ENTRIES else None
 

@@ -280,8 +280,8 @@ def test_concats_are_no_units() -> None:
     chosen = [options[0] for options in space.choices]
     contraction = contract(space, [chosen])
     views = [u.layer.op for u, g in zip(space.graph.units, contraction.group_of, strict=True) if g is None]
-    assert views == ["Concat"]  # the last one has an activation
-    assert contraction.reads[4] == contraction.reads[5] == (1, 2, 3)
+    assert views == ["Concat", "Concat"]
+    assert contraction.reads == ((), *((0,),) * 3, *((1, 2, 3),) * 3, (4, 5, 6), (7,))
 
 
 # -- simulated processors ------------------------------------------------------------------------------------------

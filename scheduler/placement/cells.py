@@ -24,7 +24,7 @@ _MOST_ENTRIES = 81
 """Ways to place a meeting up to which it is a cut."""
 _MOST_UNITS = 16
 """Units of a cell up to which it is searched exactly."""
-_MOST_STATES = 20_000
+_MOST_STATES = 1_500
 """States of a cell after which the exact search is given up."""
 
 Lanes = tuple[int, ...]

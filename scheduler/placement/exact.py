@@ -98,7 +98,7 @@ class _Search:
         self._wanted = sum(1 << u for u in exits)
         self._seconds = [[float(s) for s in row] for row in problem.seconds]
         self._allowed = [problem.allowed(u) for u in range(self._count)]
-        self._least_after = min(after.values(), default=0.0)
+        self._least_after: dict[tuple[int, ...], float] = {}
         self._seen: dict[tuple[object, ...], float] = {}
 
     def run(self, entry: tuple[int, ...]) -> Found:
@@ -146,14 +146,7 @@ class _Search:
 
     def _begin(self, state: _State, unit: int, lane: int) -> _State:
         begun = state.copy()
-        elsewhere = [
-            s for s in self._problem.reads[unit] if state.lanes[s] != lane and not state.fetched[lane] >> s & 1
-        ]
-        delay = 0.0
-        if elsewhere:
-            others = frozenset(state.lanes[s] for s in elsewhere)
-            size = sum(self._problem.sizes[s] for s in elsewhere)
-            delay = self._problem.interplay.handover_seconds(lane, others, size)
+        delay = self._delay(state, unit, lane)
         begun.fetched[lane] |= self._reads[unit]
         begun.started |= 1 << unit
         begun.lanes[unit] = lane
@@ -162,6 +155,16 @@ class _Search:
         begun.barred[lane] = 0
         begun.work = state.work - self._problem.least[unit]
         return begun
+
+    def _delay(self, state: _State, unit: int, lane: int) -> float:
+        """Seconds of the handover before a lane can begin a unit."""
+        elsewhere = [
+            s for s in self._problem.reads[unit] if state.lanes[s] != lane and not state.fetched[lane] >> s & 1
+        ]
+        if not elsewhere:
+            return 0.0
+        others = frozenset(state.lanes[s] for s in elsewhere)
+        return self._problem.handover(lane, others, sum(self._problem.sizes[s] for s in elsewhere))
 
     def _pass(self, state: _State) -> None:
         """Lets time pass until something ends."""
@@ -202,23 +205,41 @@ class _Search:
         self._decide(later, 0)
 
     def _finish(self, state: _State) -> None:
-        cost = state.now + self._after.get(tuple(state.lanes[u] for u in self._exits), 0.0)
+        cost = state.now + self._after[tuple(state.lanes[u] for u in self._exits)]
         if cost < self._cost * (1 - _EPSILON):
             self._plan, self._cost = (tuple(state.lanes), state.order), cost
 
     def _is_hopeful(self, state: _State) -> bool:
         """Whether a plan that begins like this may beat the best one: by its longest chain, and by the work that is left."""
-        longest, work = 0.0, state.work
-        for task in state.running:
+        after, work = self._problem.after, state.work
+        limit = self._cost * (1 - _EPSILON) - state.now - self._following(state)
+        for lane, task in enumerate(state.running):
             if task is not None:
                 unit, delay, left = task
-                longest = max(longest, delay + left + self._problem.tails[unit] - self._problem.least[unit])
                 work += left
-        for unit in range(self._count):
-            if not state.started >> unit & 1 and self._reads[unit] & ~state.done == 0:
-                longest = max(longest, self._problem.tails[unit])
-        bound = state.now + max(longest, work / self._problem.rate) + self._least_after
-        return bound < self._cost * (1 - _EPSILON)
+                if delay + left + after[unit][lane] >= limit:
+                    return False
+        if work / self._problem.rate >= limit:
+            return False
+        return not any(
+            all(
+                self._delay(state, unit, lane) + self._seconds[unit][lane] + after[unit][lane] >= limit
+                for lane in self._allowed[unit]
+            )
+            for unit in range(self._count)
+            if not state.started >> unit & 1 and self._reads[unit] & ~state.done == 0
+        )
+
+    def _following(self, state: _State) -> float:
+        """Seconds after the makespan, at best, as far as it is decided where the exits are."""
+        places = tuple(state.lanes[u] for u in self._exits)
+        if places not in self._least_after:
+            self._least_after[places] = min(
+                seconds
+                for lanes, seconds in self._after.items()
+                if all(place in (-1, lane) for place, lane in zip(places, lanes, strict=True))
+            )
+        return self._least_after[places]
 
     def _is_known(self, state: _State) -> bool:
         """Whether the same was reached before, as early or earlier.

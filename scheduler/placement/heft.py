@@ -41,7 +41,7 @@ def _ranks(problem: PlacementProblem) -> list[float]:
         row = problem.seconds[unit]
         mean = float(np.mean(row[np.isfinite(row)]))
         size = problem.sizes[unit]
-        passing = [problem.interplay.handover_seconds(b, frozenset({a}), size) if a != b else 0.0 for a, b in pairs]
+        passing = [problem.handover(b, frozenset({a}), size) if a != b else 0.0 for a, b in pairs]
         after = max((ranks[r] for r in problem.readers[unit]), default=None)
         ranks[unit] = mean + (0.0 if after is None else after + float(np.mean(passing)))
     return ranks

@@ -84,6 +84,41 @@ class PlacementProblem:
         return tuple(tails)
 
     @cached_property
+    def after(self) -> tuple[tuple[float, ...], ...]:
+        """For every unit and lane: seconds from its end there to the end of everything that depends on it, at best.
+
+        Whoever reads it on another lane begins no earlier than what it takes to fetch it there.
+        """
+        lanes = range(self.lanes)
+        after = [(0.0,) * self.lanes for _ in self.reads]
+        for unit in reversed(range(len(after))):
+            fetch = [[0.0 if a == b else self._fetch(unit, a, b) for b in lanes] for a in lanes]
+            after[unit] = tuple(
+                max(
+                    (min(fetch[a][b] + self._tail(r, b, after) for b in lanes) for r in self.readers[unit]), default=0.0
+                )
+                for a in lanes
+            )
+        return tuple(after)
+
+    @cached_property
+    def _handovers(self) -> dict[tuple[int, frozenset[int], int], float]:
+        return {}
+
+    def handover(self, lane: int, others: frozenset[int], size: int) -> float:
+        """What the interplay says of a handover, remembered."""
+        key = (lane, others, size)
+        if key not in self._handovers:
+            self._handovers[key] = self.interplay.handover_seconds(lane, others, size)
+        return self._handovers[key]
+
+    def _fetch(self, unit: int, source: int, lane: int) -> float:
+        return self.handover(lane, frozenset({source}), self.sizes[unit])
+
+    def _tail(self, unit: int, lane: int, after: Sequence[Sequence[float]]) -> float:
+        return float(self.seconds[unit, lane]) + after[unit][lane]
+
+    @cached_property
     def rate(self) -> float:
         """How much work all lanes get done at the same time at most, in seconds of one lane per second."""
         best = 1.0
@@ -96,7 +131,8 @@ class PlacementProblem:
     @property
     def bound(self) -> float:
         """Seconds below which no placement comes: of the longest chain of units, and of all work shared out evenly."""
-        return max(max(self.tails, default=0.0), sum(self.least) / self.rate)
+        chains = (min(self._tail(u, lane, self.after) for lane in range(self.lanes)) for u in range(len(self.reads)))
+        return max(max(chains, default=0.0), sum(self.least) / self.rate)
 
     def allowed(self, unit: int) -> list[int]:
         """The lanes that may compute a unit."""
@@ -141,7 +177,7 @@ def handover(
     if not elsewhere:
         return 0.0
     others = frozenset(lanes[s] for s in elsewhere)
-    return problem.interplay.handover_seconds(lane, others, sum(problem.sizes[s] for s in elsewhere))
+    return problem.handover(lane, others, sum(problem.sizes[s] for s in elsewhere))
 
 
 def makespan(problem: PlacementProblem, lanes: Sequence[int], order: Sequence[int]) -> float:

@@ -182,11 +182,12 @@ def plan_model(
     *,
     tune: bool = True,
     fresh: bool = False,
+    climbing: bool = True,
     progress: Progress | None = None,
 ) -> Compiled:
     """Optimises the graph and plans it; with `tune`, routines are measured unless the profile store knows them.
 
-    With `fresh`, they are measured even then.
+    With `fresh`, they are measured even then. Without `climbing`, they have the parameters of their short lists.
     Simulated processors have their costs from their profile.
 
     Raises:
@@ -194,7 +195,7 @@ def plan_model(
     """
     if one_soc(processors.named) is None and tune:
         with profiler(processors, fresh=fresh) as measured:
-            return _planned(measured_space(model, processors, measured, progress))
+            return _planned(measured_space(model, processors, measured, progress, climbing=climbing))
     if processors.engines:
         raise UsageError(
             f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
@@ -246,13 +247,19 @@ def _parts(processors: Processors) -> list[str]:
 
 
 def measured_space(
-    model: ir.Model, processors: Processors, costs: Profiler, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    costs: Profiler,
+    progress: Progress | None = None,
+    *,
+    climbing: bool = True,
 ) -> ChoiceSpace:
     """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network.
 
-    Layers of a graph that no design has placed are given to the processors, if there are several.
+    Layers of a graph that no design has placed are given to the processors, if there are several. With `climbing`, routine
+    parameters are looked for beyond those that `costs` offer.
     """
-    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR)
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR, climbing=climbing)
     if is_placed(space):
         return refined(space, costs)
     interplay = MeasuredInterplay(space.pool, costs, _contention(processors))
@@ -316,10 +323,15 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
 
 
 def compile_model(
-    model: ir.Model, processors: Processors, *, tune: bool = True, progress: Progress | None = None
+    model: ir.Model,
+    processors: Processors,
+    *,
+    tune: bool = True,
+    climbing: bool = True,
+    progress: Progress | None = None,
 ) -> Session:
-    """A session for a graph on processors."""
-    return Session.from_compiled(plan_model(model, processors, tune=tune, progress=progress))
+    """A session for a graph on processors; arguments are those of `plan_model`."""
+    return Session.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
 
 
 def predictor(processors: Processors, *, learned: bool | None = None) -> ProfilePredictor | SimulatedPredictor:

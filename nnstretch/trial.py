@@ -33,7 +33,8 @@ class DesignTrial:
 
     def __call__(self, network: BranchedNetwork) -> Measured:
         """Medians over several runs of what the network and each of its branches take."""
-        with compile_model(export_branched(network, self.example_input), self.processors) as session:
+        model = export_branched(network, self.example_input)
+        with compile_model(model, self.processors, climbing=False) as session:
             timelines = [session.profile(runs=_RUNS) for _ in range(_ROUNDS)]
         busy = [branch_times(timeline) for timeline in timelines]
         branches = tuple(

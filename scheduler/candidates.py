@@ -81,6 +81,24 @@ def unit_choices(
     return choices
 
 
+def lane_workloads(graph: UnitGraph, pool: LanePool, lane: int) -> list[tuple[Layer, int]]:
+    """One layer, or run that a routine may compute as one, of every workload that a lane may compute, and their number."""
+    mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, lane)}
+    wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
+    wanted += [run.layer for run in find_runs(graph) if mine.issuperset(run.units)]
+    weights: dict[str, int] = defaultdict(int)
+    representatives: dict[str, Layer] = {}
+    for layer in wanted:
+        weights[layer.workload] += 1
+        representatives.setdefault(layer.workload, layer)
+    return [(layer, weights[workload]) for workload, layer in representatives.items()]
+
+
+def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
+    placement = graph.units[number].placement
+    return placement is None or placement >= len(pool.lane_of) or pool.lane_of[placement] == lane
+
+
 def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
     """Every working way to compute a unit on the lanes that it may use, with its cost; none for a fallback unit."""
     found: list[Choice] = []

@@ -45,6 +45,11 @@ class CostModel(ABC):
         """From now on, selection takes the best of the parameter settings that `settings` says, whatever their costs."""
         self._offered = settings
 
+    def offer_also(self, more: Settings) -> None:
+        """From now on, selection may also take what `more` says."""
+        offered = self._offered
+        self._offered = lambda *about: (*offered(*about), *more(*about))
+
     def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
         """The parameter settings of a routine that supports `layer` from which selection takes the best; may be none."""
         return self._offered(processor, routine, layer)

@@ -16,6 +16,7 @@ from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import default_cores
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.climbing import climb
 from nnstretch.scheduler.compiled import Compiled, PackedLater
 from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
@@ -87,14 +88,21 @@ def choice_space(
     costs: CostModel | None = None,
     progress: Progress | None = None,
     near: float = 0.0,
+    *,
+    climbing: bool = False,
 ) -> ChoiceSpace:
     """What selectors choose from.
 
-    Arguments are those of `make_plan`, and `near`: choices that cost up to so many times the best's cost more are kept too.
+    Arguments are those of `make_plan`, and
+
+        near: choices that cost up to so many times the best's cost more are kept too.
+        climbing: routine parameters are looked for beyond those that `costs` offer, which are measured.
     """
     costs = costs or Estimates()
     pool = lane_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
+    if climbing:
+        costs.offer_also(climb(graph, pool, costs, progress))
     choices = unit_choices(graph, pool, costs, progress, near)
     return ChoiceSpace(graph, pool, costs, host, choices, selection_problem(graph, choices, pool, costs))
 

@@ -115,7 +115,7 @@ def wished_space(
     from nnstretch.compiler import measured_space
     from nnstretch.scheduler.resources import with_resources
 
-    space = measured_space(graph, processors, costs, progress)
+    space = measured_space(graph, processors, costs, progress, climbing=wishes.search == "default")
     if wishes.resources:
         space = with_resources(space, wishes.resources, progress)
     return replace(space, problem=replace(space.problem, limits=wishes.limits, seed=wishes.seed))

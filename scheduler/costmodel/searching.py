@@ -1,6 +1,7 @@
 """How thoroughly routine parameters are searched: which settings selection is offered.
 
-default     the short lists that routines recommend, and what a thorough search found fastest before
+default     the short lists that routines recommend, what is reached from their best by single steps
+            (`nnstretch.scheduler.climbing`), and what a thorough search found fastest before
 learned     what measurements that the cost model recommends found (`Explorer`)
 exhaustive  everything that a routine can be tuned by; takes hours for large networks
 """
@@ -17,14 +18,13 @@ from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine, distinct
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.candidates import LanePool
+from nnstretch.scheduler.candidates import LanePool, lane_workloads
 from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Measure, Predictor, Schedule, Task, Told
 from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
 from nnstretch.scheduler.costs import Candidate, CostModel, Settings
 from nnstretch.scheduler.profiling.caches import layer_state, network_state
 from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
-from nnstretch.scheduler.runs import find_runs
 from nnstretch.scheduler.units import UnitGraph, working_set
 
 Search = Literal["default", "learned", "exhaustive"]
@@ -167,24 +167,11 @@ def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str
 
 def _tasks(graph: UnitGraph, pool: LanePool, lane: int) -> _Tasks:
     """Options of every task of a lane, with the number of layers that have the workload."""
-    mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, lane)}
-    wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
-    wanted += [run.layer for run in find_runs(graph) if mine.issuperset(run.units)]
-    weights: dict[str, int] = defaultdict(int)
-    representatives: dict[str, Layer] = {}
-    for layer in wanted:
-        weights[layer.workload] += 1
-        representatives.setdefault(layer.workload, layer)
     return [
-        (options, weights[workload])
-        for workload, layer in representatives.items()
+        (options, weight)
+        for layer, weight in lane_workloads(graph, pool, lane)
         for options in _by_layouts(pool.processors[lane], layer)
     ]
-
-
-def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
-    placement = graph.units[number].placement
-    return placement is None or placement >= len(pool.lane_of) or pool.lane_of[placement] == lane
 
 
 def _by_layouts(processor: Processor, layer: Layer) -> list[list[_Option]]:

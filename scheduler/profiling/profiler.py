@@ -8,6 +8,7 @@ time counts; one that is wrong, is refused, fails to build or ends its process i
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,7 +198,7 @@ class Profiler(CostModel, Closing):
         self._store.remove((key.processor, _inside(key), key.routine, dict(key.parameters)) for key in keys)
 
     def is_slowed(self) -> bool:
-        """Whether the host's first core is far below the fastest that it has shown, just now."""
+        """Whether the host's first core is far below what it usually shows, just now."""
         clock = self._clock(self._host)
         return clock.slow(clock.read(lambda core: engine().peak_gflops(core, 0)))
 
@@ -277,7 +278,7 @@ class _Clock:
 
     def __init__(self, processor: Processor) -> None:
         self._core = next(iter(processor.spec.cores), None)
-        self._best = 0.0
+        self._readings: list[float] = []
 
     def read(self, gflops: Callable[[int], float | None]) -> float | None:
         """GFLOP/s of this moment: the better of two short measurements, as one may be interrupted; None if unknown."""
@@ -285,12 +286,16 @@ class _Clock:
             return None
         readings = [gflops(self._core) for _ in range(2)]
         found = max((r for r in readings if r is not None), default=None)
-        self._best = max(self._best, found or 0.0)
+        if found is not None:
+            self._readings.append(found)
         return found
 
     def slow(self, reading: float | None) -> bool:
-        """Whether a reading is far below what the core has shown before."""
-        return reading is not None and reading < _STEADY * self._best
+        """Whether a reading is far below what the core usually shows.
+
+        Not below the most that it has ever shown: a core that shares its execution units with a neighbour's shows that rarely.
+        """
+        return reading is not None and reading < _STEADY * statistics.median(self._readings)
 
 
 class _References:

@@ -1,5 +1,8 @@
 /* What the machine can do: its float32 peak, and how fast threads meet; and what measuring needs beside a clock. */
 #include <stdlib.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "clock.h"
 #include "pool.h"
@@ -39,16 +42,35 @@ double nns_peak_gflops(int32_t milliseconds) {
     return best;
 }
 
+#if defined(__x86_64__)
+static bool has_clflushopt(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & bit_CLFLUSHOPT;
+}
+
+/* These flushes do not wait for each other: up to twenty times as fast. */
+__attribute__((target("clflushopt"))) static void flush_unordered(const char *line, const char *end) {
+    for (; line < end; line += NNS_CACHE_LINE) __builtin_ia32_clflushopt(line);
+}
+
+static void flush_lines(const char *line, const char *end) {
+    if (has_clflushopt()) {
+        flush_unordered(line, end);
+        return;
+    }
+    for (; line < end; line += NNS_CACHE_LINE) __builtin_ia32_clflush(line);
+}
+#elif defined(__aarch64__)
+static void flush_lines(const char *line, const char *end) {
+    for (; line < end; line += NNS_CACHE_LINE) __asm__ volatile("dc civac, %0" : : "r"(line) : "memory");
+}
+#else
+static void flush_lines(const char *line, const char *end) { (void)line, (void)end; }
+#endif
+
 void nns_flush(const void *memory, int64_t bytes) {
     const char *line = (const char *)((uintptr_t)memory & ~(uintptr_t)(NNS_CACHE_LINE - 1));
-    const char *const end = (const char *)memory + bytes;
-    for (; line < end; line += NNS_CACHE_LINE) {
-#if defined(__x86_64__)
-        __builtin_ia32_clflush(line);
-#elif defined(__aarch64__)
-        __asm__ volatile("dc civac, %0" : : "r"(line) : "memory");
-#endif
-    }
+    flush_lines(line, (const char *)memory + bytes);
     atomic_thread_fence(memory_order_seq_cst);
 }
 

@@ -77,7 +77,9 @@ class _Joint:
         best, bound = self._together(alone)
         fastest = min(alone, key=lambda lane: alone[lane].seconds)
         pays = best.seconds < alone[fastest].seconds * (1 - _MARGIN)
-        report = PlacementReport(best.seconds, bound, {names[lane]: alone[lane].seconds for lane in lanes}, pays)
+        report = PlacementReport(
+            best.seconds, min(bound, best.seconds), {names[lane]: alone[lane].seconds for lane in lanes}, pays
+        )
         return replace((best if pays else alone[fastest]).space, placement=report)
 
     # -- one processor -------------------------------------------------------------------------------------------

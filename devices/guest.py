@@ -1,7 +1,9 @@
 """Guests: engines of others that compute a layer, or a run of layers, as one step of a plan.
 
-A guest's step reads and writes plain tensors in the plan's memory. It runs on the calling thread of lane 0 and as many threads
-as that lane has cores, on these cores alone; while it runs, the lane's own threads sleep.
+A guest's step reads and writes plain tensors in the plan's memory. It runs on the thread of its lane and as many threads as
+that lane has cores, on these cores alone. On a lane of the CPU, where it competes with native kernels, the lane's own threads
+sleep meanwhile. As a processor of its own (`nnstretch.devices.guest_processor`) it has a lane where nothing but calls run, on a
+thread that keeps no other lane waiting.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
 from nnstretch.devices.routine import NO_PARAMETERS, PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine
-from nnstretch.errors import PackageError, UsageError
+from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
 ONNXRUNTIME = "cpu:float32/onnxruntime"
 LITERT = "cpu:float32/litert"
+ORT_PROCESSOR = "ort:float32/cpu"
+TFLITE_PROCESSOR = "tflite:float32/"
+"""What the routines of LiteRT as a processor are called, before the name of the delegate."""
 
 _MOVES_NOTHING = ("Reshape",)
 
@@ -43,25 +49,28 @@ def open_guest(
     Args:
         routine: descriptor of the step's routine.
         content: the model, which need not be trusted.
-        cores: those of lane 0; the guest gets a thread for each.
+        cores: those of the step's lane; the guest gets a thread for each.
         reads: types of what the step gives it.
         writes: types of what the step wants of it.
 
     Raises:
         MissingExtraError: the guest is not installed.
         ModelError: the guest refuses the model.
+        DeviceError: a delegate cannot be used.
         PackageError: there is no such guest, or the model is for other tensors.
     """
     threads = max(1, len(cores))
     with _on(cores):
-        if routine == ONNXRUNTIME:
+        if routine in (ONNXRUNTIME, ORT_PROCESSOR):
             from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
 
             return OnnxRuntimeModel(content, threads, reads, writes)
-        if routine == LITERT:
+        if routine == LITERT or routine.startswith(TFLITE_PROCESSOR):
+            from nnstretch.devices.tflite.delegate import Delegate, parse_delegate
             from nnstretch.devices.tflite.model import LiteRtModel
 
-            return LiteRtModel(content, threads, reads, writes)
+            delegate = Delegate() if routine == LITERT else parse_delegate(routine.removeprefix(TFLITE_PROCESSOR))
+            return LiteRtModel(content, threads, reads, writes, delegate)
     raise PackageError(f"plan is inconsistent: {routine} runs no models; compile it again")
 
 
@@ -99,16 +108,41 @@ class GuestRoutine(Routine):
             measurements of different releases.
     """
 
-    def __init__(self, release: int) -> None:
+    def __init__(self, release: int, *, alone: bool = False) -> None:
+        """`alone` says that it is all that its processor has, and not one routine of a CPU beside others."""
         self._parameters = {"release": release}
+        self._alone = alone
+        self._said: dict[str, bool] = {}
 
     def supports(self, layer: Layer) -> bool:
-        """Whatever nnstretch computes itself, in float32, with something to compute and something to read."""
+        """Whatever nnstretch computes itself, in float32, with something to compute and something to read.
+
+        A guest that has no others beside it takes layers that move nothing too, so that its calls go on through them; but none
+        that its format has no words for.
+        """
         links = layer.chain or (layer,)
         types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
         known = all(link.op in OPERATORS and _has_weights(link) for link in links)
-        moves = any(link.op not in _MOVES_NOTHING for link in links)
-        return known and moves and bool(layer.activations) and all(t.dtype == "float32" and t.elements for t in types)
+        moves = self._alone or any(link.op not in _MOVES_NOTHING for link in links)
+        fits = len(layer.activations) <= MAX_READS and len(layer.outputs) <= MAX_WRITES
+        plain = all(t.dtype == "float32" and t.elements for t in types)
+        return (
+            known and moves and fits and bool(layer.activations) and plain and (not self._alone or self._can_say(links))
+        )
+
+    def _can_say(self, links: Sequence[Layer]) -> bool:
+        """Whether the format has words for layers. All have them for layers with weights; others are written to find out."""
+        return all(self._is_said(link) for link in links if not link.constants)
+
+    def _is_said(self, layer: Layer) -> bool:
+        if layer.workload not in self._said:
+            try:
+                self.model(layer)
+            except ModelError:
+                self._said[layer.workload] = False
+            else:
+                self._said[layer.workload] = True
+        return self._said[layer.workload]
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return (self._parameters,)

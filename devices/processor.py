@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
+from nnstretch.devices.description import Description
 from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec
 
+LaneKind = Literal["host", "opencl", "call"]
+"""Who computes the steps of a lane: a thread pool by kernels of the engine (lane 0 is of this kind), an OpenCL queue, or a
+thread that calls another engine's models."""
+
 
 class Processor(ABC):
-    """A group of CPU cores, an OpenCL device, or the fallback engine.
+    """A group of CPU cores, an OpenCL device, or another engine on cores of its own.
 
     Attributes:
         spec: how it is written, with its cores.
@@ -33,9 +39,18 @@ class Processor(ABC):
         return str(self.spec)
 
     @property
+    def lane(self) -> LaneKind:
+        """Of which kind its lane in a plan is."""
+        return "opencl" if self.memory == "opencl" else "host"
+
+    @property
     @abstractmethod
     def fingerprint(self) -> str:
         """Identity for measurements: what must be equal for a measured latency to hold (model, cores in use, engine)."""
+
+    def describe(self) -> Description | None:
+        """What must be known of it to predict latencies where it is not; None if that is not possible."""
+        return None
 
     @property
     @abstractmethod
@@ -44,4 +59,8 @@ class Processor(ABC):
 
     @abstractmethod
     def reorder(self) -> Routine:
-        """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`)."""
+        """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`).
+
+        Lanes of calls have none in plans; theirs hands a plain tensor through a call, which says what it costs to get into one
+        and out.
+        """

@@ -1,13 +1,17 @@
 """Processors as people write them: `cpu:0-3,opencl:0@1`.
 
     spec      := processor ("," processor)*
-    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "sim:" profile "/" name
+    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "tflite" [":" delegate] ["@" cores]
+               | "ort" ["@" cores] | "sim:" profile "/" name
     cores     := range ("+" range)*          range := N | N "-" M
     ratios    := N (":" N)*
 
 A comma separates processors, so several core ranges of one processor are joined by "+" (`cpu:0-1+4`). Ratios say how fast
 the cores are beside each other, in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of
 the first two.
+
+A delegate (`nnstretch.devices.tflite.delegate`) is what LiteRT hands the layers to: `xnnpack`, which is meant where none is
+written, `builtin`, `gpu`, or the path of a library, each with options if it has any: `tflite:/usr/lib/libnpu.so?speed=2@0`.
 
 `sim:PROFILE/NAME` is the processor NAME of a profile (`nnstretch.devices.simulated`): one that comes with nnstretch, or the
 path of a .json file. Such processors can be planned for and simulated, but run nothing; they have no cores.
@@ -22,9 +26,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nnstretch.devices.cgroup import cpu_quota
+from nnstretch.devices.tflite.delegate import XNNPACK, parse_delegate
 from nnstretch.errors import UsageError
 
-KINDS = ("cpu", "opencl", "sim")
+KINDS = ("cpu", "opencl", "tflite", "ort", "sim")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class ProcessorSpec:
         index: the OpenCL device's number.
         cores: ascending; empty until resolved.
         ratios: relative speeds of a CPU's cores, one for each; empty if they are equal.
+        delegate: of LiteRT, as written; empty for other kinds.
         profile, part: of a simulated processor: name or path of the profile, and the processor in it.
         shares: whether the cores are everybody's, since none were left. It is then written without them, so that what
             is written means the same when it is read again.
@@ -45,6 +51,7 @@ class ProcessorSpec:
     index: int = 0
     cores: tuple[int, ...] = ()
     ratios: tuple[int, ...] = ()
+    delegate: str = ""
     profile: str = ""
     part: str = ""
     shares: bool = field(default=False, compare=False)
@@ -60,7 +67,10 @@ class ProcessorSpec:
         if self.kind == "cpu":
             ratios = f"*{':'.join(map(str, self.ratios))}" if self.ratios else ""
             return f"cpu:{cores}{ratios}" if cores else "cpu"
-        return f"{self.kind}:{self.index}" + (f"@{cores}" if cores else "")
+        which = f":{self.index}" if self.kind == "opencl" else ""
+        if self.delegate not in ("", XNNPACK):
+            which = f":{self.delegate}"
+        return f"{self.kind}{which}" + (f"@{cores}" if cores else "")
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -117,7 +127,8 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)
     if not match or match[1] not in KINDS:
         raise UsageError(
-            f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], sim:PROFILE/NAME"
+            f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], "
+            "tflite[:DELEGATE][@CORES], ort[@CORES], sim:PROFILE/NAME"
         )
     kind, argument, cores, ratios = match.groups()
     if kind == "cpu":
@@ -127,9 +138,14 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
         return ProcessorSpec("cpu", cores=found, ratios=_parse_ratios(ratios, text, found))
     if ratios is not None:
         raise UsageError(f"processor {text!r}: only a CPU's cores have ratios, as in cpu:0-3*1:1:3:3")
+    found = _parse_cores(cores, text, usable) if cores else ()
+    if kind == "tflite":
+        return ProcessorSpec(kind, cores=found, delegate=str(parse_delegate(argument or XNNPACK)))
+    if kind == "ort" and argument:
+        raise UsageError(f"processor {text!r}: ort has nothing to choose but its cores, as in ort@0-3")
     if argument and not argument.isdigit():
         raise UsageError(f"processor {text!r}: {argument!r} is not a device number; see `nnstretch devices`")
-    return ProcessorSpec(kind, int(argument or 0), _parse_cores(cores, text, usable) if cores else ())
+    return ProcessorSpec(kind, int(argument or 0), found)
 
 
 def _parse_simulated(text: str) -> ProcessorSpec:

@@ -105,6 +105,7 @@ def stretch(
     Returns:
         Results whose `module` is a torch module with inherited weights and whose `design` is data.
     """
+    from nnstretch.branching.accounting import working_set
     from nnstretch.branching.design import parse_merge
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
@@ -122,7 +123,7 @@ def stretch(
     return search(
         module,
         example_input,
-        predictor(usable, learned=learned),
+        predictor(usable, learned=learned, working_set=working_set(module, example_input)),
         len(usable.named),
         replace(limits or SearchLimits(), **changed),
         multiple=usable.host.blocked.block if multiple is None else multiple,

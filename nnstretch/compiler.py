@@ -6,7 +6,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.guest import guest_routines
+from nnstretch.devices.guest_processor import GUESTS, open_guest_processor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Routine
 from nnstretch.devices.spec import ProcessorSpec, all_cores, default_cores, parse_processors
@@ -29,6 +30,7 @@ from nnstretch.scheduler.costs import Estimates
 from nnstretch.scheduler.placement.interplay import Contention, MeasuredInterplay
 from nnstretch.scheduler.placement.joint import is_placed, placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
+from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.core_speeds import measured_ratios
 from nnstretch.scheduler.profiling.integrated import NEAR, refined
 from nnstretch.scheduler.profiling.profiler import TOLERANCE, Profiler
@@ -101,7 +103,7 @@ def build_processors(
         _load_drivers(devices)
     named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
     one_soc(named)
-    hosts = [p for p in named if p.memory == "host"]
+    hosts = [p for p in named if p.lane == "host"]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, tuple(engines), tolerance)
 
@@ -136,6 +138,8 @@ def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[
         from nnstretch.devices.simulated.processor import SimulatedProcessor
 
         return SimulatedProcessor(spec)
+    if spec.kind in GUESTS:
+        return open_guest_processor(spec)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec, dtypes)
@@ -316,6 +320,9 @@ def profiler(processors: Processors, *, fresh: bool = False) -> Profiler:
             f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
         )
     store = ProfileStore()
+    described = (p.describe() for p in (*processors.named, processors.host))
+    caches = astuple(cache_sizes())
+    store.describe([replace(found, caches=caches) for found in described if found is not None])
     made = Profiler(store, processors.host, fresh=fresh, tolerance=processors.tolerance)
     made.watch(processors.named)
     made.offer(remembered_settings(store))
@@ -334,13 +341,17 @@ def compile_model(
     return Session.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
 
 
-def predictor(processors: Processors, *, learned: bool | None = None) -> ProfilePredictor | SimulatedPredictor:
+def predictor(
+    processors: Processors, *, learned: bool | None = None, working_set: int | None = None
+) -> ProfilePredictor | SimulatedPredictor:
     """Predicts latencies of designs on processors; on simulated ones, from their profile.
 
     Args:
         processors: those of the branches.
         learned: layers that nobody measured are predicted from others that somebody did, as far as these allow it, until they
             are to be confirmed; else every distinct layer is measured once. By default if xgboost is installed.
+        working_set: bytes that the network goes through in a run (`nnstretch.branching.accounting.working_set`), as layers are
+            measured with their weights where a network of this size leaves them; by default in memory.
     """
     soc = one_soc(processors.named)
     if soc is not None:
@@ -350,9 +361,12 @@ def predictor(processors: Processors, *, learned: bool | None = None) -> Profile
     if learned is None:
         learned = importlib.util.find_spec("xgboost") is not None
     measured, store = profiler(processors), ProfileStore()
-    return ProfilePredictor(
+    made = ProfilePredictor(
         processors.named,
         measured,
         _contention(processors),
         LearnedCosts(store, measured) if learned else None,
     )
+    if working_set is not None:
+        made.expect(working_set)
+    return made

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from nnstretch.compiler import Processors, compile_model
+from nnstretch.devices.processor import Processor
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
 from nnstretch.scheduler.serial import serial
@@ -36,19 +37,30 @@ def slowdowns(processors: Processors, group: Sequence[int], store: ProfileStore)
         group: numbers of two processors or more, ascending.
         store: of measurements.
     """
-    rows = [_row_key(processors, group, number) for number in group]
-    known = [store.get(*key) for key in rows]
-    if not all(found is not None and found.seconds is not None for found in known):
-        samples = _measured(processors, group)
-        known = [Measurement(float(np.median(some)), tuple(map(float, some))) for some in samples]
-        store.put_all([Row(*key, found) for key, found in zip(rows, known, strict=True) if found is not None])
-    return tuple(max(1.0, found.seconds) for found in known if found is not None and found.seconds is not None)
+    known = stored_slowdowns(processors.named, group, store)
+    if known is None:
+        found = [Measurement(float(np.median(some)), tuple(map(float, some))) for some in _measured(processors, group)]
+        keys = [_row_key(processors.named, group, number) for number in group]
+        store.put_all([Row(*key, one) for key, one in zip(keys, found, strict=True)])
+        known = tuple(max(1.0, one.seconds) for one in found if one.seconds is not None)
+    return known
 
 
-def _row_key(processors: Processors, group: Sequence[int], number: int) -> tuple[str, str, str, dict[str, int]]:
-    others = "+".join(processors.named[other].fingerprint for other in group if other != number)
+def stored_slowdowns(
+    processors: Sequence[Processor], group: Sequence[int], store: ProfileStore
+) -> tuple[float, ...] | None:
+    """As `slowdowns`, but None if they are not in the store."""
+    found = [store.get(*_row_key(processors, group, number)) for number in group]
+    seconds = [one.seconds for one in found if one is not None and one.seconds is not None]
+    return tuple(max(1.0, ratio) for ratio in seconds) if len(seconds) == len(group) else None
+
+
+def _row_key(
+    processors: Sequence[Processor], group: Sequence[int], number: int
+) -> tuple[str, str, str, dict[str, int]]:
+    others = "+".join(processors[other].fingerprint for other in group if other != number)
     place = {"place": group.index(number)}  # equal processors have equal fingerprints
-    return processors.named[number].fingerprint, f"together with {others}", "typical layers", place
+    return processors[number].fingerprint, f"together with {others}", "typical layers", place
 
 
 def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]:

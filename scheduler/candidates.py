@@ -11,9 +11,10 @@ import numpy as np
 from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
+from nnstretch.devices.routine import PLAIN, Layout, Routine, reorder_layer
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
 from nnstretch.scheduler.plan import PlanLane
@@ -33,6 +34,14 @@ class LanePool:
     processors: tuple[Processor, ...]
     lane_of: tuple[int, ...]
 
+    def reorders(self) -> dict[int, Routine]:
+        """The routines that change layouts, by lane; lane 0 does it for lanes of calls."""
+        return {lane: p.reorder() for lane, p in enumerate(self.processors) if p.lane != "call"}
+
+    def calls(self, lane: int) -> bool:
+        """Whether a lane's processor computes by calls of another engine alone."""
+        return self.processors[lane].lane == "call"
+
 
 _MOST_SAVED_BY_RUNS = 0.6
 """A run takes a guest this share of its calls for single layers or more: less is copied and turned, no more is fused."""
@@ -43,7 +52,13 @@ Progress = Callable[[int, int, str], None]
 
 def is_native(pool: LanePool) -> Callable[[Layer], bool]:
     """Whether any named processor has a routine of its own for a layer."""
-    routines = [r for lane in pool.lane_of for r in pool.processors[lane].routines if not isinstance(r, GuestRoutine)]
+    own = [lane for lane in pool.lane_of if pool.calls(lane)]
+    routines = [
+        routine
+        for lane in pool.lane_of
+        for routine in pool.processors[lane].routines
+        if lane in own or not isinstance(routine, GuestRoutine)
+    ]
     return lambda layer: any(routine.supports(layer) for routine in routines)
 
 
@@ -108,19 +123,24 @@ def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
             for parameters in costs.settings(processor, routine, unit.layer) if routine.supports(unit.layer) else ():
                 inputs, outputs = routine.layouts(unit.layer, parameters)
                 seconds: float | None = 0.0
-                if not _becomes_view(unit.layer, inputs, outputs):
+                if pool.calls(lane) or not _becomes_view(unit.layer, inputs, outputs):
                     seconds = costs.seconds(processor, routine, unit.layer, parameters)
                 if seconds is not None:
+                    seconds = inner_seconds(processor, unit.layer, seconds, costs)
                     found.append(Choice(lane, routine, parameters, inputs, outputs, seconds))
     return found
 
 
 def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
-    """Adds the choices of all units of all runs for which there is a routine; guests are asked for promising ones alone."""
+    """Adds the choices of all units of all runs for which there is a routine; guests are asked for promising ones alone.
+
+    What is one call on a lane of calls shows when all lanes are chosen (`nnstretch.scheduler.calls`).
+    """
     singles = [list(options) for options in choices]
     for run in find_runs(graph):
         guests = run.between_cuts and _may_suit_guests([singles[u] for u in run.units])
-        lanes = [lane for lane in pool.lane_of if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
+        mine = [lane for lane in pool.lane_of if not pool.calls(lane)]
+        lanes = [lane for lane in mine if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
         for number, choice in enumerate(_cheapest(run.layer, lanes, pool, costs, guests=guests)):
             between = Fused(units=run.units, choice=number)
             for unit in run.units:
@@ -194,7 +214,8 @@ def _lane_choices(layer: Layer, lane: int, pool: LanePool, costs: CostModel, gue
     found: dict[object, Choice] = {}
     processor = pool.processors[lane]
     for routine in processor.routines:
-        if (isinstance(routine, GuestRoutine) and not guests) or not routine.supports(layer):
+        is_asked = guests or pool.calls(lane) or not isinstance(routine, GuestRoutine)
+        if not is_asked or not routine.supports(layer):
             continue
         for parameters in costs.settings(processor, routine, layer):
             inputs, outputs = routine.layouts(layer, parameters)
@@ -205,11 +226,13 @@ def _lane_choices(layer: Layer, lane: int, pool: LanePool, costs: CostModel, gue
 
 def _priced(layer: Layer, lane: int, choices: Sequence[Choice], pool: LanePool, costs: CostModel) -> Iterator[Choice]:
     """Choices with their costs; all that need a kernel are compared in one go."""
-    busy = [c for c in choices if not _becomes_view(layer, c.inputs, c.outputs)]
+    busy = [c for c in choices if pool.calls(lane) or not _becomes_view(layer, c.inputs, c.outputs)]
     candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
     prices = dict(zip(map(id, busy), costs.compare(pool.processors[lane], layer, candidates), strict=True))
     for choice in choices:
-        yield replace(choice, seconds=prices.get(id(choice), 0.0))
+        seconds = prices.get(id(choice), 0.0)
+        inner = None if seconds is None else inner_seconds(pool.processors[lane], layer, seconds, costs)
+        yield replace(choice, seconds=inner)
 
 
 def _becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
@@ -274,8 +297,12 @@ class _ProblemMaker:
             return 0.0 if before == after else float("inf")
         kinds = [self._pool.lanes[lane].kind for lane in (source, target)]
         crosses = source != target and "opencl" in kinds
-        meets = crosses or (self._costs.all_cross and source != target)
+        meets = crosses or (source != target and (self._costs.all_cross or "call" in kinds))
         seconds = self._costs.handover(tensor) if meets else 0.0
+        if meets:
+            seconds += sum(
+                crossing_seconds(self._pool.processors[lane], tensor, self._costs) for lane in (source, target)
+            )
         if crosses and (before.dtype or after.dtype):
             return seconds + self._cast(tensor, before, source, after, target, caller)
         if crosses and kinds == ["opencl", "opencl"]:  # the host copies
@@ -299,7 +326,7 @@ class _ProblemMaker:
     def _adapt(self, tensor: TensorType, before: Layout, after: Layout, lane: int) -> float:
         key = (tensor, before, after, lane)
         if key not in self._adapt_seconds:
-            processor = self._pool.processors[lane]
+            processor = self._pool.processors[0 if self._pool.calls(lane) else lane]
             layer, routine = reorder_layer(tensor, before, after), processor.reorder()
             seconds = None
             if routine.supports(layer):

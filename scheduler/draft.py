@@ -118,9 +118,14 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     constants: dict[int, list[Constant]] = field(default_factory=lambda: defaultdict(list))
 
+    @property
+    def models(self) -> dict[str, bytes]:
+        """Models of other engines by the names that steps call them by."""
+        return {step.call.kernel: step.call.model for step in self.steps if step.call.model is not None}
+
 
 Reorders = Mapping[int, Routine]
-"""For each lane the routine that changes layouts there."""
+"""For each lane that can change layouts the routine that does; lane 0 can, and does it for all others."""
 
 Price = Callable[[Layer, int], float | None]
 """Seconds that the adapt layer of `reorder_layer` takes on a lane, None if they are not known."""
@@ -140,7 +145,7 @@ def draft(
         graph: the units in topological order.
         choices: one per unit.
         lanes: the plan's lanes.
-        reorders: the layout-changing routine of each lane.
+        reorders: the layout-changing routine of each lane that has one.
         coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
         price: what changes of layout cost.
     """
@@ -399,6 +404,7 @@ class _Drafter:
 
     def _emit_reorder(self, source: Value, target: Value, before: Layout, after: Layout, lane: int) -> None:
         assert source.type is not None
+        lane = lane if lane in self._reorders else 0
         layer = reorder_layer(source.type, before, after)
         routine = self._reorders[lane]
         parameters = routine.parameter_space(layer)[0]

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from nnstretch.devices.opencl.runtime import OpenCLRuntime
 
+_LANE_KINDS = {"host": LaneKind.HOST, "opencl": LaneKind.OPENCL, "call": LaneKind.CALL}
+
 log = logging.getLogger(__name__)
 
 
@@ -101,7 +103,7 @@ class _Loader:
         buffers = self._engine_buffers()
         lanes = [
             Lane(
-                LaneKind.OPENCL if lane.kind == "opencl" else LaneKind.HOST,
+                _LANE_KINDS[lane.kind],
                 lane.cores,
                 self._runtimes[number].queue if number in self._runtimes else None,
                 lane.ratios,
@@ -192,7 +194,7 @@ class _Loader:
         reads = tuple(-1 if r is None else self._buffer_of[r] for r in step.reads)
         writes = tuple(self._buffer_of[w] for w in step.writes)
         if step.kind == "call":
-            self._calls.append(self._call(step))
+            self._calls.append(self._call(step, lane))
             return Step(StepKind.CALL, len(self._calls) - 1, reads, writes)
         return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments)
 
@@ -209,7 +211,7 @@ class _Loader:
         self._runtimes[lane].set_arguments(kernel, memory, step.arguments)
         return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
 
-    def _call(self, step: PlanStep) -> CallFunction:
+    def _call(self, step: PlanStep, lane: int) -> CallFunction:
         model = self._compiled.models.get(step.kernel)
         if model is None:
             raise PackageError(f"the package lacks the model of {step.layer}; compile it again")
@@ -219,7 +221,7 @@ class _Loader:
                 raise PackageError(
                     f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
                 )
-        guest = open_guest(step.routine, model, self._lanes[0].cores, step.read_types, step.write_types)
+        guest = open_guest(step.routine, model, self._lanes[lane].cores, step.read_types, step.write_types)
         return partial(_run_guest, guest, step.read_types, step.write_types)
 
     def _used_sources(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nnstretch.devices.processor import LaneKind
 from nnstretch.devices.routine import Launch
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
@@ -95,13 +96,13 @@ class PlanSubgraph:
 
 @dataclass(frozen=True)
 class PlanLane:
-    """A processor of the plan. Lane 0 is of kind "host"; its processor is "" if it only serves an OpenCL lane.
+    """A processor of the plan. Lane 0 is of kind "host"; its processor is "" if it only serves other lanes.
 
     `ratios` are the relative speeds of a host lane's cores, by which the work of every step is split to begin with; without
     them all cores begin with the same.
     """
 
-    kind: Literal["host", "opencl"]
+    kind: LaneKind
     processor: str
     cores: tuple[int, ...]
     ratios: tuple[int, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from nnstretch.devices.prepared import Constant, write_constants
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import default_cores
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.calls import join_calls
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.climbing import climb
 from nnstretch.scheduler.compiled import Compiled, PackedLater
@@ -111,12 +111,11 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     """The plan of an assignment of the space's problem."""
     graph, pool = space.graph, space.pool
     chosen = [options[i] for options, i in zip(space.choices, assignment.choices, strict=True)]
-    reorders = {lane: processor.reorder() for lane, processor in enumerate(pool.processors)}
+    graph, chosen = join_calls(graph, chosen, pool.processors, space.costs)
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, reorders, coherent, _reorder_price(space.costs, pool))
+    steps = draft(graph, chosen, pool.lanes, pool.reorders(), coherent, _reorder_price(space.costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
-    models = {s.call.kernel: s.call.model for s in steps.steps if s.call.model is not None}
-    return Compiled(plan, constants, models, assignment, space.placement)
+    return Compiled(plan, constants, steps.models, assignment, space.placement)
 
 
 def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
@@ -133,7 +132,7 @@ def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
 
 def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:
     """Lanes for `processors`: the first CPU becomes lane 0, which the calling thread serves."""
-    first_cpu = next((i for i, p in enumerate(processors) if p.memory == "host"), None)
+    first_cpu = next((i for i, p in enumerate(processors) if p.lane == "host"), None)
     lanes = [_lane(processors[first_cpu])] if first_cpu is not None else [PlanLane("host", "", ())]
     behind = [processors[first_cpu] if first_cpu is not None else host]
     lane_of = [0] * len(processors)
@@ -146,8 +145,7 @@ def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:
 
 
 def _lane(processor: Processor) -> PlanLane:
-    kind: Literal["host", "opencl"] = "host" if processor.memory == "host" else "opencl"
-    return PlanLane(kind, processor.name, processor.spec.cores, processor.spec.ratios)
+    return PlanLane(processor.lane, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
 def assemble(graph: UnitGraph, steps: Draft, lanes: Sequence[PlanLane], block: int) -> tuple[Plan, PackedLater]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate
@@ -51,13 +52,24 @@ class ProfilePredictor:
         self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
         self._fastest: dict[tuple[int, str], float] = {}
 
+    def expect(self, working_set: int) -> None:
+        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
+        self._profiler.expect(working_set)
+        if self._learned is not None:
+            self._learned.expect(working_set)
+
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
         return sum(self._layer_seconds(layer, processor) for layer in layers)
 
     def meeting_seconds(self, tensor: TensorType) -> float:
-        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
-        return self._profiler.handover(tensor)
+        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one.
+
+        All of the tensor goes into calls that read it, and a share comes out of those that made it.
+        """
+        share = 1 + 1 / len(self._processors)
+        crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
+        return self._profiler.handover(tensor) + share * crossing
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too, as measured with typical layers."""
@@ -95,14 +107,15 @@ class ProfilePredictor:
         return self._fastest[key]
 
     def _measured(self, layer: Layer, processor: Processor) -> float:
-        if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
+        if processor.lane != "call" and layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
             return 0.0
-        candidates = _candidates(layer, processor)
+        candidates = default_candidates(layer, processor)
         guesses = self._guesses(candidates, layer, processor)
         least = min((g for g in guesses if g is not None), default=math.inf)
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
         self._learn()
-        return min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        best = min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        return inner_seconds(processor, layer, best, self._profiler)
 
     def _learn(self) -> None:
         """Counts measurements; now and then what was measured is learned from."""
@@ -113,9 +126,11 @@ class ProfilePredictor:
 
     def _guess(self, layer: Layer, processor: Processor) -> float | None:
         """Seconds by learned costs; None for what has to be measured."""
-        guesses = self._guesses(_candidates(layer, processor), layer, processor)
+        guesses = self._guesses(default_candidates(layer, processor), layer, processor)
         known = [seconds for seconds in guesses if seconds is not None]
-        return min(known) if known and len(known) == len(guesses) else None
+        if not known or len(known) < len(guesses):
+            return None
+        return inner_seconds(processor, layer, min(known), self._profiler)
 
     def _guesses(self, candidates: Sequence[Candidate], layer: Layer, processor: Processor) -> list[float | None]:
         """Seconds of every candidate by learned costs; None where too little is known."""
@@ -124,7 +139,7 @@ class ProfilePredictor:
         return [self._learned.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
 
 
-def _candidates(layer: Layer, processor: Processor) -> list[Candidate]:
+def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:
     """Every routine with its first parameters."""
     return [
         Candidate(routine, routine.parameter_space(layer)[0])

@@ -88,6 +88,15 @@ def fallback_model(unit: Unit) -> onnx.ModelProto:
     return expand_region(unit.nodes, unit.inputs, unit.outputs)
 
 
+def join_units(units: Sequence[Unit], outputs: Sequence[str]) -> Unit:
+    """Several units as one; of what they make nobody else sees more than `outputs`."""
+    nodes = tuple(node for unit in units for node in unit.nodes)
+    made = {name for node in nodes for name in node.outputs}
+    inputs = tuple(dict.fromkeys(name for unit in units for name in unit.inputs if name not in made))
+    layer = _as_one(nodes, inputs, outputs)
+    return Unit(layer.name, layer, nodes, inputs, tuple(outputs), units[0].placement)
+
+
 def _placement(metadata: dict[str, str], name: str) -> int | None:
     text = metadata.get(PLACEMENT_KEY)
     if text is None:

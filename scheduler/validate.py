@@ -7,7 +7,7 @@ accesses of the same bytes race, and that every read finds the value it means, c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.engine.binding import MAX_RATIO
@@ -20,6 +20,9 @@ from nnstretch.scheduler.plan import Plan, PlanBuffer, PlanStep
 
 _LIMIT = 1 << 40
 """Bytes that no region of a sane plan reaches."""
+
+_STEP_KINDS: Mapping[str, tuple[str, ...]] = {"host": ("kernel", "call"), "opencl": ("opencl",), "call": ("call",)}
+"""The kinds of steps that lanes of every kind can run."""
 
 
 def validate(plan: Plan) -> None:
@@ -50,7 +53,7 @@ def _check_lanes(plan: Plan) -> None:
     if not plan.lanes or plan.lanes[0].kind != "host":
         raise _fail("lane 0 is not a host lane")
     for lane in plan.lanes:
-        if lane.kind not in ("host", "opencl"):
+        if lane.kind not in _STEP_KINDS:
             raise _fail(f"lane of unknown kind {lane.kind!r}")
         if any(core < 0 for core in lane.cores):
             raise _fail(f"lane {lane.processor} has cores {format_cores(lane.cores)}")
@@ -148,12 +151,12 @@ def _check_subgraphs(plan: Plan) -> None:
 def _check_places(plan: Plan) -> None:
     """Every step may reach all its buffers from the lane it runs on."""
     for subgraph in plan.subgraphs:
-        opencl = plan.lanes[subgraph.lane].kind == "opencl"
+        kind = plan.lanes[subgraph.lane].kind
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
-            if opencl != (step.kind == "opencl"):
+            if step.kind not in _STEP_KINDS[kind]:
                 raise _fail(f"step {step.layer} of kind {step.kind!r} is on lane {subgraph.lane}")
             for index in [r for r in step.reads if r is not None] + list(step.writes):
-                if not _reachable(plan, plan.buffers[index], subgraph.lane, opencl):
+                if not _reachable(plan, plan.buffers[index], subgraph.lane, kind == "opencl"):
                     raise _fail(f"step {step.layer} cannot reach {plan.buffers[index].value} from its lane")
 
 

@@ -16,6 +16,7 @@ from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
 from nnstretch.devices.cpu.tiles import tiles_of
+from nnstretch.devices.description import Description
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.build import Isa, local_isa
 from nnstretch.devices.processor import Processor
@@ -41,6 +42,11 @@ def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
         Dense(isa.block, tiles.dense),
         DenseAsConvolution(isa.block, convolution),
     )
+
+
+def native_routines(isa: Isa) -> tuple[Routine, ...]:
+    """All routines of engines built for `isa`: those for convolutions, pairs and dense layers, then the light ones."""
+    return (*heavy_routines(isa), *light_routines(isa.block))
 
 
 @cache
@@ -90,6 +96,20 @@ class CpuProcessor(Processor):
         ratios = f" {':'.join(map(str, self.spec.ratios))}" if self.spec.ratios else ""
         return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}"
 
+    def describe(self) -> Description:
+        """Instruction set and cores."""
+        spec = self.spec
+        return Description(
+            self.fingerprint,
+            self.name,
+            "cpu",
+            cpu_model(),
+            self._isa.block,
+            cores=spec.cores,
+            ratios=spec.ratios,
+            isa=self._isa.name,
+        )
+
     @property
     def routines(self) -> Sequence[Routine]:
         """Convolutions, fused pairs and dense layers, then the light routines, then those of other engines."""
@@ -97,7 +117,7 @@ class CpuProcessor(Processor):
 
     @cached_property
     def _routines(self) -> tuple[Routine, ...]:
-        return (*heavy_routines(self._isa), *light_routines(self._isa.block), *self._guests)
+        return (*native_routines(self._isa), *self._guests)
 
     def reorder(self) -> Routine:
         """The routine that changes layouts."""

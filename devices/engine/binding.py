@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 ABI = 2
 """NNS_ABI of nns_engine.h."""
 
+MAX_READS, MAX_WRITES = 16, 4
+"""NNS_MAX_READS, NNS_MAX_WRITES: operands of one step."""
+
 MAX_CORES = 1024
 """NNS_MAX_CORES: threads of one lane."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nnstretch.devices.description import Description
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
 from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
@@ -48,6 +49,21 @@ class OpenCLProcessor(Processor):
         if info.on_cpu:
             parts += [f"cores={format_cores(self.spec.cores)}", f"threads={self._runtime.threads}"]
         return "opencl|" + "|".join(parts)
+
+    def describe(self) -> Description:
+        """Traits of the device, and cores if it lives on the CPU."""
+        info, traits = self._runtime.info, self._runtime.traits
+        return Description(
+            self.fingerprint,
+            self.name,
+            "opencl",
+            info.name,
+            traits.block,
+            index=self.spec.index,
+            cores=self.spec.cores,
+            compute_units=traits.compute_units,
+            registers=traits.registers,
+        )
 
     @property
     def routines(self) -> Sequence[Routine]:

@@ -1,4 +1,4 @@
-"""A model that LiteRT runs inside a plan, with its XNNPACK delegate."""
+"""A model that LiteRT runs inside a plan, by itself or with a delegate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.devices.guest import GuestModel, check_signature
+from nnstretch.devices.tflite.delegate import Delegate
 from nnstretch.devices.tflite.flatbuffer import IDENTIFIER
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError
 from nnstretch.graph.layer import TensorType
@@ -34,26 +35,37 @@ def load_interpreter() -> Any:
 class LiteRtModel(GuestModel):
     """An interpreter; what it reads and makes is copied, because it keeps tensors in memory of its own."""
 
-    def __init__(self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> None:
+    def __init__(
+        self,
+        content: bytes,
+        threads: int,
+        reads: Sequence[TensorType],
+        writes: Sequence[TensorType],
+        delegate: Delegate | None = None,
+    ) -> None:
         """Loads a TFLite file and runs it once, so that all its threads are there.
 
         Raises:
             MissingExtraError: LiteRT is not installed.
-            ModelError: LiteRT refuses the model.
+            ModelError: LiteRT, or the delegate, refuses the model.
+            DeviceError: the delegate cannot be loaded.
             PackageError: it is no TFLite file, or reads or makes other tensors.
         """
         if content[4:8] != IDENTIFIER:
             raise PackageError("a model in the plan is no TFLite file; compile it again")
+        self._by = "LiteRT" if delegate is None or delegate == Delegate() else f"LiteRT with {delegate}"
         self._interpreter: Any = None
+        package = load_interpreter()
+        arguments = (delegate or Delegate()).arguments(package)
         try:
-            self._interpreter = load_interpreter().Interpreter(model_content=content, num_threads=threads)
+            self._interpreter = package.Interpreter(model_content=content, num_threads=threads, **arguments)
             self._interpreter.allocate_tensors()
             inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
             check_signature("input", list(map(_type, inputs)), reads)
             check_signature("output", list(map(_type, outputs)), writes)
             self._interpreter.invoke()
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"LiteRT cannot run a part of the model: {_line(error)}") from error
+            raise ModelError(f"{self._by} cannot run a part of the model: {_line(error)}") from error
         self._inputs = [int(about["index"]) for about in inputs]
         self._outputs = [int(about["index"]) for about in outputs]
 
@@ -65,7 +77,7 @@ class LiteRtModel(GuestModel):
             for index, target in zip(self._outputs, writes, strict=True):
                 np.copyto(target, self._interpreter.tensor(index)())
         except (RuntimeError, ValueError) as error:
-            raise DeviceError(f"LiteRT failed: {_line(error)}") from error
+            raise DeviceError(f"{self._by} failed: {_line(error)}") from error
 
 
 def _type(about: Any) -> TensorType:

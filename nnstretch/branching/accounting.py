@@ -6,6 +6,8 @@ of the papers, in which ResNet-50 has 4.09 G at 224 x 224.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -42,17 +44,13 @@ def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     def count(name: str, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         macs[name] += call_macs(layer, args[0].numel(), output.numel())
 
-    was_training = {child: child.training for child in module.modules()}
-    hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
-    module.eval()
-    try:
-        with torch.no_grad():
+    with _evaluating(module), torch.no_grad():
+        hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
+        try:
             module(example_input[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for child, training in was_training.items():
-            child.training = training
+        finally:
+            for hook in hooks:
+                hook.remove()
     return macs
 
 
@@ -64,3 +62,37 @@ def count_macs(module: nn.Module, example_input: Tensor) -> int:
 def count_parameters(module: nn.Module) -> int:
     """Number of learnable scalars of ``module``; shared ones count once, batch-norm statistics do not."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def working_set(module: nn.Module, example_input: Tensor) -> int:
+    """Bytes that a run of ``module`` on ``example_input`` goes through between two uses of a layer's weights, about.
+
+    All weights count, and the largest tensor that one of its layers writes twice: one writes it, the next reads it.
+    """
+    largest = example_input.numel()
+
+    def note(layer: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+        nonlocal largest
+        if isinstance(output, Tensor):
+            largest = max(largest, output.numel())
+
+    with _evaluating(module), torch.no_grad():
+        hooks = [child.register_forward_hook(note) for child in module.modules()]
+        try:
+            module(example_input)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return 4 * (count_parameters(module) + 2 * largest)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode while the block runs; the training flags are put back."""
+    was_training = {child: child.training for child in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for child, training in was_training.items():
+            child.training = training

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels import ChannelPlan, Indices, Space, plan_channels
 from nnstretch.branching.counting import Cost, part_cost
 from nnstretch.branching.design import BranchDesign, Design, Entry, Merge, SegmentDesign, design_id
-from nnstretch.branching.inherit import is_exact, scaled_copy
+from nnstretch.branching.inherit import Inherited, is_exact, scaled_copy
 from nnstretch.branching.meeting import (
     Statistics,
     fill_ends,
@@ -28,8 +28,11 @@ from nnstretch.branching.meeting import (
 from nnstretch.branching.network import Branch, BranchedNetwork, BranchedSegment
 from nnstretch.branching.operators import channels_of
 from nnstretch.branching.scaling import (
+    AS_THEY_WERE,
     DEFAULT_MULTIPLE,
+    Read,
     Scores,
+    Taps,
     bundle_scores,
     choose,
     full_selection,
@@ -120,9 +123,7 @@ class Blueprint:
             found = list(bundle_scores(plan))
             first = first_scores(plan)
             if first is not None:
-                index, bundles = next(
-                    made for node, made in plan.made.items() if node and node.target == f"{FIRST}.conv"
-                )
+                index, bundles = next(made for node, made in plan.made.items() if node.target == f"{FIRST}.conv")
                 found[index] = found[index] + np.bincount(bundles, weights=first, minlength=len(found[index]))
             self._scores[key] = tuple(found)
         return self._scores[key]
@@ -141,12 +142,11 @@ class Blueprint:
 
     def channels_before(self, block: int) -> int:
         """Channels of the tensor that the block of that number reads; past the last one, the head."""
-        blocks = self.traced.blocks
-        return channels_of(blocks[block].source if block < len(blocks) else blocks[-1].output)
+        return channels_of(self.boundary(block))
 
     def branchable(self, segment: Segment) -> bool:
         """Whether the segment's output can be shared out among branches, or made anew at their ends."""
-        heavy = any(block.heavy for block in self.traced.blocks_of(segment))
+        heavy = any(block.heavy for block in self.traced.blocks_of(segment)) and self.traced.is_whole(segment)
         return heavy and (self.merge is not Merge.CONCAT or self.whole(segment).branchable)
 
     def depth_options(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
@@ -177,13 +177,20 @@ class Blueprint:
         there = sum(block.heavy for block in self.traced.blocks_of(segment))
         return sum(self.traced.blocks[i].heavy for i in blocks) / there if there else 1.0
 
-    def cost(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> Cost:
+    def cost(
+        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+    ) -> Cost:
         """MACs and parameters of a branch that reads so many channels."""
-        return part_cost(self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact)
+        return part_cost(self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact, taps=taps)
 
-    def written(self, segment: Segment, choice: BranchChoice, in_channels: int) -> int:
+    def written(self, segment: Segment, choice: BranchChoice, in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
         """Channels that a branch writes."""
-        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels)
+        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels, taps)
+
+    def boundary(self, block: int) -> fx.Node:
+        """The tensor that the block of that number reads; past the last one, the head."""
+        blocks = self.traced.blocks
+        return blocks[block].source if block < len(blocks) else blocks[-1].output
 
 
 def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
@@ -251,11 +258,12 @@ def make_design(
     _check(blueprint, choices)
     total = Cost(0, 0)
     channels, exact = blueprint.channels_before(0), True
+    reads = {blueprint.boundary(0): Read(channels, exact)}
     segments = []
     for number, choice in enumerate(choices):
         made = []
         for i, branch in enumerate(choice.branches):
-            cost = blueprint.cost(choice.segment, branch, channels, exact=exact)
+            cost = blueprint.cost(choice.segment, branch, channels, exact=exact, taps=reads)
             total += cost
             made.append(
                 BranchDesign(
@@ -263,7 +271,7 @@ def make_design(
                     blocks=branch.blocks,
                     depth=blueprint.depth_ratio(choice.segment, branch.blocks),
                     width=branch.width,
-                    channels=blueprint.written(choice.segment, branch, channels),
+                    channels=blueprint.written(choice.segment, branch, channels, reads),
                     macs=cost.macs,
                     predicted_ms=None if branch_ms is None else branch_ms[number][i],
                     entry=branch.ends.entry,
@@ -275,7 +283,8 @@ def make_design(
         segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
         channels = merged_channels(blueprint.merge, [branch.channels for branch in made])
         exact = _stays_exact(blueprint, segments[-1])
-    total += _head_cost(blueprint, channels, exact=exact)
+        reads[blueprint.boundary(choice.segment.stop)] = Read(channels, exact)
+    total += _head_cost(blueprint, channels, exact=exact, taps=reads)
     original = original_cost(blueprint)
     return Design(
         id=design_id(segments, blueprint.multiple, blueprint.merge),
@@ -302,8 +311,8 @@ def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
     return blueprint.cost(segment, whole, blueprint.channels_before(segment.first), exact=True)
 
 
-def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool) -> Cost:
-    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), channels, exact=exact)
+def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE) -> Cost:
+    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), channels, exact=exact, taps=taps)
 
 
 def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
@@ -319,11 +328,13 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
         )
     choices = choices_of(design)
     _check(blueprint, choices)
-    origins = np.arange(blueprint.channels_before(0), dtype=np.int64)
-    segments, exact = [], True
+    start = Inherited(np.arange(blueprint.channels_before(0), dtype=np.int64), exact=True)
+    written = {blueprint.boundary(0): start}
+    segments, taps = [], []
     for number, (segment, choice) in enumerate(zip(design.segments, choices, strict=True)):
-        copies, pieces = _branches(blueprint, choice, origins, exact=exact)
+        copies, pieces = _branches(blueprint, choice, written)
         _check_pieces(number, segment, pieces)
+        taps.append(_taps(blueprint.whole(choice.segment), written))
         segments.append(BranchedSegment([Branch(copy) for copy in copies], design.merge))
         origins = pieces[0] if design.merge is Merge.ADD else np.concatenate(pieces)
         exact = _stays_exact(blueprint, segment)
@@ -332,21 +343,31 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
                 f"the branches of segment {number} of the design do not make the original channels in their order; "
                 "end them with convolutions (Blueprint.meeting)"
             )
-    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), origins, exact=exact)
-    return BranchedNetwork(segments, head, design).train(blueprint.traced.training)
+        written[blueprint.boundary(segment.stop)] = Inherited(origins, exact)
+    last = written[blueprint.head.source]
+    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), last.origins, exact=last.exact, taps=written)
+    taps.append(_taps(blueprint.head, written))
+    return BranchedNetwork(segments, head, design, taps).train(blueprint.traced.training)
+
+
+def _taps(plan: ChannelPlan, written: Mapping[fx.Node, Inherited]) -> tuple[int, ...]:
+    """Numbers of the meeting points at which a plan's taps are; a plan never reads what is not one."""
+    numbers = {tensor: number for number, tensor in enumerate(written)}
+    return tuple(numbers[tap] for tap in plan.taps)
 
 
 def _branches(
-    blueprint: Blueprint, choice: SegmentChoice, origins: Indices, *, exact: bool
+    blueprint: Blueprint, choice: SegmentChoice, written: Mapping[fx.Node, Inherited]
 ) -> tuple[list[nn.Module], list[Indices]]:
-    """The branches of a segment, and the original channels that each of them writes."""
+    """The branches of a segment, and the original channels that each of them writes; `written` are all tensors before it."""
     place, blocks = choice.segment, blueprint.traced.blocks
     tensors = blocks[place.first].source, blocks[place.stop - 1].output
+    read = written[tensors[0]]
     copies: list[nn.Module] = []
     pieces: list[Indices] = []
     for branch, selection in zip(choice.branches, _selections(blueprint, choice), strict=True):
         plan = blueprint.plan(place, branch)
-        copy, piece = scaled_copy(plan, selection, origins, exact=exact)
+        copy, piece = scaled_copy(plan, selection, read.origins, exact=read.exact, taps=written)
         if branch.ends.entry is not Entry.AS_NEEDED:
             fill_ends(plan, selection, copy, blueprint.statistics, tensors)
         copies.append(copy)
@@ -388,6 +409,11 @@ def _check(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> None:
             "use the network that the design was made for"
         )
     for number, choice in enumerate(choices):
+        if not blueprint.traced.is_whole(choice.segment):
+            raise DesignError(
+                f"segment {number} ({blueprint.traced.name_of(choice.segment)}) has a tensor in its middle that is read behind "
+                "it; end a segment there"
+            )
         if not choice.branches:
             raise DesignError(f"segment {number} has no branch; give one or more")
         for branch in choice.branches:

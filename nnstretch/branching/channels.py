@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import fx, nn
 
+from nnstretch.branching.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.operators import (
     Role,
     channels_of,
@@ -41,14 +42,15 @@ class Space:
         bundle_channels: channels of one bundle in the layer that writes fewest (the group width where a grouped
             convolution is near, else 1).
         locked: all bundles must be kept, in order.
-        makers: nodes that write it, with the bundle of every channel they write (`None` stands for the entry).
+        makers: nodes that write it, with the bundle of every channel they write. A tensor that the plan reads from outside
+            stands for the entry that is put behind it.
     """
 
     index: int
     bundles: int
     bundle_channels: int
     locked: bool
-    makers: tuple[tuple[fx.Node | None, Indices], ...]
+    makers: tuple[tuple[fx.Node, Indices], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +60,11 @@ class ChannelPlan:
     Attributes:
         blocks: those that are kept, in order.
         source: the tensor that the run reads.
-        output: the tensor that it writes, which is `source` if there are no blocks.
+        taps: other tensors that it reads.
+        output: the tensor that it writes, which is `source` if there are no blocks; or the graph's output node.
         alias: output of a dropped block -> the tensor that is read in its place.
-        has_entry: a 1x1 convolution comes first, because what is read meets something other than convolutions.
+        entries: those of the tensors that are read behind which a 1x1 convolution comes first, because they meet something
+            other than convolutions.
         spaces: in the order in which they are first written.
         full_widths: channels of every tensor of the network as it was; those of a flattened map are counted, not their
             pixels.
@@ -69,16 +73,32 @@ class ChannelPlan:
 
     blocks: tuple[Block, ...]
     source: fx.Node
+    taps: tuple[fx.Node, ...]
     output: fx.Node
     alias: Mapping[fx.Node, fx.Node]
-    has_entry: bool
+    entries: frozenset[fx.Node]
     spaces: tuple[Space, ...]
     full_widths: Mapping[fx.Node, int]
     output_parts: tuple[int | None, ...]
 
+    @property
+    def sources(self) -> tuple[fx.Node, ...]:
+        """All tensors that are read."""
+        return (self.source, *self.taps)
+
+    @property
+    def results(self) -> list[fx.Node]:
+        """The tensors that are written."""
+        return results_of(self.output)
+
+    @property
+    def has_entry(self) -> bool:
+        """Whether a 1x1 convolution may come behind `source`."""
+        return self.source in self.entries
+
     @cached_property
-    def made(self) -> dict[fx.Node | None, tuple[int, Indices]]:
-        """Node that writes new channels -> its space and the bundle of every channel. The entry's key is None."""
+    def made(self) -> dict[fx.Node, tuple[int, Indices]]:
+        """Node that writes new channels -> its space and the bundle of every channel."""
         return {node: (space.index, bundles) for space in self.spaces for node, bundles in space.makers}
 
     @property
@@ -120,15 +140,29 @@ def plan_channels(
             alias[block.output] = alias.get(block.source, block.source)
     output = alias.get(blocks[-1].output, blocks[-1].output)
     walk = _Walk(chosen, blocks[0].source, output, alias)
-    walk.run(entry=False)
-    joined = walk.input_is_tied()
-    if joined and allow_entry:
-        walk.run(entry=True)
-    elif joined:
-        walk.lock_input()
+    walk.run(entries=frozenset())
+    tied = walk.tied_sources()
+    if tied and allow_entry:
+        walk.run(entries=tied)
+    elif tied:
+        walk.lock_inputs()
     if lock_output:
-        walk.lock(walk.elements[output])
-    return walk.plan(has_entry=joined and allow_entry)
+        for result in results_of(output):
+            walk.lock(walk.elements[result])
+    return walk.plan(tied if allow_entry else frozenset())
+
+
+def results_of(output: fx.Node) -> list[fx.Node]:
+    """The tensors that an output stands for: itself, or all that the graph's output node returns."""
+    if output.op != "output":
+        return [output]
+    return [node for node in output.all_input_nodes if (shape_of(node) or ())[1:]]
+
+
+def _taps_of(blocks: Sequence[Block], source: fx.Node) -> tuple[fx.Node, ...]:
+    """What the blocks read that none of them writes."""
+    own = {source, *(block.output for block in blocks)}
+    return tuple(dict.fromkeys(tap for block in blocks for tap in block.taps if tap not in own))
 
 
 class _Walk:
@@ -138,16 +172,18 @@ class _Walk:
         self, blocks: tuple[Block, ...], source: fx.Node, output: fx.Node, alias: Mapping[fx.Node, fx.Node]
     ) -> None:
         self.blocks, self.source, self.output, self.alias = blocks, source, output, alias
+        self.taps = tuple(tap for tap in _taps_of(blocks, source) if tap not in alias)
 
-    def run(self, *, entry: bool) -> None:
+    def run(self, *, entries: frozenset[fx.Node]) -> None:
         self.parent: list[int] = []
         self.elements: dict[fx.Node, Indices] = {}
-        self.makers: list[tuple[fx.Node | None, Indices]] = []
+        self.makers: list[tuple[fx.Node, Indices]] = []
         self.locked: set[int] = set()
-        self.inputs = self._new(channels_of(self.source))
-        self.elements[self.source] = self.inputs
-        if entry:
-            self.elements[self.source] = self._make(None, channels_of(self.source))
+        self.inputs: dict[fx.Node, Indices] = {}
+        for tensor in (self.source, *self.taps):
+            self.inputs[tensor] = self._new(channels_of(tensor))
+            made = self._make(tensor, channels_of(tensor)) if tensor in entries else self.inputs[tensor]
+            self.elements[tensor] = made
         for block in self.blocks:
             for node in block.nodes:
                 self._visit(node)
@@ -157,7 +193,7 @@ class _Walk:
         self.parent.extend(range(start, start + count))
         return np.arange(start, start + count, dtype=np.int64)
 
-    def _make(self, node: fx.Node | None, count: int) -> Indices:
+    def _make(self, node: fx.Node, count: int) -> Indices:
         elements = self._new(count)
         self.makers.append((node, elements))
         return elements
@@ -177,16 +213,23 @@ class _Walk:
     def lock(self, elements: Indices) -> None:
         self.locked.update(elements.tolist())
 
-    def lock_input(self) -> None:
-        self.lock(self.inputs)
+    def lock_inputs(self) -> None:
+        for elements in self.inputs.values():
+            self.lock(elements)
 
-    def input_is_tied(self) -> bool:
-        """Whether what is read is tied to channels made here, is locked, or reaches the output."""
-        inputs = {self.find(element) for element in self.inputs.tolist()}
+    def tied_sources(self) -> frozenset[fx.Node]:
+        """Those of what is read that are tied to channels made here or read elsewhere, are locked, or reach the output."""
+        roots = {tensor: {self.find(e) for e in elements.tolist()} for tensor, elements in self.inputs.items()}
         others = {self.find(element) for _, made in self.makers for element in made.tolist()}
-        locked = {self.find(element) for element in self.locked}
-        reached = {self.find(element) for element in self.elements[self.output].tolist()}
-        return len(inputs) < len(self.inputs) or bool(inputs & (others | locked | reached))
+        others |= {self.find(element) for element in self.locked}
+        for result in results_of(self.output):
+            others |= {self.find(element) for element in self.elements[result].tolist()}
+        tied = set()
+        for tensor, found in roots.items():
+            beside = set().union(*(r for other, r in roots.items() if other is not tensor))
+            if len(found) < len(self.inputs[tensor]) or found & (others | beside):
+                tied.add(tensor)
+        return frozenset(tied)
 
     def _visit(self, node: fx.Node) -> None:
         role = role_of(node)
@@ -202,6 +245,12 @@ class _Walk:
             self._binary(node)
         elif role is Role.CONCAT:
             self.elements[node] = np.concatenate([self._of(part) for part in concat_operands(node)])
+        elif role is Role.SLICE:
+            self._slice(node)
+        elif role is Role.SHUFFLE:
+            self._shuffle(node)
+        elif role is Role.GROUP_NORM:
+            self._group_norm(node)
         elif role is Role.OPAQUE:
             self._lock_operands(node)
             shape = shape_of(node)
@@ -231,6 +280,38 @@ class _Walk:
             for element in (*reads.tolist(), *writes.tolist()):
                 self.tie(int(reads[0]), element)
 
+    def _slice(self, node: fx.Node) -> None:
+        """Of equal slices of a narrower tensor each has an equal share, so that all must keep the same of their channels."""
+        part = module_of(node)
+        assert isinstance(part, ChannelSlice)
+        source = self._of(node.all_input_nodes[0])
+        if part.regular:
+            self._tie_rows(source.reshape(-1, part.stop - part.first))
+        else:
+            self.lock(source)
+        self.elements[node] = source[part.first : part.stop]
+
+    def _shuffle(self, node: fx.Node) -> None:
+        shuffle = module_of(node)
+        assert isinstance(shuffle, ChannelShuffle)
+        parts = self._of(node.all_input_nodes[0]).reshape(shuffle.groups, -1)
+        self._tie_rows(parts)
+        self.elements[node] = parts.T.reshape(-1)
+
+    def _tie_rows(self, rows: Indices) -> None:
+        """Ties what has the same place in every row."""
+        for row in rows[1:]:
+            for left, right in zip(rows[0].tolist(), row.tolist(), strict=True):
+                self.tie(left, right)
+
+    def _group_norm(self, node: fx.Node) -> None:
+        norm = module_of(node)
+        assert isinstance(norm, nn.GroupNorm)
+        self.elements[node] = self._of(node.all_input_nodes[0])
+        for group in self.elements[node].reshape(norm.num_groups, -1):
+            for element in group.tolist():
+                self.tie(int(group[0]), element)
+
     def _binary(self, node: fx.Node) -> None:
         sources = [self._of(tensor) for tensor in tensor_operands(node)]
         widest = max(sources, key=len)
@@ -240,7 +321,7 @@ class _Walk:
                     self.tie(left, right)
         self.elements[node] = widest
 
-    def plan(self, *, has_entry: bool) -> ChannelPlan:
+    def plan(self, entries: frozenset[fx.Node]) -> ChannelPlan:
         space_of_root = self._space_of_root()
         roots = [[self.find(element) for element in made.tolist()] for _, made in self.makers]
         order = list(dict.fromkeys(space_of_root[found[0]] for found in roots))
@@ -249,7 +330,15 @@ class _Walk:
         parts = self._output_parts({key: i for i, key in enumerate(order)}, space_of_root)
         widths = {node: len(elements) for node, elements in self.elements.items()}
         return ChannelPlan(
-            self.blocks, self.source, self.output, self.alias, has_entry, tuple(spaces), widths, tuple(parts)
+            self.blocks,
+            self.source,
+            self.taps,
+            self.output,
+            self.alias,
+            entries,
+            tuple(spaces),
+            widths,
+            tuple(parts),
         )
 
     def _space_of_root(self) -> dict[int, int]:
@@ -293,7 +382,7 @@ class _Walk:
 
     def _output_parts(self, number: dict[int, int], space_of_root: dict[int, int]) -> list[int | None]:
         parts: list[int | None] = []
-        for element in self.elements[self.output].tolist():
+        for element in [] if self.output.op == "output" else self.elements[self.output].tolist():
             key = space_of_root.get(self.find(element))
             part = None if key is None else number[key]
             if not parts or parts[-1] != part:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
-from nnstretch.branching.accounting import call_macs
 from nnstretch.branching.channels import ChannelPlan
-from nnstretch.branching.inherit import needs_entry
-from nnstretch.branching.operators import Role, channels_of, module_of, role_of, shape_of
-from nnstretch.branching.scaling import node_widths
+from nnstretch.branching.inherit import needed_entries
+from nnstretch.branching.operators import Role, channels_of, macs_of, module_of, parameters_of, role_of, shape_of
+from nnstretch.branching.scaling import AS_THEY_WERE, Taps, node_widths, reads_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,9 @@ class Cost:
         return Cost(self.macs + other.macs, self.params + other.params)
 
 
-def part_cost(plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool) -> Cost:
+def part_cost(
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+) -> Cost:
     """What a copy of `plan` costs that keeps `counts[i]` bundles of space `i`.
 
     Args:
@@ -34,21 +35,24 @@ def part_cost(plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exa
         counts: bundles kept of every space.
         in_channels: channels of the tensor that the copy reads.
         exact: those are the original channels, each once and in order.
+        taps: how the other tensors are read.
     """
     complete = list(counts) == [space.bundles for space in plan.spaces]
-    widths = node_widths(plan, counts, in_channels)
+    widths = node_widths(plan, counts, in_channels, taps)
+    reads = reads_of(plan, in_channels, taps, exact=exact)
     total = Cost(0, 0)
-    if needs_entry(plan, complete=complete, exact=exact):
-        shape = shape_of(plan.source)
+    for tensor in needed_entries(plan, complete=complete, exact={t: read.exact for t, read in reads.items()}):
+        shape = shape_of(tensor)
         assert shape is not None
-        weights = in_channels * widths[None]
+        weights = reads[tensor].channels * widths[tensor]
         total += Cost(weights * math.prod(shape[2:]), weights)
+    counted: set[int] = set()
     for node in plan.nodes:
-        total += _node_cost(plan, node, widths)
+        total += _node_cost(plan, node, widths, counted)
     return total
 
 
-def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, int]) -> tuple[int, int, int]:
+def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int]) -> tuple[int, int, int]:
     """Input channels (for a dense layer: features), output channels and groups of a scaled convolution or dense layer."""
     module = module_of(node)
     source = plan.read(node.all_input_nodes[0])
@@ -64,13 +68,14 @@ def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, i
     return read, widths[node], groups
 
 
-def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, int]) -> Cost:
+def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int], counted: set[int]) -> Cost:
+    """Cost of one node. Parameters that several nodes use as they are, and that were `counted`, cost nothing any more."""
     role = role_of(node)
     if node.op != "call_module":
-        return Cost(0, _parameter_size(node) if role is Role.CONSTANT else 0)
+        return Cost(0, _new_parameters(node, counted))
     module = module_of(node)
     shape = shape_of(node)
-    if role is Role.NORM:
+    if role in (Role.NORM, Role.GROUP_NORM):
         # A flattened map is normalised element by element.
         scale = channels_of(node) // plan.full_widths[node]
         learnable = sum(parameter.numel() for parameter in module.parameters())
@@ -80,20 +85,10 @@ def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node | None, in
         weights = reads // groups * writes * (math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1)
         bias = writes if module.bias is not None else 0
         return Cost(weights * math.prod(shape[2:]), weights + bias)
-    return Cost(_opaque_macs(node, module), sum(parameter.numel() for parameter in module.parameters()))
+    return Cost(macs_of(node), _new_parameters(node, counted))
 
 
-def _opaque_macs(node: fx.Node, module: nn.Module) -> int:
-    """MACs for one sample of a layer that is not scaled."""
-    read, written = shape_of(node.all_input_nodes[0]) if node.all_input_nodes else None, shape_of(node)
-    if read is None or written is None:
-        return 0
-    return call_macs(module, math.prod(read[1:]), math.prod(written[1:]))
-
-
-def _parameter_size(node: fx.Node) -> int:
-    owner = node.graph.owning_module
-    assert owner is not None
-    parameters = dict(owner.named_parameters(remove_duplicate=False))
-    found = parameters.get(str(node.target))
-    return 0 if found is None else found.numel()
+def _new_parameters(node: fx.Node, counted: set[int]) -> int:
+    new = {id(parameter): parameter.numel() for parameter in parameters_of(node) if id(parameter) not in counted}
+    counted.update(new)
+    return sum(new.values())

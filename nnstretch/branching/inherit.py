@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels import ChannelPlan, Indices
+from nnstretch.branching.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.operators import (
     Role,
     channels_of,
@@ -33,7 +35,7 @@ from nnstretch.errors import DesignError
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
 ENTRY = "entry"
-"""Name of the 1x1 convolution that a scaled copy begins with where it needs one."""
+"""Name of the 1x1 convolution that a scaled copy begins with where it needs one. Those behind taps have a number, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +55,27 @@ class _Channels:
         return torch.from_numpy(1.0 / np.repeat(occurrences, self.spread))
 
 
+@dataclass(frozen=True, eq=False)
+class Inherited:
+    """Which channels a tensor has.
+
+    Attributes:
+        origins: which channels of the original tensor they stand for, in their order.
+        exact: they are the original channels, each once and in order, because no meeting point lies before. (By chance
+            they may be so behind one too; counting, which does not know them, must come to the same result.)
+    """
+
+    origins: Indices
+    exact: bool
+
+
 def scaled_copy(
-    plan: ChannelPlan, selection: Mapping[int, Indices], origins: Indices, *, exact: bool
+    plan: ChannelPlan,
+    selection: Mapping[int, Indices],
+    origins: Indices,
+    *,
+    exact: bool,
+    taps: Mapping[fx.Node, Inherited] = MappingProxyType({}),
 ) -> tuple[fx.GraphModule, Indices]:
     """A module that computes the blocks of `plan` with the bundles of `selection`, and the origins of what it writes.
 
@@ -62,26 +83,43 @@ def scaled_copy(
         plan: blocks and spaces.
         selection: bundles kept of every space, ascending.
         origins: which channels of the original tensor the module's input has, in its order.
-        exact: they are the original channels, each once and in order, because no meeting point lies before. (By chance
-            they may be so behind one too; counting, which does not know them, must come to the same result.)
+        exact: as in `Inherited`.
+        taps: which channels the tensors have that are read beside it; those that are left out have all.
 
-    The module's only input is a tensor with `len(origins)` channels. Layers have the names they have in the original.
+    The module's inputs are a tensor with `len(origins)` channels and the plan's taps. Layers have the names they have in the
+    original. Origins of several tensors that are written are empty.
 
     Raises:
         DesignError: a sum or a grouped convolution would meet channels that do not fit together.
     """
-    return _Copier(plan, selection).run(origins, exact=exact)
+    found = {tap: taps.get(tap, _all(tap)) for tap in plan.taps}
+    return _Copier(plan, selection).run({plan.source: Inherited(origins, exact), **found})
 
 
-def needs_entry(plan: ChannelPlan, *, complete: bool, exact: bool) -> bool:
-    """Whether a copy of `plan` begins with a 1x1 convolution.
+def _all(tap: fx.Node) -> Inherited:
+    return Inherited(np.arange(channels_of(tap), dtype=np.int64), exact=True)
+
+
+def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node, bool]) -> list[fx.Node]:
+    """The tensors behind which a copy of `plan` begins with a 1x1 convolution.
 
     Args:
         plan: blocks and spaces.
         complete: all bundles are kept.
-        exact: what is read are the original channels, each once and in order.
+        exact: for each tensor that is read whether it has the original channels, each once and in order.
     """
+    return [tensor for tensor in plan.sources if tensor in plan.entries and not (complete and exact[tensor])]
+
+
+def needs_entry(plan: ChannelPlan, *, complete: bool, exact: bool) -> bool:
+    """Whether there is one behind the plan's source."""
     return plan.has_entry and not (complete and exact)
+
+
+def entry_name(plan: ChannelPlan, tensor: fx.Node) -> str:
+    """Name of the 1x1 convolution behind a tensor that is read."""
+    number = plan.sources.index(tensor)
+    return f"{ENTRY}{number}" if number else ENTRY
 
 
 def is_exact(origins: Indices, channels: int) -> bool:
@@ -99,38 +137,48 @@ class _Copier:
         self.copies: dict[fx.Node, fx.Node] = {}
         self.modules: dict[str, object] = {}
         self.graph = fx.Graph()
+        self._shared: dict[int, object] = {}  # what was copied: layers that share a tensor still do
 
-    def run(self, origins: Indices, *, exact: bool) -> tuple[fx.GraphModule, Indices]:
-        source = self.plan.source
-        self.channels[source] = _Channels(origins)
-        self.copies[source] = self.graph.placeholder("x")
+    def run(self, read: Mapping[fx.Node, Inherited]) -> tuple[fx.GraphModule, Indices]:
+        for number, tensor in enumerate(self.plan.sources):
+            self.channels[tensor] = _Channels(read[tensor].origins)
+            self.copies[tensor] = self.graph.placeholder(f"tap{number}" if number else "x")
         complete = all(is_exact(self.selection[space.index], space.bundles) for space in self.plan.spaces)
-        if needs_entry(self.plan, complete=complete, exact=exact):
-            self._enter()
+        exact = {tensor: inherited.exact for tensor, inherited in read.items()}
+        for tensor in needed_entries(self.plan, complete=complete, exact=exact):
+            self._enter(tensor)
         for node in self.plan.nodes:
             self._copy(node)
-        self.graph.output(self.copies[self.plan.output])
-        branch = fx.GraphModule(self.modules, self.graph, class_name="ScaledCopy")
-        return branch, self.channels[self.plan.output].origins
+        branch = fx.GraphModule(self.modules, self._finish(), class_name="ScaledCopy")
+        written = [self.channels[self.plan.read(result)].origins for result in self.plan.results]
+        return branch, written[0] if len(written) == 1 else np.empty(0, dtype=np.int64)
 
-    def _enter(self) -> None:
+    def _finish(self) -> fx.Graph:
+        output = self.plan.output
+        if output.op == "output":
+            self.graph.output(fx.map_arg(output.args[0], lambda read: self.copies[self.plan.read(read)]))
+        else:
+            self.graph.output(self.copies[output])
+        return self.graph
+
+    def _enter(self, tensor: fx.Node) -> None:
         """Every kept channel is the mean of the input's channels that stand for it; those of which there is none are 0."""
-        source = self.plan.source
-        origins = self.channels[source].origins
-        kept = made_positions(self.plan, None, self.selection)
+        origins = self.channels[tensor].origins
+        kept = made_positions(self.plan, tensor, self.selection)
         matches = kept[:, None] == origins[None, :]
         weight = matches / np.maximum(matches.sum(axis=1, keepdims=True), 1)
         entry = nn.Conv2d(len(origins), len(kept), 1, bias=False, device="meta")
         entry.weight = nn.Parameter(torch.from_numpy(weight[:, :, None, None]).to(_dtype(self.plan)))
-        self.modules[ENTRY] = entry
-        self.copies[source] = self.graph.call_module(ENTRY, (self.copies[source],))
-        self.channels[source] = _Channels(kept)
+        name = entry_name(self.plan, tensor)
+        self.modules[name] = entry
+        self.copies[tensor] = self.graph.create_node("call_module", name, (self.copies[tensor],))
+        self.channels[tensor] = _Channels(kept)
 
     def _copy(self, node: fx.Node) -> None:
         if node.op == "call_module":
             self.modules[str(node.target)] = self._module(node)
         elif node.op == "get_attr":
-            self.modules[str(node.target)] = _attribute(node)
+            self.modules[str(node.target)] = copy.deepcopy(node.meta["tensor"], self._shared)
         self.copies[node] = self.graph.node_copy(node, lambda read: self.copies[self.plan.read(read)])
         self.copies[node].meta = {}
         shape = shape_of(node)
@@ -149,6 +197,8 @@ class _Copier:
             return self._joined(node)
         if role is Role.CONCAT:
             return self._concatenated(node)
+        if role in (Role.SLICE, Role.SHUFFLE):
+            return self._rearranged(node)
         found = self._read(node)
         if role is Role.FLATTEN:
             source = shape_of(self.plan.read(node.all_input_nodes[0]))
@@ -179,16 +229,39 @@ class _Copier:
             offset += channels_of(part)
         return _Channels(np.concatenate(pieces))
 
+    def _rearranged(self, node: fx.Node) -> _Channels:
+        """Channels of a slice, or in another order; what they are of must have as many of each part as of every other."""
+        module, tensor = module_of(node), self.plan.read(node.all_input_nodes[0])
+        origins, whole = self.channels[tensor].origins, np.arange(channels_of(tensor), dtype=np.int64)
+        if isinstance(module, ChannelSlice):
+            expected = whole[module.first : module.stop]
+            first, stop = module.bounds(len(origins))
+            found = origins[first:stop] - module.first
+            fits = len(found) > 0 and bool(np.isin(origins[first:stop], expected).all())
+        else:
+            assert isinstance(module, ChannelShuffle)
+            parts = whole.reshape(module.groups, -1)
+            fits = len(origins) % module.groups == 0
+            rows = origins.reshape(module.groups, -1) if fits else origins[None]
+            fits = fits and bool((rows // parts.shape[1] == np.arange(len(rows))[:, None]).all())
+            # Where a channel goes that was in some place of some part.
+            found = (rows % parts.shape[1] * module.groups + rows // parts.shape[1]).T.reshape(-1)
+        if not fits:
+            raise DesignError(f"{node.name} would take other channels than it does; leave its stage unscaled")
+        return _Channels(found)
+
     def _module(self, node: fx.Node) -> nn.Module:
         """The layer that `node` calls, for the channels that are kept."""
         module, role = module_of(node), role_of(node)
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and role is not Role.OPAQUE:
             return self._convolution(node, module)
         if isinstance(module, nn.Linear) and role is Role.LINEAR:
             return self._dense(node, module)
         if role is Role.NORM:
             return _norm(module, self._read(node).columns())
-        return copy.deepcopy(module)
+        if role is Role.GROUP_NORM:
+            return self._group_norm(node, module)
+        return copy.deepcopy(module, self._shared)
 
     def _convolution(self, node: fx.Node, module: nn.Conv2d) -> nn.Conv2d:
         read, role = self._read(node), role_of(node)
@@ -209,6 +282,16 @@ class _Copier:
         if not np.array_equal(self._read(node).origins, expected):
             raise DesignError(f"the groups of {node.target} would be torn apart; leave its stage unscaled")
         return len(kept)
+
+    def _group_norm(self, node: fx.Node, module: nn.Module) -> nn.Module:
+        assert isinstance(module, nn.GroupNorm)
+        origins, width = self._read(node).origins, module.num_channels // module.num_groups
+        groups = origins[::width] // width
+        if not np.array_equal(origins, (groups[:, None] * width + np.arange(width)).reshape(-1)):
+            raise DesignError(f"the groups of {node.target} would be torn apart; leave its stage unscaled")
+        result = _norm(module, origins)
+        result.num_groups = len(groups)  # type: ignore[assignment]
+        return result
 
     def _dense(self, node: fx.Node, module: nn.Linear) -> nn.Linear:
         read = self._read(node)
@@ -243,7 +326,7 @@ def _norm(module: nn.Module, columns: Indices) -> nn.Module:
         setattr(result, name, _parameter(parameter.detach()[index], parameter))
     for name, buffer in module.named_buffers(recurse=False):
         setattr(result, name, buffer[index].clone() if buffer.dim() else buffer.clone())
-    for attribute in ("num_features", "num_parameters"):
+    for attribute in ("num_features", "num_parameters", "num_channels"):
         if hasattr(result, attribute):
             setattr(result, attribute, len(columns))
     return result
@@ -257,16 +340,6 @@ def _share_tensors(module: _Layer) -> _Layer:
 
 def _parameter(value: Tensor, original: Tensor) -> nn.Parameter:
     return nn.Parameter(value.contiguous(), requires_grad=original.requires_grad)
-
-
-def _attribute(node: fx.Node) -> object:
-    """The parameter or buffer that a get_attr node reads."""
-    owner = node.graph.owning_module
-    assert owner is not None
-    found: object = owner
-    for name in str(node.target).split("."):
-        found = getattr(found, name)
-    return copy.deepcopy(found)
 
 
 def _dtype(plan: ChannelPlan) -> torch.dtype:

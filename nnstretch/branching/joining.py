@@ -3,7 +3,8 @@
 A state is what the rest of the network depends on: up to which block it is computed, how many channels are read there, whether
 they are the original ones, and where they are. For every state and number of MACs in steps of a thousandth of the original's
 the fastest way is kept, so that the result is optimal for the predictions on the grid of widths and depths, but for the
-rounding of MACs to steps.
+rounding of MACs to steps. What is read past a block, as by the heads of detectors, is no part of a state: on the way it is
+taken to have the channels that it had; predictions of whole networks know how many it has.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.options import Option
 from nnstretch.branching.prediction import BranchPrediction, Prediction, SegmentPrediction
-from nnstretch.branching.scaling import kept_counts
-from nnstretch.branching.tracing import Segment
+from nnstretch.branching.scaling import AS_THEY_WERE, Read, Taps, kept_counts
+from nnstretch.branching.tracing import Segment, TracedNetwork
 
 _STEPS = 1000
 _MOST = 2.0  # MACs over the original's; designs beyond are left out
@@ -188,16 +189,17 @@ class Joining:
             steps = int(label.before[steps])
             block, state = move.segment.first, move.state
             choices.append(SegmentChoice(move.segment, move.option.branches))
-        return _merged(choices[::-1])
+        return _merged(self.latencies.blueprint.traced, choices[::-1])
 
 
-def _merged(choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
+def _merged(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
     merged: list[SegmentChoice] = []
     for choice in choices:
         last = merged[-1] if merged else None
         alone = last is not None and len(choice.branches) == len(last.branches) == 1
-        if last is not None and alone and choice.branches[0].processor == last.branches[0].processor:
-            segment = Segment(last.segment.first, choice.segment.stop)
+        segment = Segment(last.segment.first if last else choice.segment.first, choice.segment.stop)
+        one = last is not None and alone and choice.branches[0].processor == last.branches[0].processor
+        if one and traced.is_whole(segment):
             whole = BranchChoice(choice.branches[0].processor, tuple(segment.blocks), 1.0)
             merged[-1] = SegmentChoice(segment, (whole,))
         else:
@@ -208,10 +210,12 @@ def _merged(choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
 def branch_seconds(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[list[float]]:
     """Seconds of every branch on its processor alone, every layer asked for as it will be."""
     result = []
-    for choice, state in zip(choices, _states(latencies, choices), strict=False):
+    states = _states(latencies, choices)
+    reads = _reads(latencies, choices, states)
+    for choice, state in zip(choices, states, strict=False):
         result.append(
             [
-                latencies.branch_seconds(choice.segment, branch, state.channels, exact=state.exact)
+                latencies.branch_seconds(choice.segment, branch, state.channels, exact=state.exact, taps=reads)
                 for branch in choice.branches
             ]
         )
@@ -223,20 +227,22 @@ def network_prediction(
 ) -> Prediction:
     """What every part of a network takes whose branches take so many seconds alone."""
     *states, last = _states(latencies, choices)
+    reads = _reads(latencies, choices, [*states, last])
     parts = []
     for choice, state, seconds in zip(choices, states, branches, strict=True):
         group = [branch.processor for branch in choice.branches]
         beside = [s * latencies.slowdown(choice.segment, p, group) for s, p in zip(seconds, group, strict=True)]
         made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, beside, strict=True)))
         handed = handing(latencies, choice.segment.first, state, group)
-        parts.append(SegmentPrediction(handed, made, latencies.merging(_written(latencies, choice, state))))
-    return Prediction(tuple(parts), head_prediction(latencies, last))
+        parts.append(SegmentPrediction(handed, made, latencies.merging(_written(latencies, choice, state, reads))))
+    return Prediction(tuple(parts), head_prediction(latencies, last, reads))
 
 
 def confirm(latencies: Latencies, choices: Sequence[SegmentChoice]) -> bool:
     """Has the predictor find out what it has guessed of a network; whether that changed anything."""
     blueprint = latencies.blueprint
     *states, last = _states(latencies, choices)
+    reads = _reads(latencies, choices, [*states, last])
     changed = [
         latencies.confirm(
             blueprint.plan(choice.segment, branch),
@@ -244,24 +250,35 @@ def confirm(latencies: Latencies, choices: Sequence[SegmentChoice]) -> bool:
             state.channels,
             branch.processor,
             exact=state.exact,
+            taps=reads,
         )
         for choice, state in zip(choices, states, strict=True)
         for branch in choice.branches
     ]
     head = kept_counts(blueprint.head, 1.0)
     changed += [
-        latencies.confirm(blueprint.head, head, last.channels, processor, exact=last.exact)
+        latencies.confirm(blueprint.head, head, last.channels, processor, exact=last.exact, taps=reads)
         for processor in range(latencies.processors)
     ]
     return any(changed)
+
+
+def _reads(latencies: Latencies, choices: Sequence[SegmentChoice], states: Sequence[State]) -> Taps:
+    """How those read every meeting point who read it as a tap."""
+    borders = [0, *(choice.segment.stop for choice in choices)]
+    return {
+        latencies.blueprint.boundary(border): Read(state.channels, state.exact)
+        for border, state in zip(borders, states, strict=True)
+    }
 
 
 def _states(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[State]:
     """What every segment reads, and what the head reads."""
     blueprint = latencies.blueprint
     states = [State(blueprint.channels_before(0), exact=True, home=0)]
-    for choice in choices:
-        written = [shape[1] for shape in _written(latencies, choice, states[-1])]
+    for number, choice in enumerate(choices):
+        reads = _reads(latencies, choices[:number], states)
+        written = [shape[1] for shape in _written(latencies, choice, states[-1], reads)]
         channels = merged_channels(blueprint.merge, written)
         alone = len(choice.branches) == 1
         home = choice.branches[0].processor if alone else EVERYWHERE
@@ -272,13 +289,13 @@ def _states(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[Stat
     return states
 
 
-def _written(latencies: Latencies, choice: SegmentChoice, state: State) -> list[tuple[int, ...]]:
+def _written(latencies: Latencies, choice: SegmentChoice, state: State, reads: Taps) -> list[tuple[int, ...]]:
     """Shapes of what the branches of a segment write."""
     blueprint = latencies.blueprint
     return [
         latencies.shape_before(
             choice.segment.stop,
-            blueprint.written(choice.segment, branch, state.channels),
+            blueprint.written(choice.segment, branch, state.channels, reads),
         )
         for branch in choice.branches
     ]
@@ -291,12 +308,12 @@ def handing(latencies: Latencies, block: int, state: State, readers: Sequence[in
     return latencies.meeting(block, state.channels)
 
 
-def head_prediction(latencies: Latencies, state: State) -> SegmentPrediction:
+def head_prediction(latencies: Latencies, state: State, taps: Taps = AS_THEY_WERE) -> SegmentPrediction:
     """What follows the last block, with what it takes to read it, on the processor that is fastest."""
     last = len(latencies.blueprint.traced.blocks)
     ways = []
     for processor in range(latencies.processors):
-        seconds = latencies.head(state.channels, processor, exact=state.exact)
+        seconds = latencies.head(state.channels, processor, exact=state.exact, taps=taps)
         alone = BranchPrediction(processor, seconds, seconds)
         ways.append(SegmentPrediction(handing(latencies, last, state, [processor]), (alone,)))
     return min(ways, key=lambda way: way.seconds)

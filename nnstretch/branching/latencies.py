@@ -12,7 +12,7 @@ from nnstretch.branching.families import LayerFamily, VaryingLayer, layer_family
 from nnstretch.branching.inherit import needs_entry
 from nnstretch.branching.operators import channels_of, shape_of
 from nnstretch.branching.predictor import LatencyPredictor
-from nnstretch.branching.scaling import kept_counts
+from nnstretch.branching.scaling import AS_THEY_WERE, Taps, kept_counts
 from nnstretch.branching.tracing import Segment
 from nnstretch.branching.workloads import merge_layers, part_layers
 from nnstretch.graph.layer import Layer, TensorType
@@ -77,14 +77,25 @@ class Latencies:
             self._costs[key] = BranchCost(seconds, family.macs(in_channels), family.width(in_channels))
         return self._costs[key]
 
-    def branch_seconds(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> float:
+    def branch_seconds(
+        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+    ) -> float:
         """Seconds of a branch, every layer of it asked for."""
         plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
-        return self.part(plan, counts, in_channels, choice.processor, exact=exact)
+        return self.part(plan, counts, in_channels, choice.processor, exact=exact, taps=taps)
 
-    def part(self, plan: ChannelPlan, counts: Sequence[int], in_channels: int, processor: int, *, exact: bool) -> float:
+    def part(
+        self,
+        plan: ChannelPlan,
+        counts: Sequence[int],
+        in_channels: int,
+        processor: int,
+        *,
+        exact: bool,
+        taps: Taps = AS_THEY_WERE,
+    ) -> float:
         """Seconds of a copy of `plan` that keeps so many bundles of its spaces, every layer of it asked for."""
-        return self._ask(part_layers(plan, counts, in_channels, exact=exact), processor)
+        return self._ask(part_layers(plan, counts, in_channels, exact=exact, taps=taps), processor)
 
     def original(self, segment: Segment) -> tuple[float, ...]:
         """Seconds of the original blocks on every processor."""
@@ -111,16 +122,25 @@ class Latencies:
             )
         return self._blocks[block]
 
-    def head(self, in_channels: int, processor: int, *, exact: bool) -> float:
-        """Seconds of what follows the last block; the latency of its first layers is interpolated."""
+    def head(self, in_channels: int, processor: int, *, exact: bool, taps: Taps = AS_THEY_WERE) -> float:
+        """Seconds of what follows the last block; the latency of its first layers is interpolated if it reads no taps."""
         plan = self.blueprint.head
+        if any(taps.get(tap) for tap in plan.taps):
+            return self.part(plan, kept_counts(plan, 1.0), in_channels, processor, exact=exact, taps=taps)
         return self._family_seconds(self._family(plan, kept_counts(plan, 1.0), exact=exact), in_channels, processor)
 
     def confirm(
-        self, plan: ChannelPlan, counts: Sequence[int], in_channels: int, processor: int, *, exact: bool
+        self,
+        plan: ChannelPlan,
+        counts: Sequence[int],
+        in_channels: int,
+        processor: int,
+        *,
+        exact: bool,
+        taps: Taps = AS_THEY_WERE,
     ) -> bool:
         """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
-        return self.predictor.confirm(part_layers(plan, counts, in_channels, exact=exact), processor)
+        return self.predictor.confirm(part_layers(plan, counts, in_channels, exact=exact, taps=taps), processor)
 
     def forget(self) -> None:
         """Asks for everything anew, since the predictor has learned more."""
@@ -163,8 +183,7 @@ class Latencies:
 
     def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
         """Shape of what the block of that number reads, or past the last one the head, with so many channels."""
-        blocks = self.blueprint.traced.blocks
-        shape = shape_of(blocks[block].source if block < len(blocks) else blocks[-1].output)
+        shape = shape_of(self.blueprint.boundary(block))
         assert shape is not None
         return (shape[0], channels, *shape[2:])
 

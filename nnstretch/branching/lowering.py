@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx, nn
-from torch.nn import functional
 
-from nnstretch.branching.operators import Role, module_of, role_of
+from nnstretch.branching.modules import PerChannel
+from nnstretch.branching.operators import Role, argument, arguments_of, module_of, role_of, title_of
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Attribute
 
@@ -45,12 +45,21 @@ _PLAIN: dict[type[nn.Module] | str, Activation] = {
     "hardswish": Activation(_KIND.HARD_SWISH),
 }
 _NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout2d)
-_NOTHING_NAMES = frozenset({"dropout", "dropout2d", "contiguous", "clone", "float", "stochastic_depth", "drop_path"})
-_POOL_NAMES: dict[str, Callable[..., Any]] = {
-    "max_pool2d": functional.max_pool2d,
-    "boolean_dispatch": functional.max_pool2d,
-    "avg_pool2d": functional.avg_pool2d,
-}
+_NOTHING_NAMES = frozenset(
+    {
+        "dropout",
+        "dropout2d",
+        "feature_dropout",
+        "contiguous",
+        "clone",
+        "float",
+        "stochastic_depth",
+        "drop_path",
+        "StochasticDepth",
+        "DropPath",
+    }
+)
+_POOL_NAMES = frozenset({"max_pool2d", "avg_pool2d"})
 
 
 def lower(node: fx.Node, read: tuple[int, ...], written: tuple[int, ...]) -> list[Lowered]:
@@ -64,14 +73,14 @@ def lower(node: fx.Node, read: tuple[int, ...], written: tuple[int, ...]) -> lis
     if role is Role.BINARY:
         return [Lowered("Affine", written)]  # with a number
     if role is Role.NORM:
-        plain = node.op == "call_module" and isinstance(module_of(node), (nn.BatchNorm1d, nn.BatchNorm2d))
-        return [Lowered("Affine" if plain else f"onnx:{_title(node)}", written)]
+        plain = isinstance(module_of(node), (nn.BatchNorm1d, nn.BatchNorm2d, PerChannel))
+        return [Lowered("Affine" if plain else f"onnx:{title_of(node)}", written)]
     if _does_nothing(node):
         return []
     activation = _activation(node)
     if activation is not None:
         return [Lowered("Activation", written, activation=activation)]
-    return _pool(node, read, written) or [Lowered(f"onnx:{_title(node)}", written)]
+    return _pool(node, read, written) or [Lowered(f"onnx:{title_of(node)}", written)]
 
 
 def padding_of(module: nn.Conv2d) -> tuple[int, int, int, int]:
@@ -86,16 +95,10 @@ def padding_of(module: nn.Conv2d) -> tuple[int, int, int, int]:
     return top, left, top, left
 
 
-def _title(node: fx.Node) -> str:
-    if node.op == "call_module":
-        return type(module_of(node)).__name__
-    return str(getattr(node.target, "__name__", node.target))
-
-
 def _does_nothing(node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return isinstance(module_of(node), _NOTHING_MODULES)
-    return _title(node) in _NOTHING_NAMES
+    if node.op == "call_module" and isinstance(module_of(node), _NOTHING_MODULES):
+        return True
+    return title_of(node) in _NOTHING_NAMES
 
 
 def _activation(node: fx.Node) -> Activation | None:
@@ -112,7 +115,7 @@ def _activation(node: fx.Node) -> Activation | None:
 
 
 def _function_activation(node: fx.Node) -> Activation | None:
-    title = _title(node).rstrip("_")
+    title = title_of(node)
     values = list(node.args[1:])
     if title == "leaky_relu":
         return Activation(_KIND.LEAKY_RELU, *_numbers(values, node, {"negative_slope": 0.01}))
@@ -128,7 +131,7 @@ def _numbers(values: list[Any], node: fx.Node, defaults: Mapping[str, float]) ->
 
 
 def _pool(node: fx.Node, read: tuple[int, ...], written: tuple[int, ...]) -> list[Lowered]:
-    title = _title(node)
+    title = title_of(node)
     if title == "mean" or (title.lower().startswith("adaptive") and written[2:] == (1, 1)):
         mode = "max" if "max" in title.lower() else "average"
         pooled = (*read[:2], 1, 1)
@@ -140,7 +143,7 @@ def _pool(node: fx.Node, read: tuple[int, ...], written: tuple[int, ...]) -> lis
     if settings is None:
         return []
     kernel, strides, pads = (_pair(settings[name]) for name in ("kernel_size", "stride", "padding"))
-    return [_window("max" in title.lower() or "boolean" in title, settings, (kernel, strides, pads), read, written)]
+    return [_window("max" in title.lower(), settings, (kernel, strides, pads), read, written)]
 
 
 def _adaptive(title: str, read: tuple[int, ...], written: tuple[int, ...]) -> list[Lowered]:
@@ -166,10 +169,10 @@ def _settings(node: fx.Node) -> dict[str, Any] | None:
         found["dilation"] = getattr(module, "dilation", 1)
         found["count_include_pad"] = getattr(module, "count_include_pad", True)
     else:
-        if _title(node) not in _POOL_NAMES:
+        if title_of(node) not in _POOL_NAMES:
             return None
-        names = ("input", "kernel_size", "stride", "padding")
-        found = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        names = ("kernel_size", "stride", "padding", "dilation", "count_include_pad")
+        found = {name: argument(node, name) for name in names if name in arguments_of(node)}
     kernel = found["kernel_size"]
     defaults = {"stride": kernel, "padding": 0, "dilation": 1, "count_include_pad": True}
     return defaults | {name: value for name, value in found.items() if value not in (None, ())}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +27,9 @@ class Branch(nn.Module):
         super().__init__()
         self.layers = layers
 
-    def forward(self, x: Tensor) -> Tensor:
-        """From what the segment reads to the branch's share of what it writes, both `N x channels x H x W`."""
-        y: Tensor = self.layers(x)
+    def forward(self, x: Tensor, *taps: Tensor) -> Tensor:
+        """From what the segment reads to the branch's share of what it writes, all `N x channels x H x W`."""
+        y: Tensor = self.layers(x, *taps)
         return y
 
 
@@ -45,15 +47,12 @@ class BranchedSegment(nn.Module):
         self.branches = nn.ModuleList(branches)
         self.merge = merge
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *taps: Tensor) -> Tensor:
         """The meeting point's tensor: the channels of all branches, or their sum."""
-        if len(self.branches) == 1:
-            alone: Tensor = self.branches[0](x)
-            return alone
-        if self.merge is Merge.ADD:
-            total: Tensor = functools.reduce(operator.add, [branch(x) for branch in self.branches])
-            return total
-        return torch.cat([branch(x) for branch in self.branches], dim=1)
+        written: list[Tensor] = [branch(x, *taps) for branch in self.branches]
+        if len(written) == 1:
+            return written[0]
+        return functools.reduce(operator.add, written) if self.merge is Merge.ADD else torch.cat(written, dim=1)
 
 
 class BranchedNetwork(nn.Module):
@@ -63,20 +62,32 @@ class BranchedNetwork(nn.Module):
         segments: one `BranchedSegment` per segment.
         head: from the last meeting point to the network's output.
         design: what it was built from.
+        taps: for every segment, and then for the head, what it reads beside what comes before it: numbers of meeting points,
+            where 0 is the network's input and `i` what segment `i - 1` writes.
     """
 
-    def __init__(self, segments: list[BranchedSegment], head: nn.Module, design: Design) -> None:
+    def __init__(
+        self,
+        segments: list[BranchedSegment],
+        head: nn.Module,
+        design: Design,
+        taps: Sequence[tuple[int, ...]] | None = None,
+    ) -> None:
         super().__init__()
         self.segments = nn.ModuleList(segments)
         self.head = head
         self.design = design
+        self.taps = tuple(taps) if taps is not None else ((),) * (len(segments) + 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """What the original network computes from `N x channels x H x W` images, in shape and meaning."""
-        for segment in self.segments:
-            x = segment(x)
-        result: Tensor = self.head(x)
-        return result
+    def forward(self, x: Tensor) -> Any:
+        """What the original network computes from `N x channels x H x W` images, in structure, shape and meaning."""
+        wanted = {number for taps in self.taps for number in taps}
+        kept = {0: x}
+        for number, segment in enumerate(self.segments):
+            x = segment(x, *(kept[tap] for tap in self.taps[number]))
+            if number + 1 in wanted:
+                kept[number + 1] = x
+        return self.head(x, *(kept[tap] for tap in self.taps[-1]))
 
     @property
     def placement(self) -> dict[str, int]:

@@ -8,7 +8,6 @@ writes keep their number and order.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
@@ -17,6 +16,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from nnstretch.branching.accounting import call_macs
+from nnstretch.branching.modules import ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
+
 
 class Role(Enum):
     """What a node does to the channels (dimension 1) of what it reads."""
@@ -24,7 +26,7 @@ class Role(Enum):
     INPUT = auto()
     OUTPUT = auto()
     CONSTANT = auto()  # a parameter or buffer that is read by itself
-    SHAPE = auto()  # the batch size or the size of the feature map
+    SHAPE = auto()  # the batch size, or a number worked out from it
     CONV = auto()  # every output channel reads every input channel
     GROUPED = auto()  # output channels read the input channels of their group
     DEPTHWISE = auto()  # output channel c reads input channel c alone
@@ -34,6 +36,9 @@ class Role(Enum):
     BINARY = auto()  # element-wise between two tensors, or a tensor and a number
     CONCAT = auto()  # along the channels
     FLATTEN = auto()  # N,C,H,W to N,C*H*W
+    SLICE = auto()  # some channels that lie side by side
+    SHUFFLE = auto()  # the same channels in the order of ShuffleNet's groups
+    GROUP_NORM = auto()  # as NORM, but the channels of a group need each other
     OPAQUE = auto()
 
 
@@ -48,11 +53,13 @@ _CHANNELWISE_MODULES = (
     nn.ReLU6,
     nn.LeakyReLU,
     nn.ELU,
+    nn.CELU,
     nn.SELU,
     nn.GELU,
     nn.SiLU,
     nn.Mish,
     nn.Sigmoid,
+    nn.LogSigmoid,
     nn.Tanh,
     nn.Softplus,
     nn.Hardtanh,
@@ -63,53 +70,103 @@ _CHANNELWISE_MODULES = (
     nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d,
     nn.ZeroPad2d,
+    nn.ReflectionPad2d,
+    nn.ReplicationPad2d,
     nn.Upsample,
 )
-_CHANNELWISE_FUNCTIONS = frozenset(
+ELEMENTWISE = frozenset(
     {
-        torch.relu,
-        torch.sigmoid,
-        torch.tanh,
-        functional.relu,
-        functional.relu6,
-        functional.leaky_relu,
-        functional.elu,
-        functional.gelu,
-        functional.silu,
-        functional.mish,
-        functional.sigmoid,
-        functional.tanh,
-        functional.hardtanh,
-        functional.hardsigmoid,
-        functional.hardswish,
-        functional.dropout,
-        functional.dropout2d,
-        functional.max_pool2d,
-        functional.avg_pool2d,
-        functional.adaptive_avg_pool2d,
-        functional.adaptive_max_pool2d,
-        functional.interpolate,
+        "abs",
+        "celu",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "contiguous",
+        "dropout",
+        "elu",
+        "exp",
+        "float",
+        "gelu",
+        "hardsigmoid",
+        "hardswish",
+        "hardtanh",
+        "leaky_relu",
+        "mish",
+        "neg",
+        "pow",
+        "relu",
+        "relu6",
+        "selu",
+        "sigmoid",
+        "silu",
+        "softplus",
+        "sqrt",
+        "square",
+        "tanh",
+        # Stochastic depth is nothing in evaluation mode, in which networks are traced.
+        "stochastic_depth",
+        "drop_path",
     }
 )
-# Stochastic depth is nothing in evaluation mode, in which networks are traced.
-_CHANNELWISE_NAMES = frozenset({"stochastic_depth", "drop_path"})
-_CHANNELWISE_METHODS = frozenset({"relu", "relu_", "sigmoid", "sigmoid_", "tanh", "contiguous", "clone", "float"})
-_BINARY_FUNCTIONS = frozenset(
-    {
-        operator.add,
-        operator.iadd,
-        operator.sub,
-        operator.isub,
-        operator.mul,
-        operator.imul,
-        torch.add,
-        torch.sub,
-        torch.mul,
-    }
-)
-_PRODUCT_FUNCTIONS = frozenset({operator.mul, operator.imul, torch.mul})
-_BINARY_METHODS = frozenset({"add", "add_", "sub", "sub_", "mul", "mul_"})
-_MEANS = (torch.mean, "mean")
+"""Names of functions, methods and operators that compute every element by itself from one tensor."""
+_CHANNELWISE_NAMES = ELEMENTWISE | {
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool2d",
+    "avg_pool2d",
+    "dropout2d",
+    "feature_dropout",
+    "interpolate",
+    "max_pool2d",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_nearest2d",
+}
+# In evaluation mode.
+_DROPPING_MODULES = frozenset({"StochasticDepth", "DropPath"})
+_BINARY_NAMES = frozenset({"add", "iadd", "sub", "isub", "mul", "imul", "div", "truediv", "itruediv"})
+_PRODUCT_NAMES = frozenset({"mul", "imul"})
+_ARGUMENTS = {
+    "cat": ("tensors", "dim"),
+    "concat": ("tensors", "dim"),
+    "mean": ("input", "dim", "keepdim"),
+    "flatten": ("input", "start_dim", "end_dim"),
+    "permute": ("input", "dims"),
+    "transpose": ("input", "dim0", "dim1"),
+    "pad": ("input", "pad"),
+    "constant_pad_nd": ("input", "pad"),
+    "max_pool2d": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    "avg_pool2d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+}
+# Functions of torch that go by another function's name.
+_TITLES = {functional.max_pool2d: "max_pool2d", functional.adaptive_max_pool2d: "adaptive_max_pool2d"}
+
+
+def title_of(node: fx.Node) -> str:
+    """What a node calls: the name of a module's class, a function, a method or an operator of ATen."""
+    target = node.target
+    if node.op == "call_module":
+        return type(module_of(node)).__name__
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target.overloadpacket.__name__)
+    named = _TITLES.get(target) if callable(target) else str(target)
+    return str(getattr(target, "__name__", target)) if named is None else named
+
+
+def arguments_of(node: fx.Node) -> tuple[str, ...]:
+    """Names of the arguments that `argument` knows."""
+    return _ARGUMENTS[title_of(node)]
+
+
+def argument(node: fx.Node, name: str, default: Any = None) -> Any:
+    """An argument of a function or method that is given by place or by name."""
+    names = _ARGUMENTS[title_of(node)]
+    place = names.index(name)
+    if name in ("dims", "pad") and place < len(node.args) and isinstance(node.args[place], int):
+        return node.args[place:]
+    if place < len(node.args):
+        return node.args[place]
+    return node.kwargs.get(name, default)
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:
@@ -135,6 +192,23 @@ def module_of(node: fx.Node) -> nn.Module:
     return found
 
 
+def parameters_of(node: fx.Node) -> list[nn.Parameter]:
+    """Learnable tensors that a node has or reads by itself."""
+    if node.op == "call_module":
+        return list(module_of(node).parameters())
+    tensor = node.meta.get("tensor")
+    return [tensor] if isinstance(tensor, nn.Parameter) else []
+
+
+def macs_of(node: fx.Node) -> int:
+    """Multiply-accumulates of a node for one sample, with all its channels."""
+    read = shape_of(node.all_input_nodes[0]) if node.all_input_nodes else None
+    written = shape_of(node)
+    if node.op != "call_module" or read is None or written is None:
+        return 0
+    return call_macs(module_of(node), math.prod(read[1:]), math.prod(written[1:]))
+
+
 def tensor_operands(node: fx.Node) -> list[fx.Node]:
     """Those operands of a BINARY node that are computed tensors, as often as they are read."""
     return [
@@ -146,16 +220,14 @@ def tensor_operands(node: fx.Node) -> list[fx.Node]:
 
 def concat_operands(node: fx.Node) -> list[fx.Node]:
     """What a CONCAT node joins, in order."""
-    parts = node.args[0]
+    parts = argument(node, "tensors")
     assert isinstance(parts, (list, tuple))
     return [part for part in parts if isinstance(part, fx.Node)]
 
 
 def is_product(node: fx.Node) -> bool:
     """Whether a BINARY node multiplies: a gate such as squeeze-and-excitation, not a sum."""
-    if node.op == "call_method":
-        return str(node.target).startswith("mul")
-    return node.target in _PRODUCT_FUNCTIONS
+    return node.op != "call_module" and title_of(node) in _PRODUCT_NAMES
 
 
 def note_roles(nodes: Iterable[fx.Node]) -> None:
@@ -177,6 +249,8 @@ def _role(node: fx.Node) -> Role:
         return Role.OUTPUT
     if node.op == "get_attr":
         return Role.CONSTANT
+    if node.meta.get("shared"):
+        return Role.OPAQUE
     if node.op == "call_module":
         role = _module_role(module_of(node))
         # A dense layer over more than two axes works on the last one, which is not that of the channels.
@@ -192,41 +266,45 @@ def _module_role(module: nn.Module) -> Role:
         return Role.DEPTHWISE if depthwise else Role.GROUPED
     if isinstance(module, nn.Linear):
         return Role.LINEAR
-    if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)):
+    if isinstance(module, nn.GroupNorm):
+        return Role.NORM if module.num_groups == 1 else Role.GROUP_NORM
+    if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d, ChannelNorm, PerChannel)):
         return Role.NORM
     if isinstance(module, nn.PReLU):
         return Role.NORM if module.num_parameters > 1 else Role.CHANNELWISE
     if isinstance(module, nn.Flatten):
         return Role.FLATTEN if (module.start_dim, module.end_dim) == (1, -1) else Role.OPAQUE
-    return Role.CHANNELWISE if isinstance(module, _CHANNELWISE_MODULES) else Role.OPAQUE
-
-
-def _call_role(node: fx.Node) -> Role:
-    target = node.target
-    if _is_shape(node):
-        return Role.SHAPE
-    if target in _BINARY_FUNCTIONS or (node.op == "call_method" and target in _BINARY_METHODS):
-        return _binary_role(node)
-    if target in (torch.cat, torch.concat):
-        return Role.CONCAT if _argument(node, 1, "dim", 0) in (1, -3) else Role.OPAQUE
-    if target in (torch.flatten, "flatten"):
-        return Role.FLATTEN if _argument(node, 1, "start_dim", 0) == 1 and _rank(node) == 2 else Role.OPAQUE
-    if target in ("view", "reshape", torch.reshape):
-        return Role.FLATTEN if _flattens(node) else Role.OPAQUE
-    if target in _MEANS:
-        axes = _argument(node, 1, "dim", None)
-        spatial = isinstance(axes, (list, tuple)) and sorted(a % 4 for a in axes) == [2, 3]
-        return Role.CHANNELWISE if spatial else Role.OPAQUE
-    if node.op == "call_method":
-        return Role.CHANNELWISE if target in _CHANNELWISE_METHODS else Role.OPAQUE
-    known = target in _CHANNELWISE_FUNCTIONS or getattr(target, "__name__", "") in _CHANNELWISE_NAMES
+    if isinstance(module, ChannelSlice):
+        return Role.SLICE
+    if isinstance(module, ChannelShuffle):
+        return Role.SHUFFLE
+    known = isinstance(module, _CHANNELWISE_MODULES) or type(module).__name__ in _DROPPING_MODULES
     return Role.CHANNELWISE if known else Role.OPAQUE
 
 
-def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
-    if len(node.args) > position:
-        return node.args[position]
-    return node.kwargs.get(name, default)
+def _call_role(node: fx.Node) -> Role:
+    title = title_of(node)
+    if _is_shape(node):
+        return Role.SHAPE
+    if title in _BINARY_NAMES:
+        return _binary_role(node)
+    if title in ("cat", "concat"):
+        return Role.CONCAT if argument(node, "dim", 0) in (1, 1 - _rank(node)) else Role.OPAQUE
+    if title == "flatten":
+        return Role.FLATTEN if argument(node, "start_dim", 0) == 1 and _rank(node) == 2 else Role.OPAQUE
+    if title == "mean":
+        axes = argument(node, "dim")
+        spatial = isinstance(axes, (list, tuple)) and sorted(a % 4 for a in axes) == [2, 3]
+        return Role.CHANNELWISE if spatial else Role.OPAQUE
+    if title in ("pad", "constant_pad_nd"):
+        pads = argument(node, "pad")
+        return Role.CHANNELWISE if _rank(node) == 4 and not any(pads[4:]) else Role.OPAQUE
+    return Role.CHANNELWISE if title in _CHANNELWISE_NAMES and _reads_one(node) else Role.OPAQUE
+
+
+def _reads_one(node: fx.Node) -> bool:
+    """Whether a node reads one tensor, and nothing else that is computed but sizes."""
+    return sum(shape_of(operand) is not None for operand in node.all_input_nodes) == 1
 
 
 def _rank(node: fx.Node) -> int:
@@ -235,14 +313,11 @@ def _rank(node: fx.Node) -> int:
 
 
 def _is_shape(node: fx.Node) -> bool:
-    """The batch size and the size of the map stay as they are when channels go; the number of channels does not."""
+    """Whether it is the batch size, or worked out from it: other sizes are constants."""
     if node.op == "call_method" and node.target == "size":
-        return not node.args[1:] or node.args[1] in (0, 2, 3, -1, -2)
-    if node.target is getattr and node.args[1:] == ("shape",):
         return True
-    if node.target is operator.getitem and shape_of(node) is None:
-        return isinstance(node.args[1], int) and node.args[1] in (0, 2, 3, -1, -2)
-    return False
+    known = title_of(node) in ("mul", "floordiv") and shape_of(node) is None
+    return known and all(role_of(operand) is Role.SHAPE for operand in node.all_input_nodes)
 
 
 def _binary_role(node: fx.Node) -> Role:
@@ -261,14 +336,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, fx.Node):
         return value.op == "get_attr" and math.prod(shape_of(value) or (0,)) == 1
     return isinstance(value, (int, float))
-
-
-def _flattens(node: fx.Node) -> bool:
-    """Whether a view is N,C,H,W to N,-1, with no number of channels written into it."""
-    sizes = node.args[1:]
-    if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)):
-        sizes = tuple(sizes[0])
-    source = node.args[0]
-    if len(sizes) != 2 or not isinstance(source, fx.Node):
-        return False
-    return bool(sizes[1] == -1) and _rank(source) == 4 and _rank(node) == 2

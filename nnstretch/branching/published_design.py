@@ -226,7 +226,8 @@ class _Reading:
         found = {
             channels
             for node, _ in space.makers
-            if node is not None and (channels := self._written(plan, node, width, branch, body, first)) is not None
+            if node not in plan.sources
+            and (channels := self._written(plan, node, width, branch, body, first)) is not None
         }
         if len(found) != 1:
             raise self._refusal(branch, f"layers that belong together would have {sorted(found)} channels")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +12,10 @@ import torch
 from torch import fx, nn
 
 from nnstretch.branching.channels import ChannelPlan, Indices, Space
+from nnstretch.branching.modules import ChannelSlice
 from nnstretch.branching.operators import (
     Role,
+    channels_of,
     concat_operands,
     module_of,
     role_of,
@@ -44,15 +48,35 @@ def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPL
     return tuple(kept_count(space, ratio, multiple) for space in plan.spaces)
 
 
-def node_widths(plan: ChannelPlan, counts: Sequence[int], in_channels: int) -> dict[fx.Node | None, int]:
+@dataclass(frozen=True)
+class Read:
+    """How a tensor is read: with so many channels, which may be the original ones, each once and in order."""
+
+    channels: int
+    exact: bool
+
+
+Taps = Mapping[fx.Node, Read]
+"""How the tensors are read that a plan reads beside its source; those that are left out, as they were."""
+AS_THEY_WERE: Taps = MappingProxyType({})
+
+
+def reads_of(plan: ChannelPlan, in_channels: int, taps: Taps, *, exact: bool) -> dict[fx.Node, Read]:
+    """How every tensor is read that `plan` reads."""
+    found = {tap: taps.get(tap, Read(channels_of(tap), exact=True)) for tap in plan.taps}
+    return {plan.source: Read(in_channels, exact), **found}
+
+
+def node_widths(
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE
+) -> dict[fx.Node, int]:
     """Channels of every tensor when `counts` bundles of every space are kept and `in_channels` are read.
 
-    Those of a flattened map are counted, not their pixels. The key None stands for what the entry writes.
+    Those of a flattened map are counted, not their pixels. Of what is read, those behind its entry if there is one.
     """
-    widths: dict[fx.Node | None, int] = {plan.source: in_channels}
-    if plan.has_entry:
-        widths[None] = made_channels(plan, None, counts)
-        widths[plan.source] = widths[None]
+    widths = {tensor: read.channels for tensor, read in reads_of(plan, in_channels, taps, exact=False).items()}
+    for tensor in plan.entries:
+        widths[tensor] = made_channels(plan, tensor, counts)
     for node in plan.nodes:
         shape, role = shape_of(node), role_of(node)
         if shape is None or len(shape) < 2 or role is Role.CONSTANT:
@@ -63,20 +87,26 @@ def node_widths(plan: ChannelPlan, counts: Sequence[int], in_channels: int) -> d
             widths[node] = max(widths[plan.read(tensor)] for tensor in tensor_operands(node))
         elif role is Role.CONCAT:
             widths[node] = sum(widths[plan.read(part)] for part in concat_operands(node))
+        elif role is Role.SLICE:
+            part = module_of(node)
+            assert isinstance(part, ChannelSlice)
+            first, stop = part.bounds(widths[plan.read(node.all_input_nodes[0])])
+            widths[node] = stop - first
         else:
             widths[node] = widths[plan.read(node.all_input_nodes[0])]
     return widths
 
 
-def made_channels(plan: ChannelPlan, node: fx.Node | None, counts: Sequence[int]) -> int:
+def made_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:
     """Channels that a layer writes when `counts` bundles of every space are kept."""
     index, bundles = plan.made[node]
     return len(bundles) // plan.spaces[index].bundles * counts[index]
 
 
-def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int) -> int:
-    """Channels of the output when `counts` bundles of every space are kept."""
-    return node_widths(plan, counts, in_channels)[plan.output]
+def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
+    """Channels of the output when `counts` bundles of every space are kept; of several outputs together."""
+    widths = node_widths(plan, counts, in_channels, taps)
+    return sum(widths[plan.read(result)] for result in plan.results)
 
 
 def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
@@ -85,13 +115,13 @@ def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
     The L2 norm of the filters that write it, with the scale that a batch norm puts on them; relative to the mean of the
     layer, and averaged over the layers that write the space, so that no layer outvotes the others by its magnitude.
     """
-    return tuple(_space_scores(space) for space in plan.spaces)
+    return tuple(_space_scores(space, plan.sources) for space in plan.spaces)
 
 
-def _space_scores(space: Space) -> Scores:
+def _space_scores(space: Space, read: Sequence[fx.Node]) -> Scores:
     total = np.zeros(space.bundles)
     for node, bundles in space.makers:
-        if node is None or node.op != "call_module":
+        if node.op != "call_module" or node in read or role_of(node) is Role.OPAQUE:
             continue
         layer = module_of(node)
         if not isinstance(layer, (nn.Conv2d, nn.Linear)):
@@ -166,13 +196,15 @@ def full_selection(plan: ChannelPlan) -> dict[int, Indices]:
     return {space.index: np.arange(space.bundles, dtype=np.int64) for space in plan.spaces}
 
 
-def made_positions(plan: ChannelPlan, node: fx.Node | None, selection: Mapping[int, Indices]) -> Indices:
-    """Which of the channels that a layer writes are kept: bundle after bundle, within a bundle in order.
+def made_positions(plan: ChannelPlan, node: fx.Node, selection: Mapping[int, Indices]) -> Indices:
+    """Which of the channels that a layer writes are kept, in their order; those of a bundle side by side stay together.
 
     All layers that write a space thus keep the same channels in the same order, which sums rely on.
     """
     index, bundles = plan.made[node]
-    order = np.argsort(bundles, kind="stable")
-    starts = np.searchsorted(bundles[order], np.arange(plan.spaces[index].bundles + 1))
-    pieces = [order[starts[b] : starts[b + 1]] for b in selection[index].tolist()]
-    return np.concatenate(pieces).astype(np.int64) if pieces else np.empty(0, dtype=np.int64)
+    times = np.bincount(selection[index], minlength=plan.spaces[index].bundles)[bundles]
+    if times.max(initial=0) <= 1:
+        return np.flatnonzero(times).astype(np.int64)
+    starts = np.flatnonzero(np.diff(bundles, prepend=-1))
+    runs = zip(starts, [*starts[1:], len(bundles)], strict=True)
+    return np.concatenate([np.tile(np.arange(first, stop), times[first]) for first, stop in runs]).astype(np.int64)

@@ -20,6 +20,7 @@ from nnstretch.branching.design import Design, Merge
 from nnstretch.branching.joining import Found, Joining, State, branch_seconds, confirm, network_prediction
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.limits import Family, SearchLimits, family_of
+from nnstretch.branching.noting import not_branched
 from nnstretch.branching.options import STEPS, Census, Option, branch_choices, groups_of, segment_options
 from nnstretch.branching.prediction import BlockCost, FrontPoint, Prediction
 from nnstretch.branching.predictor import LatencyPredictor, Measured, Trial
@@ -171,6 +172,7 @@ class _Search:
     measured_ms: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self, designs: int, *, pareto: bool) -> tuple[list[Design], SearchReport]:
+        self.notes = not_branched(self.latencies.blueprint)
         self._compare_processors()
         boundaries = self._boundaries()
         choices = self._choices(boundaries)
@@ -227,7 +229,7 @@ class _Search:
         traced = self.latencies.blueprint.traced
         count = len(traced.blocks)
         borders = list(range(count + 1))
-        stages = {stage.first for stage in traced.stages}
+        stages = {stage.first for stage in traced.stages} | traced.tap_borders
         cost = []
         for i in range(count):
             self._tell("predicting the blocks as they are", i, count)
@@ -260,19 +262,14 @@ class _Search:
         return choices
 
     def _may_be_branched(self, segment: Segment) -> bool:
-        """Whether its channels can be shared out and it is not too long; single blocks that cannot are noted."""
+        """Whether its channels can be shared out and it is not too long."""
         traced, alone = self.latencies.blueprint.traced, segment.stop - segment.first == 1
         if not any(block.heavy for block in traced.blocks_of(segment)):
             return False
         whole = self.latencies.original_macs(Segment(0, len(traced.blocks)))
         if not alone and self.latencies.original_macs(segment) > self.limits.max_segment * whole:
             return False
-        branchable = self.latencies.blueprint.branchable(segment)
-        if not branchable and alone:
-            self.notes.append(
-                f"block {segment.first}, {traced.name_of(segment)}: all channels that it writes must stay together"
-            )
-        return branchable
+        return self.latencies.blueprint.branchable(segment)
 
     def _censuses(self, choices: Choices) -> dict[Segment, Census]:
         """Ways to branch every segment if it reads what it reads in the original network."""
@@ -344,7 +341,10 @@ class _Search:
             self.measured_ms[design.id] = 1e3 * measured.seconds
             tried[network.choices] = (measured.seconds, network)
             self._correct(network, measured)
-            (network,) = self._wanted(self._near([network]), 1, pareto=False)
+            nearby = self._wanted(self._near([network]), 1, pareto=False)
+            if not nearby:  # by what was measured, none of them is within the limits
+                break
+            network = nearby[0]
             self._confirm([network])
             if network.choices in tried:
                 break

@@ -1,42 +1,35 @@
 """A network as a chain of blocks.
 
-A cut point is a tensor that every path from the input to the output crosses. What lies between successive cut points
-is put together into blocks; between any two of them branches may meet (NN-Stretch: where branches converge). Blocks whose
-outputs have one resolution are a stage.
+A cut point is a tensor that every path from the input crosses on the way to the deepest map (`chain`). What lies between
+successive cut points is put together into blocks; between any two of them branches may meet (NN-Stretch: where branches
+converge). Blocks whose outputs have one resolution are a stage.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.operators import (
-    HEAVY,
-    MIXING,
-    Role,
-    channels_of,
-    is_product,
-    module_of,
-    note_roles,
-    role_of,
-    shape_of,
-)
+from nnstretch.branching.capture import capture
+from nnstretch.branching.chain import Part, chain_of, outside_reads
+from nnstretch.branching.operators import HEAVY, Role, module_of, note_roles, parameters_of, role_of, shape_of
 from nnstretch.errors import DesignError
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A part of the chain with one tensor in and one tensor out.
+    """A part of the chain. Beside one tensor that it reads and one that it writes there may be taps.
 
     Attributes:
         nodes: in topological order; the last one computes `output`.
         source: the tensor that it reads; not one of `nodes`.
-        output: the tensor that it writes.
+        output: the tensor that it writes; of the head, the graph's output node.
         droppable: it writes the shape that it reads and computes something: the network works without it.
         change: 1 - cosine similarity between what it reads and writes on the example input. Of droppable blocks those
             with the least change are dropped first.
@@ -54,6 +47,11 @@ class Block:
     def heavy(self) -> bool:
         """Whether it has a convolution or dense layer."""
         return any(role_of(node) in HEAVY for node in self.nodes)
+
+    @cached_property
+    def taps(self) -> list[fx.Node]:
+        """Tensors that it reads beside its source: outputs of earlier blocks, or the network's input."""
+        return outside_reads([*self.nodes, *([self.output] if self.output.op == "output" else [])], self.source)
 
 
 @dataclass(frozen=True, order=True)
@@ -103,6 +101,17 @@ class TracedNetwork:
         """The blocks of a segment."""
         return self.blocks[segment.first : segment.stop]
 
+    @property
+    def tap_borders(self) -> frozenset[int]:
+        """Numbers of the blocks before which there is a tensor that others read, too."""
+        taps = {tap for block in self.chain for tap in block.taps}
+        return frozenset(number for number, block in enumerate(self.blocks, 1) if block.output in taps)
+
+    def is_whole(self, segment: Segment) -> bool:
+        """Whether nobody behind a segment reads what is written in the middle of it: such a tap must be a meeting point."""
+        inner = {block.output for block in self.blocks[segment.first : segment.stop - 1]}
+        return not any(inner.intersection(block.taps) for block in self.chain[segment.stop :])
+
     def name_of(self, segment: Segment) -> str:
         """A segment's first and last block, for people."""
         first, last = self.blocks[segment.first].name, self.blocks[segment.stop - 1].name
@@ -113,267 +122,88 @@ def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
     """The chain of blocks that `module` is; `module` itself is left alone.
 
     Args:
-        module: reads one `N,C,H,W` tensor and writes one tensor.
+        module: reads one `N,C,H,W` tensor and writes tensors, one or several, in tuples, lists and dicts.
         example_input: a batch that it accepts. What it holds decides which blocks change their input least.
 
     Raises:
-        DesignError: torch.fx cannot trace it, it shares weights between layers, or it has no stage to branch.
+        DesignError: it cannot be traced, its blocks share weights, or it has nothing to branch.
     """
-    training = module.training
-    graph = _symbolic(copy.deepcopy(module).eval())
-    values = _observe(graph, example_input)
-    _refuse_shared_weights(graph)
-    nodes = [node for node in graph.graph.nodes if node.op != "output"]
-    source, result = _ends(graph)
-    atoms = _atoms(nodes, source, result)
-    body_length = _body_length(atoms)
-    parts = _without_light(atoms[:body_length])
-    parts = _join_squeezes(_join_grouped(parts))
-    blocks = tuple(_block(part, values) for part in parts)
-    if not any(block.heavy for block in blocks):
-        raise DesignError(_why_no_block(module, len(atoms)))
-    rest = [node for atom in atoms[body_length:] for node in atom.nodes]
-    head = Block(tuple(rest), blocks[-1].output, result, droppable=False, change=1.0, name="head")
-    return TracedNetwork(graph, blocks, _stages(blocks), head, training, example_input.detach())
+    graph = capture(module, example_input)
+    nodes = list(graph.graph.nodes)
+    for node in nodes:
+        value = node.meta["value"]
+        node.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
+    _note_shared(nodes)
+    note_roles(nodes)
+    source = _source(nodes)
+    _refuse_norms_without_statistics(nodes)
+    parts, rest = chain_of(graph.graph, source)
+    if not any(part.heavy for part in parts):
+        raise DesignError(_why_no_block(module, len(parts)))
+    blocks = tuple(map(_block, parts))
+    head = Block(tuple(rest), blocks[-1].output, nodes[-1], droppable=False, change=1.0, name="head")
+    _refuse_shared_weights([*blocks, head])
+    for node in nodes:
+        del node.meta["value"]
+    return TracedNetwork(graph, blocks, _stages(blocks), head, module.training, example_input.detach())
 
 
-class _Tracer(fx.Tracer):
-    """Modules of torch.nn are leaves, as torch.fx has it, and so are such as have neither parameters nor children."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if super().is_leaf_module(m, module_qualified_name):
-            return True
-        return type(m).__name__ in ("StochasticDepth", "DropPath")
+def _note_shared(nodes: Sequence[fx.Node]) -> None:
+    """Notes which nodes call modules whose tensors others use too: these cannot be given some of their channels."""
+    uses = Counter(id(tensor) for node in nodes for tensor in _tensors_of(node))
+    for node in nodes:
+        node.meta["shared"] = any(uses[id(tensor)] > 1 for tensor in _tensors_of(node))
 
 
-def _symbolic(module: nn.Module) -> fx.GraphModule:
-    try:
-        return fx.GraphModule(module, _Tracer().trace(module))
-    except (fx.proxy.TraceError, TypeError, RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
-        raise DesignError(
-            f"{type(module).__name__} cannot be traced by torch.fx ({_first_line(error)}); "
-            "make its forward free of control flow that depends on tensors"
-        ) from error
+def _tensors_of(node: fx.Node) -> list[Tensor]:
+    if node.op != "call_module":
+        return parameters_of(node)  # type: ignore[return-value]
+    module = module_of(node)
+    return [*module.parameters(), *module.buffers()]
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-class _Observer(fx.Interpreter):
-    """Runs the network, notes the shape of every tensor and keeps the tensors that are asked for."""
-
-    def __init__(self, graph: fx.GraphModule) -> None:
-        super().__init__(graph, garbage_collect_values=False)
-
-    def run_node(self, n: fx.Node) -> object:
-        value = super().run_node(n)
-        if isinstance(value, Tensor):
-            n.meta["shape"] = tuple(value.shape)
-        return value
-
-
-def _observe(graph: fx.GraphModule, example_input: Tensor) -> dict[fx.Node, Tensor]:
-    observer = _Observer(graph)
-    try:
-        with torch.no_grad():
-            observer.run(example_input.clone())
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DesignError(
-            f"the network does not run on the example input of shape {tuple(example_input.shape)}: "
-            f"{_first_line(error)}; give one that it accepts"
-        ) from error
-    note_roles(graph.graph.nodes)
-    return {node: value for node, value in observer.env.items() if isinstance(value, Tensor)}
-
-
-def _refuse_shared_weights(graph: fx.GraphModule) -> None:
-    """Slices of one weight for two places would have to agree, and nothing makes them."""
-    seen: dict[int, str] = {}
-    for node in graph.graph.nodes:
-        if node.op != "call_module":
-            continue
-        for parameter in module_of(node).parameters():
-            earlier = seen.setdefault(id(parameter), str(node.target))
-            if earlier != str(node.target) or _calls(graph, node) > 1:
-                other = earlier if earlier != str(node.target) else "itself"
-                raise DesignError(
-                    f"module {node.target} shares weights with {other}, so it cannot be scaled; "
-                    "give every place in the network a module of its own"
-                )
-
-
-def _calls(graph: fx.GraphModule, node: fx.Node) -> int:
-    return sum(other.op == "call_module" and other.target == node.target for other in graph.graph.nodes)
-
-
-def _ends(graph: fx.GraphModule) -> tuple[fx.Node, fx.Node]:
-    """The input and the node whose tensor is the output."""
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder" and node.users]
-    (output,) = (node for node in graph.graph.nodes if node.op == "output")
-    result = output.args[0]
-    if len(inputs) != 1 or not isinstance(result, fx.Node) or shape_of(result) is None:
-        count = "several outputs" if len(inputs) == 1 else f"{len(inputs)} inputs"
-        raise DesignError(f"the network has {count}; only one tensor in and one tensor out can be branched")
+def _source(nodes: Sequence[fx.Node]) -> fx.Node:
+    """The input."""
+    inputs = [node for node in nodes if node.op == "placeholder" and node.users]
+    if len(inputs) != 1:
+        raise DesignError(f"the network has {len(inputs)} inputs; only a network that reads one tensor can be branched")
     shape = shape_of(inputs[0])
     if shape is None or len(shape) != 4:
         raise DesignError(f"the network reads a tensor of shape {shape}; give one that reads images N,C,H,W")
-    return inputs[0], result
+    return inputs[0]
 
 
-@dataclass
-class _Part:
-    """Nodes between two cut points; later, the nodes of one block."""
-
-    source: fx.Node
-    nodes: list[fx.Node]
-    closed: bool = False
-    gates: frozenset[fx.Node] = frozenset()  # those that work out what the others' result is multiplied by
-
-    @property
-    def output(self) -> fx.Node:
-        return self.nodes[-1]
-
-    @property
-    def heavy(self) -> list[fx.Node]:
-        return [node for node in self.nodes if role_of(node) in HEAVY and node not in self.gates]
-
-    @property
-    def resolution(self) -> tuple[int, ...] | None:
-        shape = shape_of(self.output)
-        return None if shape is None or len(shape) != 4 else shape[2:]
-
-    @property
-    def same_shape(self) -> bool:
-        return shape_of(self.source) == shape_of(self.output)
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether it is one 1x1 convolution and what goes with it."""
-        if len(self.heavy) != 1 or role_of(self.heavy[0]) is not Role.CONV:
-            return False
-        return tuple(module_of(self.heavy[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
-
-    def join(self, other: _Part) -> _Part:
-        return _Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | other.gates)
-
-    def gated(self, gate: _Part) -> _Part:
-        """Both as one, of which the second only weighs what the first computes."""
-        return _Part(self.source, [*self.nodes, *gate.nodes], gates=self.gates | frozenset(gate.nodes))
+def _refuse_norms_without_statistics(nodes: Sequence[fx.Node]) -> None:
+    """Such a batch norm gives every image another answer with every batch, and a branch nothing to inherit."""
+    for node in nodes:
+        module = module_of(node) if node.op == "call_module" else None
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and module.running_mean is None:
+            raise DesignError(
+                f"batch norm {node.target} has no running statistics, so that an answer depends on the batch; "
+                "train it with track_running_stats=True"
+            )
 
 
-def _atoms(nodes: Sequence[fx.Node], source: fx.Node, result: fx.Node) -> list[_Part]:
-    """The runs of nodes between successive cut points, from the input to the output.
-
-    Parameters that are read by themselves do not depend on the input, so no path crosses them.
-    """
-    useful = [node for node in nodes if node is source or (node.users and node.op != "placeholder")]
-    position = {node: index for index, node in enumerate(useful)}
-    atoms: list[_Part] = []
-    start, run = source, list[fx.Node]()
-    reach = 0  # position of the last reader of anything computed so far
-    last_reader = {node: max((position.get(user, len(useful)) for user in node.users), default=-1) for node in useful}
-    previous_reach = 0
-    for node in useful:
-        if node is source:
-            reach = last_reader[node]
-            continue
-        run.append(node)
-        previous_reach = reach
-        if role_of(node) is not Role.CONSTANT:
-            reach = max(reach, last_reader[node])
-        if previous_reach <= position[node] and shape_of(node) is not None and role_of(node) is not Role.CONSTANT:
-            atoms.append(_Part(start, run))
-            start, run = node, []
-            reach = last_reader[node]
-        if node is result:
-            break
-    return atoms
+def _refuse_shared_weights(blocks: Sequence[Block]) -> None:
+    """Slices of one weight for two blocks would have to agree, and nothing makes them. Within a block they are not sliced."""
+    seen: dict[int, tuple[str, Block]] = {}
+    for block in blocks:
+        for node in block.nodes:
+            for parameter in parameters_of(node):
+                earlier, other = seen.setdefault(id(parameter), (str(node.target), block))
+                if other is not block:
+                    name = "itself" if earlier == str(node.target) else earlier
+                    raise DesignError(
+                        f"module {node.target} shares weights with {name}, so it cannot be scaled; "
+                        "give every place in the network a module of its own"
+                    )
 
 
-def _body_length(atoms: Sequence[_Part]) -> int:
-    """How many atoms lie before the head.
-
-    The head begins where maps of features become vectors, and no later than the last layer that mixes channels: those
-    that it writes are the network's output, whose number and order must stay.
-    """
-    mixing = [i for i, atom in enumerate(atoms) if any(role_of(node) in MIXING for node in atom.nodes)]
-    flat = [i for i, atom in enumerate(atoms) if atom.resolution is None]
-    return min([len(atoms), *mixing[-1:], *flat[:1]])
-
-
-def _is_light(part: _Part) -> bool:
-    """No layer of its own: an activation, a batch norm, a pool, or a gate over what the layer before it wrote."""
-    last = part.nodes[-1]
-    return not part.heavy or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
-
-
-def _without_light(atoms: Sequence[_Part]) -> list[_Part]:
-    """Light atoms that keep the shape go to the block before them."""
-    parts: list[_Part] = []
-    for atom in atoms:
-        if parts and _is_light(atom) and atom.same_shape:
-            parts[-1] = parts[-1].gated(atom)
-        else:
-            parts.append(_Part(atom.source, atom.nodes))
-    return parts
-
-
-def _join_grouped(parts: Sequence[_Part]) -> list[_Part]:
-    """A convolution that mixes no channels stays with the one after it, and with a 1x1 convolution before it.
-
-    So an inverted bottleneck without a shortcut, and a depthwise-separable convolution, are one block each.
-    """
-    joined: list[_Part] = []
-    waiting = False
-    for part in parts:
-        apart = bool(part.heavy) and not any(role_of(node) in MIXING for node in part.heavy)
-        if waiting and part.heavy:
-            joined[-1] = joined[-1].join(part)
-            waiting = apart
-            joined[-1].closed = not waiting
-        elif apart and joined and joined[-1].pointwise and not joined[-1].closed:
-            joined[-1] = joined[-1].join(part)
-            waiting = True
-        else:
-            joined.append(part)
-            waiting = apart
-    return joined
-
-
-def _join_squeezes(parts: Sequence[_Part]) -> list[_Part]:
-    """A 1x1 convolution that narrows stays with what follows up to where the width is back (SqueezeNet's fire)."""
-    joined: list[_Part] = []
-    index = 0
-    while index < len(parts):
-        part = parts[index]
-        end = _squeeze_end(parts, index)
-        for other in parts[index + 1 : end + 1]:
-            part = part.join(other)
-        joined.append(part)
-        index = end + 1
-    return joined
-
-
-def _squeeze_end(parts: Sequence[_Part], index: int) -> int:
-    part = parts[index]
-    width = channels_of(part.source)
-    if part.closed or not part.pointwise or channels_of(part.output) >= width:
-        return index
-    for end in range(index + 1, len(parts)):
-        if parts[end].resolution != part.resolution:
-            break
-        if channels_of(parts[end].output) >= width:
-            return end
-    return index
-
-
-def _block(part: _Part, values: dict[fx.Node, Tensor]) -> Block:
-    droppable = part.same_shape and bool(part.heavy)
+def _block(part: Part) -> Block:
+    droppable = part.same_shape and bool(part.heavy) and not part.taps
     change = 1.0
     if droppable:
-        before, after = (values[node].double().flatten() for node in (part.source, part.output))
+        before, after = (node.meta["value"].double().flatten() for node in (part.source, part.output))
         change = 1.0 - float(torch.nn.functional.cosine_similarity(before, after, dim=0))
     return Block(tuple(part.nodes), part.source, part.output, droppable, change, _common_path(part.nodes))
 
@@ -415,8 +245,8 @@ def _is_pool(block: Block) -> bool:
     return channelwise and before is not None and after is not None and before != after and before[1] == after[1]
 
 
-def _why_no_block(module: nn.Module, cuts: int) -> str:
+def _why_no_block(module: nn.Module, blocks: int) -> str:
     return (
-        f"{type(module).__name__} has {cuts} cut points and no block between feature maps, so there is nothing to branch; "
-        "give a network that is a chain of convolution blocks"
+        f"{type(module).__name__} has no cut point between feature maps behind a convolution ({blocks} blocks without), so "
+        "there is nothing to branch; give a network that is a chain of convolution blocks, at least in part"
     )

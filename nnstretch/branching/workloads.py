@@ -7,7 +7,7 @@ than measuring their layers, of which there are few different ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -18,10 +18,10 @@ from torch import fx, nn
 from nnstretch.branching.channels import ChannelPlan
 from nnstretch.branching.counting import layer_sizes
 from nnstretch.branching.design import Merge
-from nnstretch.branching.inherit import ENTRY, needs_entry
+from nnstretch.branching.inherit import entry_name, needed_entries
 from nnstretch.branching.lowering import Lowered, lower, padding_of
-from nnstretch.branching.operators import Role, concat_operands, module_of, role_of, shape_of, tensor_operands
-from nnstretch.branching.scaling import node_widths
+from nnstretch.branching.operators import Role, concat_operands, module_of, role_of, shape_of, tensor_operands, title_of
+from nnstretch.branching.scaling import AS_THEY_WERE, Read, Taps, node_widths, reads_of
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
@@ -36,7 +36,7 @@ class _Op:
 
     Attributes:
         name, op, attributes, activation: as in `Layer`.
-        reads: what it reads at run time; the plan's source is None.
+        reads: what it reads at run time.
         shape: of what it writes.
         weight: shape of its weight, if it has one.
         bias: whether it has a bias.
@@ -56,7 +56,9 @@ class _Op:
     uses: int = 0
 
 
-def part_layers(plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool) -> list[Layer]:
+def part_layers(
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+) -> list[Layer]:
     """The layers of a copy of `plan` that keeps `counts[i]` bundles of space `i`, in the order in which they run.
 
     Weights are noise. Batch norms and activations are fused, and so are sums, as `nnstretch.graph.passes` fuse them.
@@ -66,8 +68,10 @@ def part_layers(plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, e
         counts: bundles kept of every space.
         in_channels: channels of the tensor that the copy reads.
         exact: those are the original channels, each once and in order.
+        taps: how the other tensors are read.
     """
-    return [_layer(op) for op in _Walk(plan, counts, in_channels, exact=exact).run()]
+    reads = reads_of(plan, in_channels, taps, exact=exact)
+    return [_layer(op) for op in _Walk(plan, counts, reads).run()]
 
 
 def concat_layer(shapes: Sequence[tuple[int, ...]], name: str = "concat") -> Layer:
@@ -93,24 +97,22 @@ def merge_layers(merge: Merge, shapes: Sequence[tuple[int, ...]]) -> list[Layer]
 class _Walk:
     """One pass over the nodes of a plan that makes layers, and fuses them on the way."""
 
-    def __init__(self, plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool) -> None:
+    def __init__(self, plan: ChannelPlan, counts: Sequence[int], reads: Mapping[fx.Node, Read]) -> None:
         self.plan = plan
-        self.widths = node_widths(plan, counts, in_channels)
+        self.widths = node_widths(plan, counts, reads[plan.source].channels, reads)
         complete = list(counts) == [space.bundles for space in plan.spaces]
-        self.entry = needs_entry(plan, complete=complete, exact=exact)
-        source = shape_of(plan.source)
-        assert source is not None
-        self.source = _Op("input", "input", [], (source[0], in_channels, *source[2:]))
+        exact = {tensor: read.exact for tensor, read in reads.items()}
+        self.entries = needed_entries(plan, complete=complete, exact=exact)
         self.ops: list[_Op] = []
-        self.values: dict[fx.Node, _Op] = {plan.source: self.source}
+        self.values = {tensor: _input(tensor, read.channels) for tensor, read in reads.items()}
 
     def run(self) -> list[_Op]:
-        if self.entry:
-            source, width = self.source, self.widths[None]
-            entry = _Op(ENTRY, "Conv", [source], (source.shape[0], width, *source.shape[2:]))
+        for tensor in self.entries:
+            source, width = self.values[tensor], self.widths[tensor]
+            entry = _Op(entry_name(self.plan, tensor), "Conv", [source], (source.shape[0], width, *source.shape[2:]))
             entry.weight = (width, source.shape[1], 1, 1)
             entry.attributes = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
-            self.values[self.plan.source] = self._add(entry)
+            self.values[tensor] = self._add(entry)
         for node in self.plan.nodes:
             self._visit(node)
         self._count_uses()
@@ -145,8 +147,7 @@ class _Walk:
             self._binary(node)
         elif role is Role.OPAQUE:
             known = [n for n in node.all_input_nodes if self.plan.read(n) in self.values]
-            title = type(module_of(node)).__name__ if node.op == "call_module" else str(node.target)
-            op = _Op(node.name, f"onnx:{title}", [self._value(n) for n in known], self._shape(node))
+            op = _Op(node.name, f"onnx:{title_of(node)}", [self._value(n) for n in known], self._shape(node))
             self.values[node] = self._add(op)
         else:
             value = self._value(node.all_input_nodes[0])
@@ -157,7 +158,7 @@ class _Walk:
     def _binary(self, node: fx.Node) -> None:
         shape = self._shape(node)
         operands = [self._value(tensor) for tensor in tensor_operands(node)]
-        title = str(getattr(node.target, "__name__", node.target)).strip("_").removeprefix("i").capitalize()
+        title = title_of(node).removeprefix("i").removeprefix("true").capitalize()
         # The operand that is broadcast stands second.
         if operands[0].shape != shape:
             operands.reverse()
@@ -184,7 +185,8 @@ class _Walk:
         for op in self.ops:
             for value in op.reads:
                 value.uses += 1
-        self.values[self.plan.output].uses += 1
+        for result in self.plan.results:
+            self.values[self.plan.read(result)].uses += 1
 
     def _replace(self, old: _Op, new: _Op) -> None:
         """`new` writes from now on what `old` wrote, which goes."""
@@ -233,6 +235,13 @@ class _Walk:
         self._replace(op, layer)
         self.ops.remove(layer)
         self.ops.insert(place - 1, layer)
+
+
+def _input(tensor: fx.Node, channels: int) -> _Op:
+    """What is read from outside, with so many channels."""
+    shape = shape_of(tensor)
+    assert shape is not None
+    return _Op("input", "input", [], (shape[0], channels, *shape[2:]))
 
 
 def _single(name: str, lowered: Lowered, value: _Op) -> _Op:

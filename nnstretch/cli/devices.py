@@ -43,10 +43,12 @@ def devices(
     """
     with reporting(as_json=json) as report:
         with report.progress("Looking for processors") as told:
-            told(0, 2, "CPU")
+            told(0, 3, "CPU")
             found = [_cpu(peak=peak)]
-            told(1, 2, "OpenCL")
+            told(1, 3, "OpenCL")
             found += _opencl()
+            told(2, 3, "other engines")
+            found += [_engine(kind) for kind in ("tflite", "ort")]
         shown = plain_table("processor", "device", ">cores", "computes in", "instruction set", "usable")
         for one in found:
             peak_text = f", {one.peak_gflops_per_core:.0f} GFLOP/s per core" if one.peak_gflops_per_core else ""
@@ -100,3 +102,19 @@ def _opencl() -> list[Found]:
         )
         for device in probe()
     ]
+
+
+def _engine(kind: str) -> Found:
+    """An engine of others as a processor on all cores."""
+    from nnstretch.devices.guest_processor import GUESTS, open_guest_processor
+    from nnstretch.devices.spec import format_cores, parse_processors, usable_cores
+    from nnstretch.errors import DeviceError, MissingExtraError
+
+    cores = usable_cores()
+    (spec,) = parse_processors(f"{kind}@{format_cores(cores)}")
+    device, why_not = GUESTS[kind], None
+    try:
+        device = open_guest_processor(spec).device
+    except (DeviceError, MissingExtraError) as error:
+        why_not = str(error)
+    return Found(str(spec), kind, device, len(cores), ("float32",), why_not is None, why_not)

@@ -25,7 +25,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the
 Processors = Annotated[
     str,
     typer.Option(
-        "--processors", "-p", metavar="LIST", help="cpu[:CORES[*RATIOS]] and opencl[:INDEX]\\[@CORES], commas between."
+        "--processors",
+        "-p",
+        metavar="LIST",
+        help="cpu[:CORES[*RATIOS]], opencl[:INDEX]\\[@CORES], tflite[:DELEGATE]\\[@CORES], ort\\[@CORES], commas between.",
     ),
 ]
 ProcessorsUnlessPackage = Annotated[
@@ -34,7 +37,8 @@ ProcessorsUnlessPackage = Annotated[
         "--processors",
         "-p",
         metavar="LIST",
-        help="cpu[:CORES[*RATIOS]] and opencl[:INDEX]\\[@CORES], commas between. A package has its own.",
+        help="cpu[:CORES[*RATIOS]], opencl[:INDEX]\\[@CORES], tflite[:DELEGATE]\\[@CORES], ort\\[@CORES], commas between. "
+        "A package has its own.",
         show_default="cpu",
     ),
 ]

@@ -72,22 +72,30 @@ def _check(action: Action, file: Path | None, output: Path | None) -> None:
 
 
 def _act(action: Action, file: Path | None, processor: str | None, store: ProfileStore, report: Reporter) -> None:
-    from nnstretch.scheduler.profiling.profiles_file import read_rows, write_rows
+    from nnstretch.scheduler.profiling.profiles_file import Profiles, read_profiles, stored_profiles, write_profiles
 
     def wanted(row: Row) -> bool:
         return processor is None or processor in row.processor
 
+    def those_wanted(profiles: Profiles) -> Profiles:
+        rows = [row for row in profiles.rows if wanted(row)]
+        fingerprints = {row.processor for row in rows}
+        return Profiles(rows, [one for one in profiles.processors if one.fingerprint in fingerprints])
+
     if action is Action.LIST:
         _list([row for row in store.rows() if wanted(row)], store, report)
     elif action is Action.EXPORT and file is not None:
-        count = write_rows(filter(wanted, store.rows()), file)
+        profiles = those_wanted(stored_profiles(store))
+        write_profiles(profiles, file)
+        count = len(profiles.rows)
         report.show(f"{file}: {count} measurements")
         report.finish({"file": str(file), "measurements": count})
     elif action is Action.MERGE and file is not None:
-        rows = [row for row in read_rows(file) if wanted(row)]
-        count = store.merge(rows)
-        report.show(f"{store.path}: {count} of {len(rows)} measurements taken over, the others are known")
-        report.finish({"store": str(store.path), "measurements": len(rows), "taken": count})
+        profiles = those_wanted(read_profiles(file))
+        store.describe(profiles.processors)
+        count = store.merge(profiles.rows)
+        report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements taken over, the others are known")
+        report.finish({"store": str(store.path), "measurements": len(profiles.rows), "taken": count})
     else:
         fingerprints = {row.processor for row in store.rows() if wanted(row)}
         count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))

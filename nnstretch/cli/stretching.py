@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.prediction import BlockCost
     from nnstretch.branching.search import SearchReport
     from nnstretch.branching.stretch import StretchResult
+    from nnstretch.cli.console import Reporter
     from nnstretch.cli.networks import Network
     from nnstretch.scheduler.costmodel.trees import Spread
 
@@ -27,14 +28,11 @@ PAGE = "index.html"
 """Name of the page in the folder of the designs."""
 
 
-def prediction_errors(processors: str) -> dict[str, Spread | None]:
-    """Cross-validated errors of learned predictions by processor; None where everything had to be measured."""
-    from nnstretch.compiler import build_processors, predictor
+def channel_block(names: Sequence[str]) -> int:
+    """What widths of branches on processors are multiples of."""
+    from nnstretch.compiler import build_processors
 
-    opened = build_processors(processors)
-    predicting = predictor(opened)
-    errors = [predicting.error(number) for number in range(len(opened.named))]
-    return {p.name: error.all if error else None for p, error in zip(opened.named, errors, strict=True)}
+    return build_processors(",".join(names)).host.blocked.block
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,24 @@ class Writing:
     folder: Path | None
     yaml: bool
     seed: int | None
+
+
+def write_all(
+    report: Reporter, writing: Writing, network: Network, names: Sequence[str], results: Sequence[StretchResult]
+) -> tuple[list[str | None], str | None]:
+    """All designs and the page, if there is a folder for them; returns their paths."""
+    files: list[str | None] = [None] * len(results)
+    if writing.folder is None:
+        return files, None
+    with report.progress("Writing") as told:
+        for rank, result in enumerate(results):
+            told(rank, len(results), result.design.id)
+            branched = replace(network, module=result.module, design=result.design)
+            path, why_not = write_design(writing, f"{rank + 1}-", network, branched, names)
+            files[rank] = str(path)
+            if why_not:
+                report.note(f"{path}: no YAML file: {why_not}")
+        return files, str(write_page(writing.folder, network.spec, names, results, files))
 
 
 def write_design(

@@ -62,7 +62,7 @@ def train(
     Example: nnstretch train resnet18 --data digits --recipe quick -o resnet18.safetensors
     """
     with reporting(as_json=json) as report:
-        _let_idle_threads_sleep()
+        let_idle_threads_sleep()
         from nnstretch.cli.networks import Options, build_network, read_about
         from nnstretch.training.data import load_dataset
         from nnstretch.training.loop import train as run_training
@@ -101,7 +101,7 @@ def train(
         )
 
 
-def _let_idle_threads_sleep() -> None:
+def let_idle_threads_sleep() -> None:
     """Asks OpenMP, which reads this when torch is loaded, to let waiting threads sleep, unless the environment says how.
 
     They spin otherwise, and where other work shares their cores training takes several times as long.

@@ -19,7 +19,7 @@ from nnstretch.graph.layers import CAPTURES, ENCODED, OPSET, GraphNode
 
 # What canonical layers alone are written in; their operators mean the same in every version from 13 on.
 OPSET_VERSION = 20
-_IR_VERSION = 10
+IR_VERSION = 10
 
 
 def expand(layer: Layer) -> onnx.ModelProto:
@@ -152,7 +152,7 @@ class _Writer:
             list(self.initializers.values()),
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets.items())]
-        return helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION, producer_name="nnstretch")
+        return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="nnstretch")
 
 
 def _tensor_proto(array: np.ndarray, name: str) -> onnx.TensorProto:

@@ -13,8 +13,8 @@ from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
 from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
 from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.profiling.caches import layer_state, network_state
-from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
+from nnstretch.scheduler.profiling.caches import CacheSizes, layer_state, network_state
+from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore
 from nnstretch.settings import cache_dir
 
 _GROWN = 1.2
@@ -35,15 +35,25 @@ class LearnedCosts(CostModel):
 
     measured = True
 
-    def __init__(self, store: ProfileStore, handovers: CostModel, *, folder: Path | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        store: ProfileStore,
+        handovers: CostModel,
+        *,
+        folder: Path | None = None,
+        caches: CacheSizes | None = None,
+        seed: int = 0,
+    ) -> None:
         """Costs by `store`.
 
         Args:
             store: measurements to answer from and to learn from.
             handovers: asked for what handovers between processors cost, which are not predicted.
             folder: where trees are kept; `costmodels` in the cache directory by default.
+            caches: of the machine that `store` is from, if that is another one.
             seed: of the training.
         """
+        self._caches = caches
         self._store = store
         self._handovers = handovers
         self._folder = folder
@@ -60,7 +70,7 @@ class LearnedCosts(CostModel):
 
     def expect(self, working_set: int) -> None:
         """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
-        self._network = network_state(working_set)
+        self._network = network_state(working_set, self._caches)
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Measured seconds, else predicted ones; None if the routine failed, or too little like it was measured."""
@@ -68,9 +78,16 @@ class LearnedCosts(CostModel):
         routine_name, setting = str(routine.descriptor), tuple(sorted(parameters.items()))
         key = (processor.fingerprint, layer.workload, routine_name, setting, state)
         if key not in self._known:
-            found = self._store.get(processor.fingerprint, layer.workload, routine_name, parameters, state)
+            found = self.stored(processor, routine, layer, parameters)
             self._known[key] = found.seconds if found else self.predicted(processor, routine, layer, parameters)
         return self._known[key]
+
+    def stored(
+        self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
+    ) -> Measurement | None:
+        """What was measured; None if nothing was."""
+        state = layer_state(layer, self._network)
+        return self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters, state)
 
     def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Predicted seconds, whatever was measured; None if too little like it was measured."""

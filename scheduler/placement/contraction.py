@@ -145,7 +145,8 @@ def _adapts(space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int | No
     def read(name: str, wanted: Layout, reader: int | None) -> None:
         maker, made, lane = home[name]
         if made != wanted and not isinstance(made, Fused) and (name, wanted) not in found:
-            processor, layer = space.pool.processors[lane], reorder_layer(graph.types[name], made, wanted)
+            processor = space.pool.processors[0 if space.pool.calls(lane) else lane]
+            layer = reorder_layer(graph.types[name], made, wanted)
             routine = processor.reorder()
             seconds = None
             if routine.supports(layer):

@@ -187,7 +187,7 @@ def only(space: ChoiceSpace, lane: int) -> ChoiceSpace | None:
     if space.costs.all_cross:
         return None
     processor = space.pool.processors[lane]
-    host = processor if processor.memory == "host" else space.host
+    host = processor if processor.lane == "host" else space.host
     pool = lane_pool([processor], host)
     choices = [
         [

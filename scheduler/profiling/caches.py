@@ -41,9 +41,12 @@ def cache_sizes(folder: Path = _FOLDER) -> CacheSizes:
     return CacheSizes(own, max(sizes.get(3, _SHARED if not sizes else own), own))
 
 
-def network_state(working_set: int) -> CacheState:
-    """Where a layer finds its weights in a network that goes through `working_set` bytes from one run to the next."""
-    sizes = cache_sizes()
+def network_state(working_set: int, sizes: CacheSizes | None = None) -> CacheState:
+    """Where a layer finds its weights in a network that goes through `working_set` bytes from one run to the next.
+
+    Caches are those of this machine if no others are given.
+    """
+    sizes = sizes or cache_sizes()
     if working_set <= _FILLED * sizes.own:
         return "warm"
     return "l3" if working_set <= _FILLED * sizes.shared else "memory"

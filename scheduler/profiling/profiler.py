@@ -101,8 +101,9 @@ class Profiler(CostModel, Closing):
         self.measurements = 0
 
     def watch(self, processors: tuple[Processor, ...]) -> None:
-        """Tells which device handovers are measured with: the first OpenCL processor, if any."""
-        self._device = next((p for p in processors if p.memory == "opencl"), None)
+        """Tells which processor handovers are measured with: the first OpenCL device, else what computes by calls, if any."""
+        others = sorted((p for p in processors if p.lane != "host"), key=lambda p: p.lane != "opencl")
+        self._device = next(iter(others), None)
 
     def expect(self, working_set: int) -> None:
         """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
@@ -159,7 +160,7 @@ class Profiler(CostModel, Closing):
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
-        device = next((p for p in (one, other) if p.memory != "host"), other if one is self._host else one)
+        device = next((p for p in (one, other) if p.lane != "host"), other if one is self._host else one)
         key = (device.name, tensor)
         if key not in self._handovers:
             self._handovers[key] = self._measured_handover(device, tensor)
@@ -243,7 +244,10 @@ class Profiler(CostModel, Closing):
     # -- handovers -----------------------------------------------------------------------------------------------
 
     def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
-        """Half of what a round trip host -> device -> host takes beyond its three copies. Other cores count as a device."""
+        """Half of what a round trip host -> device -> host takes beyond its three copies.
+
+        Other cores count as a device; a call that copies is a copy, too.
+        """
         workload = f"handover {tensor}"
         route = self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
@@ -477,7 +481,6 @@ def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compi
     choices = [
         Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
     ]
-    reorders = {lane: p.reorder() for lane, p in enumerate(pool.processors)}
-    steps = draft(graph, choices, pool.lanes, reorders, device.coherent, lambda *_: None)
+    steps = draft(graph, choices, pool.lanes, pool.reorders(), device.coherent, lambda *_: None)
     plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
-    return Compiled(plan, constants)
+    return Compiled(plan, constants, steps.models)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from nnstretch import __version__
+from nnstretch.devices.description import Description, description_of
 from nnstretch.devices.routine import NO_PARAMETERS, Parameters
 from nnstretch.errors import FileError
 from nnstretch.settings import cache_dir
@@ -58,6 +59,13 @@ CREATE TABLE IF NOT EXISTS measurement (
     version    TEXT NOT NULL,
     measured   REAL NOT NULL,
     PRIMARY KEY (processor, workload, routine, parameters, state)
+) WITHOUT ROWID
+"""
+# Beside the measurements, since they can be used without it.
+_DESCRIPTIONS = """
+CREATE TABLE IF NOT EXISTS processor (
+    fingerprint TEXT NOT NULL PRIMARY KEY,
+    description TEXT NOT NULL
 ) WITHOUT ROWID
 """
 _INSERT = "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
@@ -138,6 +146,7 @@ class ProfileStore:
                 self._database.execute("PRAGMA synchronous=NORMAL")
                 with self._transaction():
                     self._make_tables()
+                    self._database.execute(_DESCRIPTIONS)
         except FileError:
             self._database.close()
             raise
@@ -223,6 +232,24 @@ class ProfileStore:
         self.put_all(taken)
         return len(taken)
 
+    # -- processors ----------------------------------------------------------------------------------------------
+
+    def describe(self, descriptions: Iterable[Description]) -> None:
+        """Keeps what is known of processors, replacing what was known of those with the same fingerprints."""
+        records = [(one.fingerprint, json.dumps(one.to_json(), sort_keys=True)) for one in descriptions]
+        known = {one.fingerprint: one for one in self.descriptions()}
+        if all(known.get(fingerprint) == _description(text) for fingerprint, text in records):
+            return
+        with self._lock, self._errors("write"), self._transaction():
+            self._database.executemany("INSERT OR REPLACE INTO processor VALUES (?,?)", records)
+
+    def descriptions(self) -> list[Description]:
+        """What is known of processors, in the order of their fingerprints."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute("SELECT description FROM processor ORDER BY fingerprint").fetchall()
+        with self._damage():
+            return [_description(str(text)) for (text,) in records]
+
     def __len__(self) -> int:
         with self._lock, self._errors("read"):
             return int(self._database.execute("SELECT COUNT(*) FROM measurement").fetchone()[0])
@@ -302,6 +329,10 @@ def _advice(error: sqlite3.Error) -> str:
     if "readonly" in text or "unable to open" in text:
         return "make it writable or set NNSTRETCH_CACHE_DIR"
     return "move it away or set NNSTRETCH_CACHE_DIR"
+
+
+def _description(text: str) -> Description:
+    return description_of(json.loads(text))
 
 
 def _identity(row: Row) -> tuple[str, str, str, str]:

@@ -108,7 +108,7 @@ def test_spaces_are_the_dependency_groups_of_torch_pruning(name: str) -> None:
         }
         expected.add(frozenset(writers))
     plan = whole_plan(name)
-    assert {frozenset(str(node.target) for node, _ in s.makers if node is not None) for s in plan.spaces} == expected
+    assert {frozenset(str(node.target) for node, _ in s.makers) for s in plan.spaces} == expected
 
 
 def test_groups_are_kept_whole() -> None:
@@ -118,7 +118,7 @@ def test_groups_are_kept_whole() -> None:
         s.index: choose(scores, count)
         for s, scores, count in zip(plan.spaces, bundle_scores(plan), counts, strict=True)
     }
-    grouped = [node for node in plan.made if node is not None and str(node.target).endswith("body.1.0")]
+    grouped = [node for node in plan.made if str(node.target).endswith("body.1.0")]
     assert len(grouped) == 18
     for node in grouped:
         kept = made_positions(plan, node, selection).reshape(-1, 24)

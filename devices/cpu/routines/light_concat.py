@@ -12,11 +12,9 @@ from nnstretch.devices.cpu.routines.light_base import (
     activate_in_place,
     stored_floats,
 )
+from nnstretch.devices.engine.binding import MAX_READS
 from nnstretch.devices.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
 from nnstretch.graph.layer import Layer
-
-MOST_READS = 16
-"""Inputs of one call (NNS_MAX_READS)."""
 
 
 class ConcatRoutine(LightRoutine):
@@ -47,11 +45,11 @@ def _calls(kernel: str, sizes: list[int], fixed: tuple[int, ...], total: int) ->
     return tuple(
         KernelCall(
             kernel,
-            tuple(Operand("input", i) for i in range(first, min(first + MOST_READS, len(sizes)))),
+            tuple(Operand("input", i) for i in range(first, min(first + MAX_READS, len(sizes)))),
             (OUTPUT,),
-            (*fixed, offsets[first], total, *sizes[first : first + MOST_READS]),
+            (*fixed, offsets[first], total, *sizes[first : first + MAX_READS]),
         )
-        for first in range(0, len(sizes), MOST_READS)
+        for first in range(0, len(sizes), MAX_READS)
     )
 
 

@@ -1,0 +1,113 @@
+"""Delegates: what LiteRT hands a model's layers to.
+
+    delegate := name ["?" key "=" value ("&" key "=" value)*]
+
+Names are `xnnpack` (LiteRT's routines for CPUs, which it takes by itself), `builtin` (its kernels without any delegate), `gpu`
+(the library that a GPU's delegate is built as) and paths of libraries that make one (`tflite_plugin_create_delegate`).
+Libraries get the options; what these mean is theirs to say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from nnstretch.errors import DeviceError, UsageError
+
+XNNPACK, BUILTIN, GPU = "xnnpack", "builtin", "gpu"
+GPU_LIBRARY = "libtensorflowlite_gpu_delegate.so"
+"""What builds of the GPU delegate are called; it is looked for where the system looks for libraries."""
+
+_FUNCTIONS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """A delegate with its options.
+
+    Attributes:
+        name: `xnnpack`, `builtin`, `gpu`, or the path of a library.
+        options: of a library, by key.
+    """
+
+    name: str = XNNPACK
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def library(self) -> str | None:
+        """The library that makes it; None for what LiteRT has itself."""
+        if self.name in (XNNPACK, BUILTIN):
+            return None
+        return GPU_LIBRARY if self.name == GPU else self.name
+
+    @property
+    def identity(self) -> str:
+        """What must be equal for a measured latency to hold: name, options and which build of a library it is."""
+        options = "".join(f" {key}={value}" for key, value in sorted(self.options.items()))
+        library = self.library
+        if library is None or not Path(library).is_file():
+            return f"{self.name}{options}"
+        about = Path(library).stat()
+        return f"{self.name}{options} {about.st_size} {about.st_mtime_ns}"
+
+    def arguments(self, interpreter: Any) -> dict[str, Any]:
+        """Arguments with which `interpreter.Interpreter` uses it.
+
+        Raises:
+            DeviceError: the library cannot be loaded, or makes no delegate.
+        """
+        if self.name == XNNPACK:
+            return {}
+        if self.library is None:
+            plain = interpreter.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+            return {"experimental_op_resolver_type": plain}
+        try:
+            _check_library(self.library)
+            made = interpreter.load_delegate(self.library, dict(self.options))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DeviceError(
+                f"the delegate {self.name} cannot be used: {' '.join(str(error).split()) or type(error).__name__}; "
+                "name a library that makes a delegate on this machine, or leave the delegate out for xnnpack"
+            ) from error
+        return {"experimental_delegates": [made]}
+
+    def __str__(self) -> str:
+        options = "&".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}?{options}" if options else self.name
+
+
+def _check_library(path: str) -> None:
+    """Raises what is wrong with a library before LiteRT finds out, which leaves half an object behind.
+
+    Raises:
+        OSError: it cannot be loaded.
+        ValueError: it makes no delegates.
+    """
+    library = ctypes.CDLL(path)
+    missing = [name for name in _FUNCTIONS if not hasattr(library, name)]
+    if missing:
+        raise ValueError(f"the library has no function {missing[0]}")
+
+
+def parse_delegate(text: str) -> Delegate:
+    """Reads a delegate as it is written behind `tflite:`.
+
+    Raises:
+        UsageError: it is not understood.
+    """
+    name, _, rest = text.partition("?")
+    pairs = [part.partition("=") for part in rest.split("&") if part]
+    options = {key: value for key, equals, value in pairs if key and equals}
+    if len(options) != len(pairs) or not (name in (XNNPACK, BUILTIN, GPU) or "/" in name):
+        raise UsageError(
+            f"delegate {text!r} is not understood; write {XNNPACK}, {BUILTIN}, {GPU} or the path of a library with a slash in "
+            "it, and options as in ./libnpu.so?key=value&key=value"
+        )
+    made = Delegate(str(Path(name).absolute()) if "/" in name else name, MappingProxyType(options))
+    if options and made.library is None:
+        raise UsageError(f"delegate {text!r}: {name} has no options; those of a library follow its path")
+    return made

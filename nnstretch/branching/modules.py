@@ -1,0 +1,110 @@
+"""Layers that traced networks are put together of beside those of torch: each works at any width as it does at full width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+PER_CHANNEL: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "truediv": torch.div,
+}
+"""Operations between a tensor and one number per channel, by their names."""
+
+
+class ChannelNorm(nn.Module):
+    """Layer normalisation over the channels of every pixel (as ConvNeXt has it), or over those of `N x channels` vectors.
+
+    Attributes:
+        weight, bias: one element per channel, or None.
+        eps: is added to the variance.
+    """
+
+    def __init__(self, weight: nn.Parameter | None, bias: nn.Parameter | None, eps: float) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = weight, bias, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From `N x channels (x H x W)` to the same shape."""
+        last = x.movedim(1, -1)
+        normed = functional.layer_norm(last, last.shape[-1:], self.weight, self.bias, self.eps)
+        return normed.movedim(-1, 1)
+
+
+class PerChannel(nn.Module):
+    """Every channel and a number of its own in one operation, such as the product with a layer scale.
+
+    Attributes:
+        operation: of the channel and the number, in this order.
+        value: one number per channel, a parameter or a buffer.
+    """
+
+    value: Tensor
+
+    def __init__(self, operation: Callable[[Tensor, Tensor], Tensor], value: Tensor) -> None:
+        super().__init__()
+        self.operation = operation
+        if isinstance(value, nn.Parameter):
+            self.value = value
+        else:
+            self.register_buffer("value", value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From `N x channels (x H x W)` to the same shape."""
+        return self.operation(x, self.value.reshape(-1, *[1] * (x.dim() - 2)))
+
+
+class ChannelSlice(nn.Module):
+    """The channels from `first` up to, but not including, `stop` of `total`; of a narrower tensor the same share.
+
+    Attributes:
+        first, stop, total: as said.
+    """
+
+    def __init__(self, first: int, stop: int, total: int) -> None:
+        super().__init__()
+        self.first, self.stop, self.total = first, stop, total
+
+    @property
+    def regular(self) -> bool:
+        """Whether it is one of several slices of one size that make up the whole."""
+        length = self.stop - self.first
+        return self.total % length == 0 and self.first % length == 0
+
+    def bounds(self, channels: int) -> tuple[int, int]:
+        """First and last but one of the channels that are taken from so many."""
+        return self.first * channels // self.total, self.stop * channels // self.total
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From `N x channels (x H x W)` to the share of the channels."""
+        first, stop = self.bounds(x.shape[1])
+        return x[:, first:stop]
+
+    def extra_repr(self) -> str:
+        return f"{self.first}, {self.stop}, {self.total}"
+
+
+class ChannelShuffle(nn.Module):
+    """Takes channels in turn from `groups` equal parts (ShuffleNet).
+
+    Attributes:
+        groups: number of parts.
+    """
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From `N x channels x H x W` to the same shape."""
+        parts = torch.unflatten(x, 1, (self.groups, x.shape[1] // self.groups))
+        return parts.transpose(1, 2).flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"

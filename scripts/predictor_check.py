@@ -1,0 +1,300 @@
+"""How well latencies of branches are predicted: random designs, each branch predicted and then measured as it runs.
+
+    .venv/bin/python scripts/predictor_check.py --processors cpu:0,opencl:0@1 --models resnet18,resnet50 -n 50 -o check.json
+
+Every design is a random branching within the usual bounds of its network's family. Its branches are predicted twice: `guess`
+is what the cost model says before any of its layers was measured for this design, `predicted` what the search would say of a
+design that it returns, with each of its layers measured by itself. Then the network is compiled and run, and `measured` is
+what each branch was busy for, beside the others. Layers that the profile store knows are not measured again.
+
+With -o, what is finished is kept after every design: a check that was ended goes on where it was. Beside the JSON file lies a
+picture, an SVG file of the same name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.settings import atomic_write
+
+if TYPE_CHECKING:
+    from nnstretch.branching.build import Blueprint
+    from nnstretch.branching.design import Design
+    from nnstretch.branching.predictor import LatencyPredictor, Trial
+
+TOLERANCE = 0.1
+"""Relative error that predictions shall keep to."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Checks, prints and writes; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processors", default="cpu,opencl", help="two or more, such as cpu:0,opencl:0@1")
+    parser.add_argument("--models", default="resnet18,resnet50,mobilenetv2", help="zoo names or module.py:factory")
+    parser.add_argument("-n", "--designs", type=int, default=50, help="how many, shared out among the models")
+    parser.add_argument("--image-size", type=int, help="side of the input in pixels")
+    parser.add_argument(
+        "--measure-all", action="store_true", help="do without the cost model: `guess` is measured, too"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    try:
+        answer = check(options)
+    except NNStretchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(answer) if options.json else told(answer))
+    return 0
+
+
+def check(options: argparse.Namespace) -> dict[str, Any]:
+    """All designs, and what they come to."""
+    models = [name.strip() for name in options.models.split(",")]
+    if options.designs < len(models):
+        raise UsageError(
+            f"{options.designs} designs were asked for; give one for each of {len(models)} models, or more"
+        )
+    about = {
+        "processors": options.processors,
+        "models": models,
+        "image_size": options.image_size,
+        "seed": options.seed,
+        "learned": not options.measure_all,
+    }
+    designs = kept(options.output, about)
+    checking = Checking.of(options.processors, learned=not options.measure_all)
+    for turn, model in enumerate(models):
+        count = len(range(turn, options.designs, len(models)))
+        missing = [number for number in range(count) if (model, number) not in designs]
+        subject = checking.subject(model, options.image_size) if missing else None
+        for number in missing:
+            assert subject is not None
+            designs[model, number] = checking.design(subject, number, options.seed)
+            print(progress(designs[model, number], len(designs), options.designs), file=sys.stderr)
+            if options.output is not None:
+                write(options.output, {**about, **summary(designs), "designs": list(designs.values())})
+    answer = {**about, **summary(designs), "designs": list(designs.values())}
+    if options.output is not None:
+        write(options.output, answer)
+        write_picture(options.output.with_suffix(".svg"), answer)
+    return answer
+
+
+Key = tuple[str, int]
+
+
+def kept(path: Path | None, about: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
+    """The designs of a check of the same kind that is in a file.
+
+    Raises:
+        FileError: the file cannot be read, or is of another check.
+    """
+    if path is None or not path.exists():
+        return {}
+    try:
+        raw = json.loads(path.read_bytes())
+        designs = {(str(one["model"]), int(one["number"])): dict(one) for one in raw["designs"]}
+        same = all(raw[name] == value for name, value in about.items() if name != "models")
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path} is no check of predictions ({error!r}); give another file with -o") from error
+    if not same:
+        raise FileError(f"{path} is of a check with other options; give another file with -o")
+    return designs
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network with who predicts its layers."""
+
+    model: str
+    plan: Blueprint
+    predictor: LatencyPredictor
+
+
+@dataclass(frozen=True, eq=False)
+class Checking:
+    """Predicts and runs designs."""
+
+    names: tuple[str, ...]
+    block: int
+    processors: Any
+    learned: bool
+
+    @staticmethod
+    def of(text: str, *, learned: bool) -> Checking:
+        """Opens the processors."""
+        from nnstretch.compiler import build_processors
+        from nnstretch.scheduler.simulation.costs import one_soc
+
+        opened = build_processors(text)
+        if one_soc(opened.named) is not None or len(opened.named) < 2:
+            raise UsageError(f"--processors {text}: give two or more that are here, such as cpu:0,opencl:0@1")
+        names = tuple(processor.name for processor in opened.named)
+        return Checking(names, opened.host.blocked.block, opened, learned)
+
+    def subject(self, model: str, image_size: int | None) -> Subject:
+        """A network, prepared for branching, and who predicts its layers."""
+        from nnstretch.branching.accounting import working_set
+        from nnstretch.branching.build import blueprint
+        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.compiler import predictor
+
+        network = build_network(model, Options(image_size=image_size))
+        size = working_set(network.module, network.example_input)
+        return Subject(
+            model,
+            blueprint(network.module, network.example_input, self.block),
+            predictor(self.processors, learned=None if self.learned else False, working_set=size),
+        )
+
+    def design(self, subject: Subject, number: int, seed: int) -> dict[str, Any]:
+        """A random design, predicted and measured."""
+        from nnstretch.branching.limits import SearchLimits
+        from nnstretch.branching.sampling import random_design
+        from nnstretch.trial import DesignTrial
+
+        generator = Random(f"{seed} {subject.model} {number}")
+        design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
+        begin = time.perf_counter()
+        trial = DesignTrial(self.processors, subject.plan.traced.example_input)
+        branches = self.branches(subject, design, trial)
+        return {
+            "model": subject.model,
+            "number": number,
+            "id": design.id,
+            "macs": design.macs / design.original_macs,
+            "seconds": time.perf_counter() - begin,
+            "branches": branches,
+        }
+
+    def branches(self, subject: Subject, design: Design, trial: Trial) -> list[dict[str, Any]]:
+        """All branches that run beside others, in milliseconds."""
+        from nnstretch.branching.build import build, choices_of
+        from nnstretch.branching.joining import confirm
+        from nnstretch.branching.latencies import Latencies
+
+        plan = subject.plan
+        latencies = Latencies(plan, subject.predictor, len(self.names))
+        guesses = beside(latencies, design)
+        confirm(latencies, choices_of(design))
+        latencies.forget()
+        predictions = beside(latencies, design)
+        measured = trial(build(plan, design)).branches
+        return [
+            {
+                "segment": number,
+                "name": plan.traced.name_of(choice.segment),
+                "processor": self.names[branch.processor],
+                "depth": segment.branches[i].depth,
+                "width": branch.width,
+                "guess_ms": 1e3 * guesses[number][i],
+                "predicted_ms": 1e3 * predictions[number][i],
+                "measured_ms": 1e3 * measured[number][i],
+            }
+            for number, (segment, choice) in enumerate(zip(design.segments, choices_of(design), strict=True))
+            for i, branch in enumerate(choice.branches)
+            if len(choice.branches) > 1
+        ]
+
+
+def beside(latencies: Any, design: Design) -> list[list[float]]:
+    """Predicted seconds of all branches of a design, beside the others of their segments."""
+    from nnstretch.branching.build import choices_of
+    from nnstretch.branching.joining import branch_seconds, network_prediction
+
+    choices = choices_of(design)
+    prediction = network_prediction(latencies, choices, branch_seconds(latencies, choices))
+    return [[branch.beside for branch in part.branches] for part in prediction.segments]
+
+
+# -- what it comes to --------------------------------------------------------------------------------------------------
+
+
+def summary(designs: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
+    """Errors of all branches: in all, by model, and by processor."""
+    branches = [(one["model"], branch) for one in designs.values() for branch in one["branches"]]
+    groups: dict[str, list[Mapping[str, Any]]] = {"all": [branch for _, branch in branches]}
+    for model, branch in branches:
+        groups.setdefault(f"{model} on {branch['processor']}", []).append(branch)
+    return {
+        kind: {name: spread(some, f"{kind}_ms") for name, some in groups.items() if some}
+        for kind in ("predicted", "guess")
+    }
+
+
+def spread(branches: Sequence[Mapping[str, Any]], field: str) -> dict[str, Any]:
+    """How far predictions are off, |predicted / measured - 1|."""
+    ratios = np.array([branch[field] / branch["measured_ms"] for branch in branches])
+    errors = np.abs(ratios - 1)
+    return {
+        "branches": len(branches),
+        "within": float(np.mean(errors <= TOLERANCE)),
+        "median": float(np.median(errors)),
+        "p90": float(np.quantile(errors, 0.9)),
+        "worst": float(errors.max()),
+        "ratio": float(np.median(ratios)),
+    }
+
+
+def told(answer: Mapping[str, Any]) -> str:
+    """The summary for people."""
+    lines = [f"{len(answer['designs'])} designs on {answer['processors']}; errors are |predicted / measured - 1|"]
+    for kind, text in (
+        ("predicted", "layers measured one by one"),
+        ("guess", "before any was measured for the design"),
+    ):
+        lines.append(f"{text}:")
+        lines += [
+            f"  {name:32} {one['branches']:4} branches, {one['within']:4.0%} within {TOLERANCE:.0%}, median "
+            f"{one['median']:5.1%}, nine of ten {one['p90']:5.1%}, worst {one['worst']:5.1%}, median ratio {one['ratio']:.3f}"
+            for name, one in answer[kind].items()
+        ]
+    return "\n".join(lines)
+
+
+def progress(design: Mapping[str, Any], done: int, total: int) -> str:
+    """A line for a design that was just finished."""
+    found = spread(design["branches"], "predicted_ms")
+    return (
+        f"{done}/{total} {design['model']} {design['id']}: {found['branches']} branches, {found['within']:.0%} within "
+        f"{TOLERANCE:.0%}, median ratio {found['ratio']:.2f}, {design['seconds']:.0f} s"
+    )
+
+
+def write(path: Path, answer: Mapping[str, Any]) -> None:
+    """Writes the answer as JSON."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(answer, indent=1) + "\n").encode())
+
+
+def write_picture(path: Path, answer: Mapping[str, Any]) -> None:
+    """Writes predictions against measurements as SVG."""
+    from nnstretch.report.agreement_picture import Agreement, agreement_svg
+
+    series: dict[str, list[Agreement]] = {}
+    for one in answer["designs"]:
+        for branch in one["branches"]:
+            tip = f"{one['model']} {one['id']}, {branch['name']}, {branch['depth']:.2f} × {branch['width']:.2f}"
+            dot = Agreement(branch["predicted_ms"], branch["measured_ms"], tip)
+            series.setdefault(branch["processor"], []).append(dot)
+    with atomic_write(path) as file:
+        file.write(agreement_svg(series, TOLERANCE).encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,7 +26,10 @@ from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
-from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, make_plan, plan_of
+from nnstretch.scheduler.costs import Estimates
+from nnstretch.scheduler.placement.interplay import Contention, MeasuredInterplay
+from nnstretch.scheduler.placement.joint import is_placed, placed
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
 from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.core_speeds import measured_ratios
 from nnstretch.scheduler.profiling.integrated import NEAR, refined
@@ -194,19 +197,33 @@ def plan_model(
     Raises:
         UsageError: engines of others are to be chosen without measuring.
     """
-    soc = one_soc(processors.named)
-    if soc is not None:
-        costs = SimulatedCosts(soc, _parts(processors))
-        return make_plan(optimize(model), processors.named, processors.host, costs, progress=progress)
-    if processors.engines and not tune:
+    if one_soc(processors.named) is None and tune:
+        with profiler(processors, fresh=fresh) as measured:
+            return _planned(measured_space(model, processors, measured, progress, climbing=climbing))
+    if processors.engines:
         raise UsageError(
             f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
         )
-    if not tune:
-        return make_plan(optimize(model), processors.named, processors.host, progress=progress)
-    with profiler(processors, fresh=fresh) as measured:
-        space = measured_space(model, processors, measured, progress, climbing=climbing)
-        return plan_of(space, default_selector().select(space.problem))
+    return _planned(_space_on_paper(model, processors, progress))
+
+
+def _planned(space: ChoiceSpace) -> Compiled:
+    return plan_of(space, default_selector().select(space.problem))
+
+
+def _space_on_paper(model: ir.Model, processors: Processors, progress: Progress | None) -> ChoiceSpace:
+    """What there is to choose from with the costs of a profile, or with estimates for real processors."""
+    soc = one_soc(processors.named)
+    costs = Estimates() if soc is None else SimulatedCosts(soc, _parts(processors))
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress)
+    if is_placed(space):
+        return space
+    interplay = (
+        MeasuredInterplay(space.pool, costs, lambda group: [1.0] * len(group))
+        if soc is None
+        else ProfileInterplay(soc, dict(enumerate(_parts(processors))))
+    )
+    return placed(space, interplay)
 
 
 def simulate_model(
@@ -223,7 +240,9 @@ def simulate_model(
             f"{', '.join(p.name for p in processors.named)} are not simulated; name those of a profile, as in sim:phone/cpu"
         )
     made = plan_model(model, processors, progress=progress)
-    return made, simulate(made.plan, ProfileInterplay(soc, dict(enumerate(_parts(processors)))))
+    parts = {p.name: p.spec.part for p in processors.named}
+    lanes = {lane: parts[found.processor] for lane, found in enumerate(made.plan.lanes)}
+    return made, simulate(made.plan, ProfileInterplay(soc, lanes))
 
 
 def _parts(processors: Processors) -> list[str]:
@@ -241,10 +260,21 @@ def measured_space(
 ) -> ChoiceSpace:
     """What there is to choose from for a graph, with costs that are measured layer by layer and in the whole network.
 
-    With `climbing`, routine parameters are looked for beyond those that `costs` offer.
+    Layers of a graph that no design has placed are given to the processors, if there are several. With `climbing`, routine
+    parameters are looked for beyond those that `costs` offer.
     """
     space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR, climbing=climbing)
-    return refined(space, costs)
+    if is_placed(space):
+        return refined(space, costs)
+    interplay = MeasuredInterplay(space.pool, costs, _contention(processors))
+    return placed(space, interplay, lambda single: refined(single, costs))
+
+
+def _contention(processors: Processors) -> Contention:
+    """How much longer groups of processors take together, measured when it is asked for and remembered."""
+    from nnstretch.contention import slowdowns
+
+    return lambda group: slowdowns(processors, group, ProfileStore())
 
 
 def search_settings(
@@ -326,7 +356,6 @@ def predictor(
     soc = one_soc(processors.named)
     if soc is not None:
         return SimulatedPredictor(soc, _parts(processors))
-    from nnstretch.contention import slowdowns
     from nnstretch.scheduler.prediction import ProfilePredictor
 
     if learned is None:
@@ -335,7 +364,7 @@ def predictor(
     made = ProfilePredictor(
         processors.named,
         measured,
-        lambda group: slowdowns(processors, group, store),
+        _contention(processors),
         LearnedCosts(store, measured) if learned else None,
     )
     if working_set is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from nnstretch.scheduler.plan import Plan
 
 if TYPE_CHECKING:
+    from nnstretch.scheduler.placement.report import PlacementReport
     from nnstretch.scheduler.problem import Assignment
 
 
@@ -42,12 +43,14 @@ class Compiled:
         weights: `constants`, or who packs them.
         models: name -> model, ONNX or TFLite, of the steps that another engine runs.
         selection: the selector's answer.
+        placement: how an automatic placement came out, if there was one.
     """
 
     plan: Plan
     weights: np.ndarray | PackedLater
     models: dict[str, bytes] = field(default_factory=dict)
     selection: Assignment | None = None
+    placement: PlacementReport | None = None
 
     @property
     def constants(self) -> np.ndarray:

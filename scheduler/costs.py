@@ -68,6 +68,10 @@ class CostModel(ABC):
     def handover(self, tensor: TensorType) -> float:
         """Seconds that a tensor costs when lanes meet at it that do not share a cache, beyond layout changes."""
 
+    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        """Seconds that a tensor costs when lanes of these two processors meet at it, beyond layout changes."""
+        return self.handover(tensor)
+
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Error of a working routine's answer relative to the output's range; None if it is not known."""
         return None

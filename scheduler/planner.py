@@ -22,6 +22,7 @@ from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
+from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.plan import (
     Memory,
     Plan,
@@ -45,7 +46,8 @@ _PAGE = 4096
 class ChoiceSpace:
     """What a plan is selected from: units, lanes, costs, each unit's choices, and the selection problem that they make.
 
-    `host` is the CPU processor that serves lane 0 when no CPU was named.
+    `host` is the CPU processor that serves lane 0 when no CPU was named. `placement` says how an automatic placement came out
+    that units and choices are restricted to, if there was one.
     """
 
     graph: UnitGraph
@@ -54,6 +56,7 @@ class ChoiceSpace:
     host: Processor
     choices: Sequence[Sequence[Choice]]
     problem: Problem
+    placement: PlacementReport | None = None
 
 
 def make_plan(
@@ -112,7 +115,7 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     coherent = all(p.coherent for p in pool.processors)
     steps = draft(graph, chosen, pool.lanes, pool.reorders(), coherent, _reorder_price(space.costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
-    return Compiled(plan, constants, steps.models, assignment)
+    return Compiled(plan, constants, steps.models, assignment, space.placement)
 
 
 def _reorder_price(costs: CostModel, pool: LanePool) -> Price:

@@ -13,7 +13,6 @@ from nnstretch.cli.options import (
     DesignFile,
     Json,
     NoTune,
-    Processors,
     Seed,
     Shape,
     Weights,
@@ -22,6 +21,16 @@ from nnstretch.cli.options import (
 )
 from nnstretch.errors import UsageError
 
+ProcessorsOfBench = Annotated[
+    str | None,
+    typer.Option(
+        "--processors",
+        "-p",
+        metavar="LIST",
+        help="Time a network on these together and on each alone; with --design, cpu,opencl by default.",
+        show_default=False,
+    ),
+]
 Models = Annotated[
     list[str] | None,
     typer.Argument(
@@ -89,10 +98,12 @@ def bench(
     design: DesignFile = None,
     weights: Weights = None,
     control_weights: OriginalWeights = None,
-    processors: Processors = "cpu,opencl",
+    processors: ProcessorsOfBench = None,
     json: Json = False,
 ) -> int:
     """Time engines on the same cores with interleaved rounds; or, with --design, prove what a branching is worth.
+
+    With --processors alone, one network is placed on several processors and timed on all of them and on each.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
     """
@@ -105,9 +116,10 @@ def bench(
                 raise UsageError(f"--design is for one network; {suite or len(models or [])} was given")
             assert models is not None
             check_pages(outputs)
-            several_processors(processors, "a proof, which compares one with all,")
+            named = processors or "cpu,opencl"
+            several_processors(named, "a proof, which compares one with all,")
             answer, page = _prove(
-                report, models[0], design, weights, control_weights, processors, rounds, seed, tune=not no_tune
+                report, models[0], design, weights, control_weights, named, rounds, seed, tune=not no_tune
             )
             for path in outputs:
                 write_pages(path, answer, page)
@@ -115,8 +127,36 @@ def bench(
             return 0
         if weights is not None:
             raise UsageError("--weights goes with --design; speed does not depend on weights")
+        if processors is not None:
+            if suite is not None or len(models or []) != 1:
+                raise UsageError(
+                    f"--processors is for one network, which is placed on them; {suite or len(models or [])} was given"
+                )
+            assert models is not None
+            report.finish(_together(report, models[0], processors, rounds, seed, shape, tune=not no_tune))
+            return 0
         wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, tuple(shape or ()))
         return compare_models(report, models or [], wishes, outputs, resume=resume)
+
+
+def _together(
+    report: Reporter, model: str, processors: str, rounds: int, seed: int, shape: list[str] | None, *, tune: bool
+) -> dict[str, Any]:
+    """The answer as JSON."""
+    from nnstretch.bench.proof import Settings
+    from nnstretch.bench.together import measure_together
+    from nnstretch.cli.sources import make_source
+    from nnstretch.report.placement_text import together_table
+
+    names = several_processors(processors, "a comparison of all with each")
+    source = make_source(model, shape)
+    if source.is_package:
+        raise UsageError(f"{model} is a package, which is placed already; give the model that it was made from")
+    settings = Settings(rounds=rounds, tune=tune, seed=seed)
+    with report.progress("Comparing") as told:
+        found = measure_together(Path(model).name, source.load(), names, settings, told)
+    report.show(together_table(found))
+    return found.to_json()
 
 
 def _prove(

@@ -24,6 +24,7 @@ from nnstretch.cli.options import (
     parse_engines,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.placement_text import placement_text
 from nnstretch.report.text import count_text
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def compile_command(
         report.show(f"{path}: {_summary(plan)}, {size / 1e6:.1f} MB")
         if plan.fallback_layers:
             report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
+        if session.compiled.placement is not None:
+            report.note(placement_text(session.compiled.placement, plan))
         report.finish({"file": str(path), "bytes": size, **_facts(plan)})
 
 

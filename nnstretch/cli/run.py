@@ -21,6 +21,7 @@ from nnstretch.cli.options import (
     check_writable,
     parse_assignments,
 )
+from nnstretch.report.placement_text import placement_text
 from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def run(
             plan = session.plan
         passed = error is None or error <= tolerance
         _show_outputs(report, outputs)
+        if (placement := session.compiled.placement) is not None:
+            report.note(placement_text(placement, plan))
         report.show(_latency_line(times, plan.macs))
         if error is not None:
             report.show(_error_line(error, tolerance))

@@ -25,12 +25,14 @@ from nnstretch.cli.options import (
     parse_engines,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.placement_text import lane_names, placement_text
 from nnstretch.report.text import plain_table
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
     from nnstretch.cli.tuning import Wishes
     from nnstretch.scheduler.compiled import Compiled
+    from nnstretch.scheduler.placement.report import PlacementReport
     from nnstretch.scheduler.plan import Plan
 
 
@@ -164,7 +166,7 @@ def _tune(
         with report.progress("Comparing") as told:
             answer |= findings(space, selection, wishes, told)
     _write(answer, compiled.plan, Path(source.model).name, plans, pictures)
-    _show(report, answer, compiled.plan)
+    _show(report, answer, compiled)
     report.finish(answer)
 
 
@@ -175,25 +177,37 @@ def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any
 
     with Session.from_compiled(compiled) as session:
         measured = float(np.median(session.time())) * 1e3
-    plan, selection = compiled.plan, compiled.selection
+    plan, selection, placement = compiled.plan, compiled.selection, compiled.placement
     assert selection is not None
+    predicted = selection.cost * 1e3 if plan.predicted_ms is None else plan.predicted_ms
     return {
         "tuning_s": seconds,
-        "predicted_ms": selection.cost * 1e3 if plan.predicted_ms is None else plan.predicted_ms,
+        "predicted_ms": predicted if placement is None else placement.seconds * 1e3,
         "measured_ms": measured,
         "selector": wishes.selector,
         "optimal": selection.optimal,
         "gap": selection.gap,
+        "placement": None if placement is None else _placement(placement),
         "layers": [
             {
                 "name": step.layer,
                 "op": step.op,
+                "processor": processor,
                 "routine": step.routine,
                 "parameters": dict(step.parameters),
                 "cost_ms": step.cost_ms,
             }
-            for step in plan.steps
+            for step, processor in zip(plan.steps, lane_names(plan), strict=True)
         ],
+    }
+
+
+def _placement(report: PlacementReport) -> dict[str, Any]:
+    return {
+        "pays": report.pays,
+        "together_ms": report.together * 1e3,
+        "bound_ms": report.bound * 1e3,
+        "alone_ms": {name: seconds * 1e3 for name, seconds in report.alone.items()},
     }
 
 
@@ -211,7 +225,7 @@ def _write(answer: dict[str, Any], plan: Plan, model: str, plans: Sequence[Path]
             file.write(text.encode())
 
 
-def _show(report: Reporter, answer: dict[str, Any], plan: Plan) -> None:
+def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
     from nnstretch.report.selection_table import (
         amount_text,
         certainty_text,
@@ -220,13 +234,16 @@ def _show(report: Reporter, answer: dict[str, Any], plan: Plan) -> None:
         front_table,
     )
 
-    report.show(_table(plan))
+    report.show(_table(compiled.plan))
     for key, table in (("explanation", explanation_table), ("comparison", comparison_table), ("pareto", front_table)):
         if key in answer:
             report.show(table(answer[key]))
     needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
+    if compiled.placement is not None:
+        report.show(placement_text(compiled.placement, compiled.plan))
+    how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
     report.show(
-        f"tuned in {answer['tuning_s']:.1f} s; predicted {_ms(answer['predicted_ms'])} ms (steps one after another), "
+        f"tuned in {answer['tuning_s']:.1f} s; predicted {_ms(answer['predicted_ms'])} ms (steps {how}), "
         f"measured {answer['measured_ms']:.3f} ms; {answer['selector']}: "
         f"{certainty_text(answer['optimal'], answer['gap'])}{needs}"
     )
@@ -239,13 +256,16 @@ def _show(report: Reporter, answer: dict[str, Any], plan: Plan) -> None:
 
 def _table(plan: Plan) -> Any:
     total = plan.predicted_ms or sum(step.cost_ms or 0.0 for step in plan.steps) or 1.0
-    shown = plain_table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s")
-    for step in plan.steps:
+    places = lane_names(plan)
+    where = ("processor",) if len(set(places)) > 1 else ()
+    shown = plain_table("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
+    for step, place in zip(plan.steps, places, strict=True):
         parameters = " ".join(f"{name}={value}" for name, value in step.parameters.items())
         cost = step.cost_ms
         shown.add_row(
             step.layer,
             step.op,
+            *((place,) if where else ()),
             step.routine,
             parameters,
             _ms(cost),

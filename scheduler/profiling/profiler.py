@@ -58,6 +58,8 @@ _OPEN_BYTES = 1 << 30
 """Candidates that take more bytes together are measured in several groups, each with the best one so far."""
 _HANDOVER_RUNS = 25
 _HANDOVER_BUDGET = 0.03
+_QUIET = 0.2
+"""Quantile of a round trip's samples that counts as undisturbed."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
@@ -94,7 +96,7 @@ class Profiler(CostModel, Closing):
         self._known: dict[_Key, Measurement] = {}
         self._references = _References()
         self._clocks: dict[str, _Clock] = {}
-        self._handovers: dict[TensorType, float] = {}
+        self._handovers: dict[tuple[str, TensorType], float] = {}
         self._device: Processor | None = None
         self.measurements = 0
 
@@ -154,11 +156,15 @@ class Profiler(CostModel, Closing):
         return found.failure if found else None
 
     def handover(self, tensor: TensorType) -> float:
-        if self._device is None:
-            return 0.0
-        if tensor not in self._handovers:
-            self._handovers[tensor] = self._measured_handover(self._device, tensor)
-        return self._handovers[tensor]
+        return 0.0 if self._device is None else self.passing(self._host, self._device, tensor)
+
+    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
+        device = next((p for p in (one, other) if p.lane != "host"), other if one is self._host else one)
+        key = (device.name, tensor)
+        if key not in self._handovers:
+            self._handovers[key] = self._measured_handover(device, tensor)
+        return self._handovers[key]
 
     def _stored(self, key: _Key) -> Measurement | None:
         processor, workload, routine, parameters, state = key
@@ -238,7 +244,10 @@ class Profiler(CostModel, Closing):
     # -- handovers -----------------------------------------------------------------------------------------------
 
     def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
-        """Half of what a round trip host -> device -> host takes beyond its three copies; a call that copies is a copy, too."""
+        """Half of what a round trip host -> device -> host takes beyond its three copies.
+
+        Other cores count as a device; a call that copies is a copy, too.
+        """
         workload = f"handover {tensor}"
         route = self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
@@ -246,7 +255,10 @@ class Profiler(CostModel, Closing):
             with Session(_round_trip(self._host, device, tensor)) as session:
                 samples = session.time({}, warmup=2, runs=_HANDOVER_RUNS, budget=_HANDOVER_BUDGET)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            found = Measurement(max(0.0, (typical(samples) - copies) / 2), tuple(map(float, samples)))
+            quiet = float(
+                np.quantile(samples, _QUIET)
+            )  # lanes that wait for each other suffer twice from what disturbs one
+            found = Measurement(max(0.0, (quiet - copies) / 2), tuple(map(float, samples)))
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 

@@ -553,3 +553,18 @@ def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnstretch.cli.zoo._list", broken)
     with pytest.raises(ZeroDivisionError):
         main(["zoo"])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors need two cores")
+def test_bench_on_several_processors(cli: Cli, onnx_file: Path) -> None:
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    names = [f"cpu:{first}", f"cpu:{last}"]
+    command = ("bench", str(onnx_file), "--no-tune", "-r", "1")
+    found = answer_of(cli(*command, "-p", ",".join(names), "--json"))
+    assert list(found["alone"]) == names
+    assert found["max_rel_error"] < 1e-4
+    assert found["speedup"] == pytest.approx(
+        min(times["p50_ms"] for times in found["alone"].values()) / found["together"]["p50_ms"], rel=1e-3
+    )
+    refuses(cli(*command, "-p", names[0]), "two or more")
+    refuses(cli(*command, str(onnx_file), "-p", ",".join(names)), "one network")

@@ -1,0 +1,145 @@
+"""What several processors are worth for a network that was placed on them by itself: together, and each alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.bench.comparison import largest_error
+from nnstretch.bench.proof import Progress, Settings
+from nnstretch.bench.reference import reference_outputs
+from nnstretch.bench.statistics import Latency, latency, significant
+from nnstretch.bench.subject import random_feeds
+from nnstretch.scheduler.plan import Plan
+from nnstretch.scheduler.serial import serial
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.simulation.timing import NoInterplay, critical_path
+
+_PAUSE = 0.02
+_WARMUP = 2
+_TRACED = 25
+
+
+@dataclass(frozen=True)
+class Together:
+    """Latencies of a network on processors.
+
+    Attributes:
+        model: as the user wrote it.
+        together: on all processors.
+        serial: the same plan with nothing overlapping.
+        alone: on one processor, by its name.
+        critical_path_ms: the longest chain of steps that wait for each other, by what each of them took.
+        predicted_ms: what was predicted of the plan.
+        bound_ms: what no placement of whole layers would take less than, as predicted.
+        pays: whether the layers were placed on several processors; else everything runs on the fastest one.
+        max_rel_error: against ONNX Runtime, relative to the output's range.
+    """
+
+    model: str
+    together: Latency
+    serial: Latency
+    alone: Mapping[str, Latency]
+    critical_path_ms: float
+    predicted_ms: float
+    bound_ms: float
+    pays: bool
+    max_rel_error: float
+
+    @property
+    def speedup(self) -> float:
+        """The fastest single processor's latency over that of all together."""
+        return min(times.p50_ms for times in self.alone.values()) / self.together.p50_ms
+
+    @property
+    def over_critical_path(self) -> float:
+        """The latency over the critical path: what meeting and starting cost."""
+        return self.together.p50_ms / self.critical_path_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """What `bench --processors --json` prints."""
+        return {
+            "model": self.model,
+            "placed": self.pays,
+            "together": self.together.to_json(),
+            "serial": self.serial.to_json(),
+            "alone": {name: times.to_json() for name, times in self.alone.items()},
+            "speedup": significant(self.speedup),
+            "critical_path_ms": significant(self.critical_path_ms),
+            "over_critical_path": significant(self.over_critical_path),
+            "predicted_ms": significant(self.predicted_ms),
+            "bound_ms": significant(self.bound_ms),
+            "max_rel_error": significant(self.max_rel_error, 3),
+        }
+
+
+def measure_together(
+    model: str, graph: ir.Model, processors: Sequence[str], settings: Settings, progress: Progress
+) -> Together:
+    """Times a network on all processors and on each, in turns of a fraction of a second for several rounds.
+
+    Args:
+        model: its name.
+        graph: not placed by a design.
+        processors: two or more.
+        settings: how to measure.
+        progress: told how far it has come.
+
+    Raises:
+        NNStretchError: a processor is not there, or cannot run the network.
+    """
+    from nnstretch.compiler import build_processors, compile_model
+
+    feeds = random_feeds(graph, settings.seed)
+    with ExitStack() as stack:
+
+        def session(names: str) -> Session:
+            made = compile_model(graph.clone(), build_processors(names), tune=settings.tune, progress=progress)
+            return stack.enter_context(made)
+
+        all_of_them = session(",".join(processors))
+        one_by_one = stack.enter_context(Session.from_compiled(serial(all_of_them.compiled)))
+        alone = {name: session(name) for name in processors}
+        times = _timed([all_of_them, one_by_one, *alone.values()], feeds, settings, progress)
+        outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
+        report = all_of_them.compiled.placement
+        predicted = all_of_them.plan.predicted_ms or 0.0
+        return Together(
+            model=model,
+            together=times[0],
+            serial=times[1],
+            alone=dict(zip(alone, times[2:], strict=True)),
+            critical_path_ms=_critical_path_ms(all_of_them, feeds),
+            predicted_ms=predicted if report is None else report.seconds * 1e3,
+            bound_ms=predicted if report is None else report.bound * 1e3,
+            pays=report is not None and report.pays,
+            max_rel_error=largest_error(outputs, reference_outputs(graph, feeds)),
+        )
+
+
+def _timed(
+    sessions: Sequence[Session], feeds: Mapping[str, np.ndarray], settings: Settings, progress: Callable[..., None]
+) -> list[Latency]:
+    slices: list[list[np.ndarray]] = [[] for _ in sessions]
+    for number in range(settings.rounds):
+        progress(number, settings.rounds, f"round {number + 1} of {settings.rounds}")
+        for place in range(len(sessions)):
+            turn = (place + number) % len(sessions)
+            time.sleep(_PAUSE)
+            slices[turn].append(sessions[turn].time(feeds, warmup=_WARMUP, runs=100_000, budget=settings.turn))
+    return [latency(found) for found in slices]
+
+
+def _critical_path_ms(session: Session, feeds: Mapping[str, np.ndarray]) -> float:
+    """The longest chain of steps by the median of what each took, with nothing between them."""
+    traces = session.traces(feeds, runs=_TRACED)
+    seconds = np.median([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=0) * 1e-9
+    plan: Plan = session.plan
+    steps = tuple(replace(step, cost_ms=float(s) * 1e3) for step, s in zip(plan.steps, seconds, strict=True))
+    return critical_path(replace(plan, steps=steps), NoInterplay()) * 1e3

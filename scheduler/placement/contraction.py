@@ -1,0 +1,162 @@
+"""From a choice space to a placement problem: what becomes a unit of placement, and what it takes on every lane.
+
+Layers that are no steps of their own are no units either: whoever reads a concat that is a view reads its parts, and a layer
+that is computed with its reader goes where that goes. The caller is a unit at the begin, which makes the inputs, and one at the
+end, which reads the outputs; both are on lane 0 and take no time beyond changes of layout.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
+from nnstretch.scheduler.draft import Choice, Fused
+from nnstretch.scheduler.placement.problem import PlacementProblem
+from nnstretch.scheduler.planner import ChoiceSpace
+from nnstretch.scheduler.simulation.timing import Interplay
+
+_VIEWS = ("Concat", "Reshape")
+_LONGEST_CHAIN = 2
+"""Units that are computed as one and stay together. Longer runs, of guests, would leave nothing to place."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """Which units of a graph make which unit of placement.
+
+    Attributes:
+        group_of: for every unit of the graph its unit of placement; None for views.
+        reads: as in `PlacementProblem`, with the caller at both ends.
+        sizes: bytes of results.
+    """
+
+    group_of: tuple[int | None, ...]
+    reads: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def begin(self) -> int:
+        """The caller's unit that makes the inputs."""
+        return 0
+
+    @property
+    def end(self) -> int:
+        """The caller's unit that reads the outputs."""
+        return len(self.reads) - 1
+
+    def problem(self, seconds: NDArray[np.float64], interplay: Interplay) -> PlacementProblem:
+        """The placement problem with these seconds of units on lanes."""
+        return PlacementProblem(seconds, self.reads, self.sizes, interplay)
+
+    def seconds(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> NDArray[np.float64]:
+        """What every unit of placement takes with these choices, and the changes of layout of what it makes."""
+        taken = np.zeros(len(self.reads))
+        for group, choice in zip(self.group_of, chosen, strict=True):
+            if group is not None:
+                taken[group] += choice.seconds or 0.0
+        for maker, reader, seconds in _adapts(space, chosen):
+            groups = (
+                self.begin if maker is None else self.group_of[maker],
+                self.end if reader is None else self.group_of[reader],
+            )
+            taken[next((g for g in groups if g is not None), self.end)] += seconds
+        return taken
+
+    def lanes(self, placed: Sequence[int]) -> list[int | None]:
+        """For every unit of the graph its lane, None for views."""
+        return [None if group is None else placed[group] for group in self.group_of]
+
+    def order(self, space: ChoiceSpace, placed: Sequence[int]) -> list[int]:
+        """The graph's units in the order of those of placement; views come as early as they can."""
+        place = {group: position for position, group in enumerate(placed)}
+        makers = {name: number for number, unit in enumerate(space.graph.units) for name in unit.outputs}
+        before = [{makers[name] for name in unit.inputs if name in makers} for unit in space.graph.units]
+        waiting = [set(sources) for sources in before]
+        readers: list[list[int]] = [[] for _ in waiting]
+        for number, sources in enumerate(before):
+            for source in sources:
+                readers[source].append(number)
+
+        def priority(number: int) -> tuple[int, int]:
+            group = self.group_of[number]
+            return (-1 if group is None else place[group], number)
+
+        ready = [priority(number) for number, sources in enumerate(waiting) if not sources]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            order.append(number)
+            for reader in readers[number]:
+                waiting[reader].discard(number)
+                if not waiting[reader]:
+                    heapq.heappush(ready, priority(reader))
+        return order
+
+
+def contract(space: ChoiceSpace, plans: Sequence[Sequence[Choice]]) -> Contraction:
+    """What becomes a unit, judged by what was chosen in some plans of the space: views in all of them are none."""
+    units = space.graph.units
+    whole = list(range(len(units)))  # the last unit of the chain that a unit belongs to
+    for chosen in plans:
+        for number in reversed(range(len(units))):
+            between = chosen[number].outputs[0]
+            if isinstance(between, Fused) and len(between.units) <= _LONGEST_CHAIN:
+                whole[number] = max(whole[number], whole[between.units[-1]])
+    is_view = [
+        unit.layer.op in _VIEWS and all(not plan[i].seconds and not plan[i].is_head for plan in plans)
+        for i, unit in enumerate(units)
+    ]
+    heads = sorted({whole[number] for number in range(len(units)) if not is_view[number]})
+    index = {last: 1 + place for place, last in enumerate(heads)}
+    group_of = tuple(None if is_view[number] else index[whole[number]] for number in range(len(units)))
+    return _connected(space, group_of, 1 + len(heads))
+
+
+def _connected(space: ChoiceSpace, group_of: tuple[int | None, ...], end: int) -> Contraction:
+    graph = space.graph
+    made_by: dict[str, frozenset[int]] = {name: frozenset({0}) for name in graph.inputs}
+    reads: list[set[int]] = [set() for _ in range(end + 1)]
+    sizes = [0] * (end + 1)
+    sizes[0] = sum(PLAIN.bytes(graph.types[name]) for name in graph.inputs)
+    for unit, group in zip(graph.units, group_of, strict=True):
+        sources = frozenset[int]().union(*(made_by[name] for name in unit.inputs))
+        if group is not None:
+            reads[group] |= sources - {group}
+            sizes[group] = sum(PLAIN.bytes(graph.types[name]) for name in unit.outputs)
+        made_by.update(dict.fromkeys(unit.outputs, sources if group is None else frozenset({group})))
+    reads[end] = set(frozenset[int]().union(*(made_by[name] for name in graph.outputs)))
+    for group in range(1, end):  # what reads nothing begins when the caller does
+        reads[group] = reads[group] or {0}
+    return Contraction(group_of, tuple(tuple(sorted(sources)) for sources in reads), tuple(sizes))
+
+
+def _adapts(space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int | None, int | None, float]]:
+    """Changes of layout: maker, first reader (None: the caller), seconds. Each tensor and layout counts once."""
+    graph = space.graph
+    home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (None, PLAIN, 0))
+    found: dict[tuple[str, Layout], tuple[int | None, int | None, float]] = {}
+
+    def read(name: str, wanted: Layout, reader: int | None) -> None:
+        maker, made, lane = home[name]
+        if made != wanted and not isinstance(made, Fused) and (name, wanted) not in found:
+            processor = space.pool.processors[0 if space.pool.calls(lane) else lane]
+            layer = reorder_layer(graph.types[name], made, wanted)
+            routine = processor.reorder()
+            seconds = None
+            if routine.supports(layer):
+                seconds = space.costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+            found[name, wanted] = (maker, reader, seconds or 0.0)
+
+    for number, (unit, choice) in enumerate(zip(graph.units, chosen, strict=True)):
+        for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
+            read(name, wanted, number)
+        home.update({n: (number, made, choice.lane) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
+    for name in graph.outputs:
+        read(name, PLAIN, None)
+    return list(found.values())

@@ -1,0 +1,33 @@
+"""How an automatic placement came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PlacementReport:
+    """Predicted seconds of a network on several processors together, and on each alone.
+
+    Attributes:
+        together: of the best placement found.
+        bound: of its units' times: no placement of whole layers takes less.
+        alone: of everything on one processor, by the processor's name.
+        pays: whether the placement was taken; else everything runs on the fastest processor.
+    """
+
+    together: float
+    bound: float
+    alone: Mapping[str, float]
+    pays: bool
+
+    @property
+    def fastest(self) -> str:
+        """The fastest single processor."""
+        return min(self.alone, key=lambda name: self.alone[name])
+
+    @property
+    def seconds(self) -> float:
+        """Of what was taken."""
+        return self.together if self.pays else self.alone[self.fastest]

@@ -1,0 +1,301 @@
+"""Automatic placement: proofs against brute force, and plans of placed networks that compute what they should."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper, parser
+
+from nnstretch.compiler import build_processors, plan_model, simulate_model
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.simulated.profile import SocProfile
+from nnstretch.errors import SelectionError
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.passes import optimize
+from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.placement.cells import find_cells, place
+from nnstretch.scheduler.placement.contraction import contract
+from nnstretch.scheduler.placement.heft import heft
+from nnstretch.scheduler.placement.joint import is_placed, placed
+from nnstretch.scheduler.placement.local_search import by_rank
+from nnstretch.scheduler.placement.problem import PlacementProblem, makespan
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
+from nnstretch.scheduler.selectors import default_selector
+from nnstretch.scheduler.serial import serial
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.simulation.timing import NoInterplay
+from tests.examples import examples
+from tests.scheduler.graphs import RandomNetwork
+from tests.scheduler.test_simulation import NAMES, some_soc, specs
+
+CORES = sorted(os.sched_getaffinity(0))
+TWO_CPUS = f"cpu:{CORES[0]},cpu:{CORES[-1]}"
+CPU_AND_OPENCL = f"cpu:{CORES[0]},opencl:0@{CORES[-1]}"
+
+
+# -- problems ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Costs:
+    """An interplay in round numbers."""
+
+    fixed: float = 0.0
+    per_byte: float = 0.0
+    slower: float = 0.0
+
+    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+        return self.fixed * len(others) + self.per_byte * size
+
+    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
+        return 1 + self.slower * len(others) * (1 + lane)
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 6) -> PlacementProblem:
+    """Small problems, in which times may be zero, and lanes unable or forbidden to compute a unit."""
+    count, lanes = draw(st.integers(1, most)), draw(st.integers(2, 3) if most < 6 else st.just(2))
+    reads = [tuple(sorted(draw(st.sets(st.integers(0, u - 1), max_size=3)))) if u else () for u in range(count)]
+    times = st.integers(0, 6).map(float)
+    rows = []
+    for _ in range(count):
+        row = [draw(times) for _ in range(lanes)]
+        if draw(st.booleans()) and draw(st.booleans()):
+            only = draw(st.integers(0, lanes - 1))
+            row = [t if lane == only else np.inf for lane, t in enumerate(row)]
+        rows.append(row)
+    interplay = Costs(*(draw(st.sampled_from(some)) for some in ((0, 0.5, 3), (0, 0.25), (0, 0.25, 1))))
+    return PlacementProblem(np.array(rows), tuple(reads), tuple(draw(st.integers(0, 3)) for _ in rows), interplay)
+
+
+def orders(reads: Sequence[Sequence[int]], begun: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """All topological orders."""
+    if len(begun) == len(reads):
+        yield begun
+    for unit, sources in enumerate(reads):
+        if unit not in begun and set(sources) <= set(begun):
+            yield from orders(reads, (*begun, unit))
+
+
+def brute_force(problem: PlacementProblem) -> float:
+    """The least makespan of all placements and orders."""
+    tried: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for order in orders(problem.reads):
+        for lanes in itertools.product(*(problem.allowed(u) for u in range(len(problem.reads)))):
+            sequences = tuple(tuple(u for u in order if lanes[u] == lane) for lane in range(problem.lanes))
+            tried.setdefault((lanes, sequences), (lanes, order))
+    return min(makespan(problem, lanes, order) for lanes, order in tried.values())
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(problem=problems() | problems(4))
+def test_the_proved_optimum_is_that_of_brute_force(problem: PlacementProblem) -> None:
+    found, least = place(problem), brute_force(problem)
+    assert found.makespan == pytest.approx(least, abs=1e-9)
+    assert found.makespan == makespan(problem, found.lanes, found.order)
+    assert found.optimal
+    given_up = place(problem, most_states=0)  # what is left are heuristics and bounds
+    assert given_up.bound <= least + 1e-9 <= given_up.makespan + 2e-9
+    assert problem.bound <= least + 1e-9
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(problem=problems(14), seed=st.integers(0, 100))
+def test_heuristics_make_legal_plans(problem: PlacementProblem, seed: int) -> None:
+    lanes, order = heft(problem)
+    drawn = [int(np.random.default_rng(seed).choice(problem.allowed(u))) for u in range(len(problem.reads))]
+    for legal in (order, by_rank(problem, lanes), by_rank(problem, drawn)):
+        position = {unit: place for place, unit in enumerate(legal)}
+        assert sorted(legal) == list(range(len(problem.reads)))
+        assert all(position[s] < position[u] for u, sources in enumerate(problem.reads) for s in sources)
+    assert all(np.isfinite(problem.seconds[u, lane]) for u, lane in enumerate(lanes))
+    found = place(problem, most_states=200)
+    assert found.bound <= found.makespan + 1e-9
+
+
+def modules(count: int, seed: int, lanes: int = 2) -> PlacementProblem:
+    """Inception modules, one after another: a meeting of four paths each."""
+    rng = np.random.default_rng(seed)
+    reads: list[tuple[int, ...]] = [()]
+    work = [0.0]
+    last: tuple[int, ...] = (0,)
+    for _ in range(count):
+        first = len(reads)
+        reads += [last, last, (first + 1,), last, (first + 3,), last, (first + 5,)]
+        work += [1.0, 1.5, 5.0, 0.3, 0.8, 0.6, 0.7]
+        last = (first, first + 2, first + 4, first + 6)
+    seconds = np.array(work)[:, None] * rng.uniform(0.8, 1.3, (len(work), lanes))
+    return PlacementProblem(seconds, tuple(reads), (1,) * len(reads), Costs(0.05, 0.0, 0.1))
+
+
+def test_modules_are_cells_and_whole_networks_are_exact() -> None:
+    problem = modules(9, 0)
+    assert [cell.exit for cell in find_cells(problem)] == [
+        (0,),
+        *((f, f + 2, f + 4, f + 6) for f in range(1, 57, 7)),
+        (),
+    ]
+    found = place(problem)
+    assert found.optimal and found.makespan < 0.8 * problem.seconds.sum(axis=0).min()
+    assert found.makespan <= makespan(problem, *heft(problem))
+
+
+def test_a_residual_that_crosses_is_no_cut() -> None:
+    problem = PlacementProblem(np.ones((5, 2)), ((), (0,), (1,), (0, 2), (3,)), (0,) * 5)
+    assert [(cell.first, cell.last) for cell in find_cells(problem)] == [(0, 0), (1, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reads", "sizes", "said"),
+    [
+        (np.ones((2, 2)), ((), (0,)), (1,), "sizes"),
+        (np.array([[1.0, np.nan]]), ((),), (1,), "measure"),
+        (np.ones((2, 2)), ((1,), ()), (1, 1), "earlier"),
+        (np.full((1, 2), np.inf), ((),), (1,), "no lane"),
+    ],
+)
+def test_problems_that_make_no_sense_are_refused(
+    seconds: np.ndarray, reads: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], said: str
+) -> None:
+    with pytest.raises(SelectionError, match=said):
+        PlacementProblem(seconds, reads, sizes)
+
+
+# -- networks ------------------------------------------------------------------------------------------------------
+
+
+class Work(CostModel):
+    """Seconds by multiply-adds, the same on all processors; a layer without any takes a little. Meetings are free."""
+
+    measured = True
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return 1e-9 * layer.macs + 1e-7
+
+    def handover(self, tensor: TensorType) -> float:
+        return 0.0
+
+
+def inception(count: int = 2, size: int = 8) -> ir.Model:
+    """Modules of a 1×1, a 3×3 and another 3×3 path that meet at a concat, and an output."""
+    rng = np.random.default_rng(0)
+    body, weights, last, channels = [], [], "x", 32
+    for m in range(count):
+        for path, filters, kernel in (("a", 32, 1), ("b", 48, 3), ("c", 48, 3)):
+            name = f"{path}{m}"
+            body.append(f"{name} = Conv <pads = [{', '.join([str(kernel // 2)] * 4)}]> ({last}, w{name})")
+            values = rng.standard_normal((filters, channels, kernel, kernel)) / np.sqrt(channels) / kernel
+            weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{name}"))
+        body.append(f"m{m} = Concat <axis = 1> (a{m}, b{m}, c{m})")
+        last, channels = f"m{m}", 128
+    shapes = ", ".join(f"float[{','.join(map(str, w.dims))}] {w.name}" for w in weights)
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    net (float[1,32,{size},{size}] x) => (float[1,128,{size},{size}] y) <{shapes}> {{ {" ".join(body)} y = Relu ({last}) }}
+    """
+    model = parser.parse_model(text)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(weights)
+    return ir.from_proto(model)
+
+
+def space_of(model: ir.Model, processors: str) -> ChoiceSpace:
+    found = build_processors(processors)
+    return choice_space(optimize(model), found.named, found.host, Work())
+
+
+def planned(space: ChoiceSpace) -> Compiled:
+    return plan_of(space, default_selector().select(space.problem))
+
+
+def check(compiled: Compiled, feeds: dict[str, np.ndarray], expected: Sequence[np.ndarray], runs: int) -> None:
+    """Concurrent runs give the bytes of one step after another, which are ONNX Runtime's answer."""
+    with Session(compiled) as concurrent, Session(serial(compiled)) as one_by_one:
+        reference = one_by_one.run(None, feeds)
+        for wanted, found in zip(expected, reference, strict=True):
+            assert relative_error(found, wanted) < 1e-4
+        for _ in range(runs):
+            for a, b in zip(concurrent.run(None, feeds), reference, strict=True):
+                assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize(
+    "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
+)
+def test_modules_are_shared_out(processors: str) -> None:
+    """The two 3×3 paths run at the same time, the 1×1 path beside one of them."""
+    model = inception()
+    space = placed(space_of(model, processors), NoInterplay())
+    report = space.placement
+    assert report is not None and report.pays
+    assert report.together < 0.62 * report.alone[report.fastest]  # (5 + 1) / 10 and what takes time without work
+    assert report.bound <= report.together * (1 + 1e-6)
+    compiled = planned(space)
+    lane_of = {
+        compiled.plan.steps[i].layer: s.lane for s in compiled.plan.subgraphs for i in range(s.first, s.first + s.count)
+    }
+    names = {unit.outputs[0]: unit.name for unit in space.graph.units}
+    assert all(lane_of[names[f"b{m}"]] != lane_of[names[f"c{m}"]] for m in range(2))
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 32, 8, 8)).astype(np.float32)}
+    check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
+)
+def test_any_network_is_computed_right(processors: str, seed: int) -> None:
+    network = RandomNetwork(seed, 0, nodes=8 + seed, kept=seed % 3, flat=seed % 2 == 1, size=6)
+    space = placed(space_of(network.graph(), processors), NoInterplay())
+    assert space.placement is not None
+    check(planned(space), {"x": network.input}, network.expected(), runs=5)
+
+
+def test_what_a_design_placed_stays_where_it_is() -> None:
+    model = inception()
+    assert not is_placed(space_of(model, TWO_CPUS))
+    assert is_placed(space_of(model, f"cpu:{CORES[0]}"))
+    next(iter(model.graph)).metadata_props[PLACEMENT_KEY] = "1"
+    assert is_placed(space_of(model, TWO_CPUS))
+    assert plan_model(model, build_processors(TWO_CPUS), tune=False).placement is None
+
+
+def test_concats_are_no_units() -> None:
+    space = space_of(inception(), TWO_CPUS)
+    chosen = [options[0] for options in space.choices]
+    contraction = contract(space, [chosen])
+    views = [u.layer.op for u, g in zip(space.graph.units, contraction.group_of, strict=True) if g is None]
+    assert views == ["Concat", "Concat"]
+    assert contraction.reads == ((), *((0,),) * 3, *((1, 2, 3),) * 3, (4, 5, 6), (7,))
+
+
+# -- simulated processors ------------------------------------------------------------------------------------------
+
+
+def even(soc: SocProfile) -> SocProfile:
+    """A profile whose processors are all like the first."""
+    return replace(soc, processors=dict.fromkeys(soc.processors, soc.processors[NAMES[0]]))
+
+
+def test_simulated_processors_share_where_meeting_is_cheap(tmp_path: Path) -> None:
+    for sync, pays in ((0.0, True), (1e9, False)):
+        compiled, timeline = simulate_model(inception(), build_processors(specs(tmp_path, even(some_soc(sync)), 2)))
+        report = compiled.placement
+        assert report is not None and report.pays is pays
+        assert report.seconds == pytest.approx(timeline.total * 1e-9)
+        assert len({s.lane for s in compiled.plan.subgraphs}) == 1 + pays

@@ -110,8 +110,8 @@ def stretch(
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
     from nnstretch.compiler import build_processors, predictor
+    from nnstretch.predicting.trial import DesignTrial
     from nnstretch.scheduler.simulation.costs import one_soc
-    from nnstretch.trial import DesignTrial
 
     usable = build_processors(processors)
     trials = trials and one_soc(usable.named) is None

@@ -272,7 +272,7 @@ def measured_space(
 
 def _contention(processors: Processors) -> Contention:
     """How much longer groups of processors take together, measured when it is asked for and remembered."""
-    from nnstretch.contention import slowdowns
+    from nnstretch.predicting.contention import slowdowns
 
     return lambda group: slowdowns(processors, group, ProfileStore())
 

@@ -166,7 +166,7 @@ class Checking:
         """A random design, predicted and measured."""
         from nnstretch.branching.limits import SearchLimits
         from nnstretch.branching.sampling import random_design
-        from nnstretch.trial import DesignTrial
+        from nnstretch.predicting.trial import DesignTrial
 
         generator = Random(f"{seed} {subject.model} {number}")
         design = random_design(subject.plan, generator, SearchLimits(), len(self.names))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.cli.console import Progress, Reporter
     from nnstretch.cli.networks import Network
-    from nnstretch.profiled import Profiled
+    from nnstretch.predicting.profiled import Profiled
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingEvent
     from nnstretch.training.recipe import Recipe

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.console import Progress, Reporter
     from nnstretch.cli.networks import Network
     from nnstretch.cli.predicting import Predicted
-    from nnstretch.profiled import Profiled
+    from nnstretch.predicting.profiled import Profiled
     from nnstretch.scheduler.costmodel.trees import Spread
 
 

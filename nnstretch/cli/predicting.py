@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.cli.console import Progress
     from nnstretch.cli.networks import Network
-    from nnstretch.doubts import DesignDoubts
-    from nnstretch.profiled import Profiled
+    from nnstretch.predicting.doubts import DesignDoubts
+    from nnstretch.predicting.profiled import Profiled
     from nnstretch.scheduler.costmodel.trees import Spread
 
 
@@ -36,7 +36,7 @@ def opened_profiles(file: Path | None, processors: str) -> Profiled:
     Raises:
         NNStretchError: the file cannot be read, or does not have them.
     """
-    from nnstretch.profiled import open_profiles
+    from nnstretch.predicting.profiled import open_profiles
     from nnstretch.scheduler.profiling.store import ProfileStore
 
     if "sim:" in processors:
@@ -68,7 +68,7 @@ def predict(
     from nnstretch.branching.build import blueprint, build
     from nnstretch.branching.search import search_blueprint
     from nnstretch.branching.stretch import StretchResult
-    from nnstretch.doubts import design_doubts
+    from nnstretch.predicting.doubts import design_doubts
 
     progress(0, 0, "tracing the network")
     prepared = blueprint(network.module, network.example_input, profiled.block, merge)

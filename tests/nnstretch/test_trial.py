@@ -8,10 +8,10 @@ from torch import nn
 
 from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
 from nnstretch.compiler import build_processors
-from nnstretch.contention import slowdowns
 from nnstretch.devices.spec import usable_cores
+from nnstretch.predicting.contention import slowdowns
+from nnstretch.predicting.trial import DesignTrial
 from nnstretch.scheduler.profiling.store import ProfileStore
-from nnstretch.trial import DesignTrial
 
 CORES = usable_cores()
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

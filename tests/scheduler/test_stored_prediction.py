@@ -12,7 +12,7 @@ from nnstretch.devices.absent import AbsentProcessor
 from nnstretch.devices.description import Description
 from nnstretch.errors import DeviceError, MissingExtraError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.profiled import open_profiles
+from nnstretch.predicting.profiled import open_profiles
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.prediction import default_candidates
 from nnstretch.scheduler.profiling.profiles_file import Profiles, write_profiles

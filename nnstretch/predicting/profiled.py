@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnstretch.contention import stored_slowdowns
 from nnstretch.devices.absent import AbsentProcessor
 from nnstretch.devices.description import Description
 from nnstretch.devices.spec import ProcessorSpec, parse_processors
 from nnstretch.errors import UsageError
+from nnstretch.predicting.contention import stored_slowdowns
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.profiling.caches import CacheSizes
 from nnstretch.scheduler.profiling.profiles_file import Profiles, read_profiles

@@ -7,6 +7,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -46,23 +47,37 @@ def export(
         ModelError: torch cannot trace or export the module.
     """
     arguments = example_input if isinstance(example_input, tuple) else (example_input,)
-    with _evaluation_mode(module), _quiet():
+    with _evaluation_mode(module):
+        return _to_onnx(module, arguments, type(module).__name__, input_names=input_names, output_names=output_names)
+
+
+def export_program(program: torch.export.ExportedProgram) -> ir.Model:
+    """What `torch.export` has traced as an ONNX graph that nothing is fused in, as `export` makes it of a module.
+
+    Raises:
+        ModelError: ONNX cannot say it.
+    """
+    return _to_onnx(program, (), "the program")
+
+
+def _to_onnx(
+    subject: nn.Module | torch.export.ExportedProgram, arguments: tuple[torch.Tensor, ...], name: str, **names: Any
+) -> ir.Model:
+    with _quiet():
         try:
             program = torch.onnx.export(
-                module,
+                subject,
                 arguments,
                 dynamo=True,
                 opset_version=OPSET_VERSION,
                 # It would fold batch normalisations too, and lose which module a convolution came from.
                 optimize=False,
                 verbose=False,
-                input_names=input_names,
-                output_names=output_names,
+                **names,
             )
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
             raise ModelError(
-                f"{type(module).__name__} cannot be exported to ONNX: {_cause(error)}; "
-                "make its forward traceable by torch.export"
+                f"{name} cannot be exported to ONNX: {_cause(error)}; make its forward traceable by torch.export"
             ) from error
     assert program is not None
     model = program.model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from nnstretch.bench.proof import Progress, Settings
 from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import Latency, latency, significant
 from nnstretch.bench.subject import random_feeds
-from nnstretch.scheduler.plan import Plan
+from nnstretch.scheduler.critical_path import longest_chain
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.simulation.timing import NoInterplay, critical_path
 
 _PAUSE = 0.02
 _WARMUP = 2
@@ -140,6 +139,4 @@ def _critical_path_ms(session: Session, feeds: Mapping[str, np.ndarray]) -> floa
     """The longest chain of steps by the median of what each took, with nothing between them."""
     traces = session.traces(feeds, runs=_TRACED)
     seconds = np.median([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=0) * 1e-9
-    plan: Plan = session.plan
-    steps = tuple(replace(step, cost_ms=float(s) * 1e3) for step, s in zip(plan.steps, seconds, strict=True))
-    return critical_path(replace(plan, steps=steps), NoInterplay()) * 1e3
+    return longest_chain(session.plan, seconds.tolist()) * 1e3

@@ -23,12 +23,14 @@ from nnstretch.cli.options import (
 )
 from nnstretch.report.placement_text import placement_text
 from nnstretch.report.text import count_text, plain_table
+from nnstretch.report.timeline_text import timeline_table, timeline_text
 
 if TYPE_CHECKING:
     import numpy as np
 
     from nnstretch.bench.statistics import Latency
     from nnstretch.cli.sources import Source
+    from nnstretch.scheduler.critical_path import RunSummary
     from nnstretch.scheduler.session import Session
 
 DEFAULT_TOLERANCE = 5e-4
@@ -45,7 +47,10 @@ Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="How
 Timeline = Annotated[
     Path | None,
     typer.Option(
-        "--timeline", metavar="FILE", help="Write a trace of one run for Perfetto (.json).", show_default=False
+        "--timeline",
+        metavar="FILE",
+        help="Write a trace of one run for Perfetto (.json), and say where its time went.",
+        show_default=False,
     ),
 ]
 Check = Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")]
@@ -76,6 +81,8 @@ def run(
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
     with reporting(as_json=json) as report:
+        from rich.markup import escape
+
         from nnstretch.bench.statistics import latency
         from nnstretch.cli.sources import make_source
 
@@ -93,14 +100,15 @@ def run(
                 _write_outputs(output, outputs)
             error = _error(source, feeds, outputs) if check else None
             times = latency([session.time(feeds, warmup=3, runs=runs)])
-            if timeline is not None:
-                _write_timeline(timeline, session, feeds)
+            summary = None if timeline is None else _write_timeline(timeline, session, feeds)
             plan = session.plan
         passed = error is None or error <= tolerance
         _show_outputs(report, outputs)
         if (placement := session.compiled.placement) is not None:
             report.note(placement_text(placement, plan))
         report.show(_latency_line(times, plan.macs))
+        if summary is not None:
+            report.show(timeline_table(summary), escape(timeline_text(summary)))
         if error is not None:
             report.show(_error_line(error, tolerance))
         report.finish(
@@ -112,6 +120,7 @@ def run(
                 "fallback_layers": list(plan.fallback_layers),
                 "max_rel_error": error,
                 "passed": passed if check else None,
+                "timeline": None if summary is None else summary.to_json(),
             }
         )
         if not passed:
@@ -142,11 +151,15 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
         file.write(archive.getvalue())
 
 
-def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> None:
+def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
+    """Writes the trace of a run; returns where its time went."""
+    from nnstretch.scheduler.critical_path import run_summary
     from nnstretch.settings import atomic_write
 
+    found = session.profile(feeds)
     with atomic_write(path) as file:
-        file.write(session.profile(feeds).to_chrome_json().encode())
+        file.write(found.to_chrome_json().encode())
+    return run_summary(session.plan, found)
 
 
 def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:

@@ -96,6 +96,15 @@ def plan_tasks(plan: Plan, interplay: Interplay) -> list[Task]:
     written = _written(plan)
     fetched: set[tuple[int, int]] = set()
     tasks: list[Task] = []
+    for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):
+        handover = _handover(plan, subgraph, written, fetched, interplay)
+        tasks.append(Task(subgraph.lane, waits, handover, _step_seconds(plan, subgraph)))
+    return tasks
+
+
+def all_waits(plan: Plan) -> list[tuple[int, ...]]:
+    """For every sub-graph what must be done before it: its waits and, on an OpenCL lane, what the caller does first."""
+    found: list[tuple[int, ...]] = []
     last_of_caller: int | None = None
     for number, subgraph in enumerate(plan.subgraphs):
         waits = set(subgraph.waits)
@@ -103,9 +112,8 @@ def plan_tasks(plan: Plan, interplay: Interplay) -> list[Task]:
             waits.add(last_of_caller)
         if subgraph.lane == 0:
             last_of_caller = number
-        handover = _handover(plan, subgraph, written, fetched, interplay)
-        tasks.append(Task(subgraph.lane, tuple(sorted(waits)), handover, _step_seconds(plan, subgraph)))
-    return tasks
+        found.append(tuple(sorted(waits)))
+    return found
 
 
 _Written = dict[str, list[tuple[int, int, int]]]

@@ -235,7 +235,11 @@ def test_a_random_input_is_the_seeds(cli: Cli, onnx_file: Path) -> None:
 def test_package_runs_checks_and_traces(cli: Cli, package: Path, folder: Path) -> None:
     status, out, err = cli("run", str(package), "--timeline", "t.json", "--runs", "2", "--check", "--json")
     assert status == 0, err
-    assert json.loads(out)["passed"] is True
+    answer = json.loads(out)
+    assert answer["passed"] is True
+    found = answer["timeline"]
+    assert found["total_ms"] >= found["critical_path_ms"] > 0
+    assert sum(step["ms"] for step in found["path"]) == pytest.approx(sum(lane["busy_ms"] for lane in found["lanes"]))
     events = json.loads((folder / "t.json").read_text())["traceEvents"]
     steps = [event for event in events if event.get("cat") == "step"]
     assert {"Conv", "Dense"} <= {step["args"]["op"] for step in steps}

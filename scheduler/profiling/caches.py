@@ -14,6 +14,8 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _OWN, _SHARED = 1 << 20, 32 << 20  # bytes, of a machine that does not say
 _FILLED = 0.5
 """A cache holds what takes this share of it; other cores, other processes and what a layer itself needs take the rest."""
+_MOST_SHARED = 32 << 20
+"""Of a larger shared cache others use the rest: the cores of a virtual machine see the cache of a whole server."""
 _NEGLIGIBLE = 16 << 10
 """Weights of fewer bytes cost the same wherever they lie."""
 
@@ -49,7 +51,7 @@ def network_state(working_set: int, sizes: CacheSizes | None = None) -> CacheSta
     sizes = sizes or cache_sizes()
     if working_set <= _FILLED * sizes.own:
         return "warm"
-    return "l3" if working_set <= _FILLED * sizes.shared else "memory"
+    return "l3" if working_set <= _FILLED * min(sizes.shared, _MOST_SHARED) else "memory"
 
 
 def layer_state(layer: Layer, network: CacheState) -> CacheState:

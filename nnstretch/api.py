@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.session import Session
@@ -16,11 +16,60 @@ if TYPE_CHECKING:
 
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
+    from nnstretch.scheduler.adaptive.session import AdaptiveSession
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, what) while something long is going on."""
 
 
+@overload
+def compile(
+    model: str | Path | ir.Model | torch.nn.Module,
+    example_input: Any = ...,
+    processors: str = ...,
+    dtype: str = ...,
+    threads: int | None = ...,
+    tune: bool = ...,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = ...,
+    engines: Sequence[str] = ...,
+    tolerance: float = ...,
+    progress: Progress | None = ...,
+    plans: None = ...,
+    policy: None = ...,
+) -> Session: ...
+@overload
+def compile(
+    model: str | Path | ir.Model | torch.nn.Module,
+    example_input: Any = ...,
+    processors: str = ...,
+    dtype: str = ...,
+    threads: int | None = ...,
+    tune: bool = ...,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = ...,
+    engines: Sequence[str] = ...,
+    tolerance: float = ...,
+    progress: Progress | None = ...,
+    plans: Sequence[str],
+    policy: str | None = ...,
+) -> AdaptiveSession: ...
+@overload
+def compile(
+    model: str | Path | ir.Model | torch.nn.Module,
+    example_input: Any = ...,
+    processors: str = ...,
+    dtype: str = ...,
+    threads: int | None = ...,
+    tune: bool = ...,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = ...,
+    engines: Sequence[str] = ...,
+    tolerance: float = ...,
+    progress: Progress | None = ...,
+    plans: None = ...,
+    policy: str,
+) -> AdaptiveSession: ...
 def compile(
     model: str | Path | ir.Model | torch.nn.Module,
     example_input: Any = None,
@@ -33,7 +82,9 @@ def compile(
     engines: Sequence[str] = (),
     tolerance: float = 1e-4,
     progress: Progress | None = None,
-) -> Session:
+    plans: Sequence[str] | None = None,
+    policy: str | None = None,
+) -> Session | AdaptiveSession:
     """Makes a model runnable on processors.
 
     Args:
@@ -50,20 +101,40 @@ def compile(
         tolerance: error that a routine may have, relative to its output's range, where tuning measures routines. From 1e-3 on
             OpenCL devices may store data as float16.
         progress: told how far measuring has come.
+        plans: instead of `processors`, those of each of several plans, as in `["cpu:0", "opencl:0@1", "cpu:0,opencl:0@1"]`. A
+            design is placed on the processors of the plan that has the most of them.
+        policy: which of several plans a run takes: "adaptive" (the fastest at the moment; meant where plans are given), "fixed"
+            (the first one, others while it fails) or "deadline=12ms" (the one with the fewest processors that takes no longer).
+            Without it a package of several plans runs the first one whose processors are here.
 
     Returns:
-        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`.
+        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`; with `plans` or a `policy` one that
+        changes between plans (`nnstretch.scheduler.adaptive.session.AdaptiveSession`).
 
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    from nnstretch.compiler import build_processors, compile_model, load_any
+    from nnstretch.compiler import build_processors, compile_model, compile_plans, load_any
+    from nnstretch.scheduler.adaptive.session import AdaptiveSession
 
     if dtype != "float32":
         raise UsageError(f"dtype {dtype!r} is not supported; use float32")
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
-        return Session.load(Path(model))
+        return Session.load(Path(model)) if policy is None else AdaptiveSession.load(Path(model), policy)
+    if plans is not None and processors != "cpu":
+        raise UsageError("processors and plans both say what to run on; give one of them")
     loaded = load_any(model, example_input, shapes)
+    if plans is not None or policy is not None:
+        return compile_plans(
+            loaded,
+            [processors] if plans is None else plans,
+            policy=policy or "adaptive",
+            threads=threads,
+            engines=engines,
+            tolerance=tolerance,
+            tune=tune,
+            progress=progress,
+        )
     return compile_model(
         loaded, build_processors(processors, threads, engines, tolerance), tune=tune, progress=progress
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,19 @@ import numpy as np
 
 from nnstretch.closing import Closing
 from nnstretch.devices.engine.program import RunTrace
-from nnstretch.errors import FeedError
-from nnstretch.package import Package, read_package, write_package
+from nnstretch.errors import BuildError, DeviceError, FeedError, MissingExtraError
+from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.loading import load_program
+from nnstretch.scheduler.packaged import packaged, unpackaged
 from nnstretch.scheduler.plan import Plan, PlanTensor
 from nnstretch.scheduler.timeline import Event, Timeline, median_timeline
 from nnstretch.scheduler.validate import validate
+
+UNUSABLE = (BuildError, DeviceError, MissingExtraError, MemoryError)
+"""Errors of a plan that cannot run here, or not now, where another one may."""
+
+log = logging.getLogger(__name__)
 
 _TYPE_NAMES = {"float32": "tensor(float)", "float64": "tensor(double)"}
 
@@ -58,12 +65,24 @@ class Session(Closing):
     def load(cls, path: str | Path) -> Self:
         """A session for a package file; its weights are mapped, not copied.
 
+        Of several plans it runs the first one whose processors are here (`AdaptiveSession` changes between them).
+
         Raises:
             FileError, PackageError: it cannot be read, is damaged or too new.
+            DeviceError, BuildError, MissingExtraError: all plans lack processors or engines; says which the first one lacks.
         """
         package = read_package(Path(path))
-        compiled = Compiled(Plan.from_json(package.plan), package.constants, dict(package.models))
-        return cls(compiled, package.sources)
+        failures: list[Exception] = []
+        for name, compiled in unpackaged(package).items():
+            try:
+                session = cls(compiled, package.sources)
+            except UNUSABLE as error:
+                failures.append(error)
+                continue
+            if failures:
+                log.warning("%s runs plan %s: %s", path, name, failures[0])
+            return session
+        raise failures[0]
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
         """Writes a package (.nns) that `load` reads.
@@ -71,11 +90,12 @@ class Session(Closing):
         Raises:
             FileError: the place is not writable or the disk is full.
         """
-        plan = self._compiled.plan
-        package = Package(
-            plan.to_json(), self._compiled.constants, self._loaded.sources, self._compiled.models, metadata or {}
-        )
-        write_package(package, Path(path))
+        write_package(packaged({"plan": self._compiled}, self.sources, metadata or {}), Path(path))
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The OpenCL sources that the plan's kernels are built from."""
+        return self._loaded.sources
 
     @property
     def plan(self) -> Plan:
@@ -107,6 +127,26 @@ class Session(Closing):
         self._loaded.activate()
         self._loaded.program.run(inputs, outputs)
         return [outputs[i] for i in wanted]
+
+    def run_traced(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]
+    ) -> tuple[list[np.ndarray], RunTrace]:
+        """As `run`, with the times of every step, which cost a little."""
+        wanted = self._output_indices(output_names)
+        inputs, outputs = self._inputs(feeds), self._new_outputs()
+        self._loaded.activate()
+        trace = self._loaded.program.run_traced(inputs, outputs)
+        return [outputs[i] for i in wanted], trace
+
+    def busy(self, trace: RunTrace) -> dict[str, float]:
+        """Seconds that every processor spent in its steps; a lane that only serves others is none."""
+        seconds = (trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9
+        found = {lane.processor: 0.0 for lane in self.plan.lanes if lane.processor}
+        for subgraph in self.plan.subgraphs:
+            name = self.plan.lanes[subgraph.lane].processor
+            if name:
+                found[name] += float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
+        return found
 
     def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:
         """The timeline of a run of median duration out of `runs`, after one that does not count.

@@ -73,7 +73,7 @@ def serve(pool: str, package: str) -> None:
     native = Engine(build_engine(openmp=pool == "openmp"))
     os.sched_setaffinity(0, allowed)  # OpenMP binds the thread that loads it
     content = read_package(Path(package))
-    plan = Plan.from_json(content.plan)
+    plan = Plan.from_json(content.first.plan)
     inputs = [np.random.default_rng(0).standard_normal(t.type.shape).astype(t.type.dtype) for t in plan.inputs]
     outputs = [np.zeros(t.type.shape, t.type.dtype) for t in plan.outputs]
     programs: dict[tuple[int, ...], Any] = {}
@@ -81,7 +81,7 @@ def serve(pool: str, package: str) -> None:
         cores = tuple(json.loads(line))
         if cores not in programs:
             lanes = (replace(plan.lanes[0], cores=cores),)
-            compiled = Compiled(replace(plan, lanes=lanes), content.constants, dict(content.models))
+            compiled = Compiled(replace(plan, lanes=lanes), content.constants, dict(content.first.models))
             programs[cores] = load_program(compiled, content.sources, native).program
         times = programs[cores].time(inputs, outputs, warmup=2, runs=100, budget_ms=400)
         answer = {

@@ -94,7 +94,7 @@ def package_feeds(path: Path, seed: int) -> dict[str, np.ndarray]:
     from nnstretch.package import read_package
     from nnstretch.scheduler.plan import Plan
 
-    return plan_feeds(Plan.from_json(read_package(path).plan), seed)
+    return plan_feeds(Plan.from_json(read_package(path).first.plan), seed)
 
 
 def plan_feeds(plan: Any, seed: int) -> dict[str, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -114,26 +113,6 @@ def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
 def parse_engines(text: str | None) -> tuple[str, ...]:
     """The names of a list such as `ort,litert`."""
     return tuple(name.strip() for name in text.split(",")) if text else ()
-
-
-def parse_milliseconds(text: str) -> float:
-    """A time such as `12ms`, `0.5s` or `12` (milliseconds).
-
-    Raises:
-        UsageError: it is none.
-    """
-    number, scale = text.strip().removesuffix("s"), 1e3
-    if number.endswith("m"):
-        number, scale = number.removesuffix("m"), 1.0
-    elif number == text.strip():
-        scale = 1.0
-    try:
-        found = float(number) * scale
-    except ValueError:
-        found = 0.0
-    if not 0 < found < math.inf:
-        raise UsageError(f"{text!r} is no time above 0; write one such as 12ms")
-    return found
 
 
 def several_processors(text: str, purpose: str) -> tuple[str, ...]:

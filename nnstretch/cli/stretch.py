@@ -19,10 +19,10 @@ from nnstretch.cli.options import (
     SmallImages,
     Weights,
     make_directory,
-    parse_milliseconds,
     several_processors,
 )
 from nnstretch.cli.train import let_idle_threads_sleep
+from nnstretch.durations import parse_milliseconds
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""Packages (.nns): a plan, its weights, its OpenCL sources and models of other engines in one file."""
+"""Packages (.nns): plans, their weights, their OpenCL sources and models of other engines in one file."""
 
-from nnstretch.package.format import Package, read_package, write_package
+from nnstretch.package.format import Package, PackagedPlan, read_package, write_package
 
-__all__ = ["Package", "read_package", "write_package"]
+__all__ = ["Package", "PackagedPlan", "read_package", "write_package"]

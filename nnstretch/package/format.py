@@ -7,6 +7,10 @@
     onnx/N.onnx         models of what ONNX Runtime computes; N is the place of the model's name in `nnstretch.json`'s "models"
     tflite/N.tflite     models of what LiteRT computes, likewise
 
+That is format 1, of packages with one plan. Where there are several, format 2, they are `plans/N.json`, and "plans" in
+`nnstretch.json` says of each name which entry it is and which entries its models are. Equal models are one entry; constants and
+sources are common to all plans.
+
 Reading executes, unpickles and unpacks nothing, and no size is believed before it was compared with the file's own. Running
 a package does compile and run its OpenCL sources, whose accesses nobody can check: they are programs, not data.
 """
@@ -21,14 +25,15 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from nnstretch.errors import FileError, PackageError
 from nnstretch.settings import atomic_write
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_ONLY_PLAN = "plan"  # what the plan of a package of format 1 is called
 _MANIFEST = "nnstretch.json"
 _PAGE = 4096
 _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
@@ -36,22 +41,50 @@ _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
 @dataclass(frozen=True, eq=False)
+class PackagedPlan:
+    """One plan of a package.
+
+    Attributes:
+        plan: its JSON text.
+        models: name that a step calls a model by -> the model, ONNX or TFLite.
+    """
+
+    plan: str
+    models: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Package:
     """The contents of a package.
 
     Attributes:
-        plan: JSON text of the plan.
+        plans: name -> plan, one at least. All compute the same from the same inputs. The first one is run where nobody chooses.
         constants: bytes of the prepared weights; read-only and mapped from the file when read from one.
         sources: OpenCL source name -> text.
-        models: name that a step calls a model by -> the model, ONNX or TFLite.
         metadata: free-form JSON object (model name, MACs, how it was tuned).
     """
 
-    plan: str
+    plans: Mapping[str, PackagedPlan]
     constants: np.ndarray
     sources: Mapping[str, str] = field(default_factory=dict)
-    models: Mapping[str, bytes] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def first(self) -> PackagedPlan:
+        """The plan that is run where nobody chooses."""
+        return next(iter(self.plans.values()))
+
+    @classmethod
+    def of_one(
+        cls,
+        plan: str,
+        constants: np.ndarray,
+        sources: Mapping[str, str] | None = None,
+        models: Mapping[str, bytes] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A package with one plan."""
+        return cls({_ONLY_PLAN: PackagedPlan(plan, models or {})}, constants, sources or {}, metadata or {})
 
 
 def is_package(path: Path) -> bool:
@@ -69,16 +102,15 @@ def write_package(package: Package, path: Path) -> None:
     Raises:
         FileError: the place is not writable or the disk is full.
     """
+    plans, described = _one_plan(package.first) if len(package.plans) == 1 else _several_plans(package.plans)
     entries: dict[str, bytes | memoryview] = {
-        "plan.json": package.plan.encode(),
+        **plans,
         "constants.bin": np.ascontiguousarray(package.constants).data,
+        **{f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()},
     }
-    entries |= {f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()}
-    entries |= {_model_entry(i, model): model for i, model in enumerate(package.models.values())}
     manifest = {
-        "format": FORMAT_VERSION,
+        **described,
         "entries": {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in entries.items()},
-        "models": list(package.models),
         "metadata": dict(package.metadata),
     }
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -88,6 +120,25 @@ def write_package(package: Package, path: Path) -> None:
             if name == "constants.bin":
                 info.extra = _padding(file.tell() + _LOCAL_HEADER.size + len(name))
             archive.writestr(info, data)
+
+
+def _one_plan(packed: PackagedPlan) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Entries of format 1, and what the manifest says of them."""
+    entries = {"plan.json": packed.plan.encode()}
+    entries |= {_model_entry(i, model): model for i, model in enumerate(packed.models.values())}
+    return entries, {"format": 1, "models": list(packed.models)}
+
+
+def _several_plans(plans: Mapping[str, PackagedPlan]) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Entries of format 2, and what the manifest says of them."""
+    models = dict.fromkeys(model for packed in plans.values() for model in packed.models.values())
+    places = {model: _model_entry(i, model) for i, model in enumerate(models)}
+    entries = {f"plans/{i}.json": packed.plan.encode() for i, packed in enumerate(plans.values())}
+    described = {
+        name: {"plan": entry, "models": {n: places[model] for n, model in packed.models.items()}}
+        for entry, (name, packed) in zip(entries, plans.items(), strict=True)
+    }
+    return entries | {place: model for model, place in places.items()}, {"format": 2, "plans": described}
 
 
 def _model_entry(number: int, model: bytes) -> str:
@@ -136,12 +187,26 @@ def _read(archive: zipfile.ZipFile, content: mmap.mmap, path: Path) -> Package:
         if len(data[name]) != entry["bytes"] or hashlib.sha256(data[name]).hexdigest() != entry["sha256"]:
             raise PackageError(f"{path} is damaged: checksum of {name} does not match; copy or compile it again")
     return Package(
-        plan=bytes(data["plan.json"]).decode(),
+        plans=_plans(manifest, data),
         constants=np.frombuffer(data["constants.bin"], dtype=np.uint8),
         sources={n[7:-3]: bytes(d).decode() for n, d in data.items() if n.startswith("opencl/")},
-        models={name: _model(data, i) for i, name in enumerate(manifest["models"])},
         metadata=dict(manifest["metadata"]),
     )
+
+
+def _plans(manifest: Mapping[str, Any], data: Mapping[str, memoryview]) -> dict[str, PackagedPlan]:
+    if manifest["format"] == 1:
+        models = {name: _model(data, i) for i, name in enumerate(manifest["models"])}
+        return {_ONLY_PLAN: PackagedPlan(bytes(data["plan.json"]).decode(), models)}
+    plans = {
+        name: PackagedPlan(
+            bytes(data[packed["plan"]]).decode(), {n: bytes(data[e]) for n, e in packed["models"].items()}
+        )
+        for name, packed in dict(manifest["plans"]).items()
+    }
+    if not plans:
+        raise ValueError("it has no plan")
+    return plans
 
 
 def _model(data: Mapping[str, memoryview], number: int) -> bytes:

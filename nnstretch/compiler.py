@@ -365,9 +365,11 @@ def compile_plans(
         model: an unoptimised graph.
         plans: the processors of each, as `build_processors` takes them.
         policy: as `AdaptiveSession` takes it.
-        threads, engines: as `build_processors` takes them, for plans with a CPU.
-        tolerance: likewise, for all plans.
-        tune, progress: as `plan_model` takes them.
+        threads: at most so many cores of the first CPU of every plan that has one.
+        engines: as `build_processors` takes them, for plans with a CPU.
+        tolerance: as `build_processors` takes it.
+        tune: measure routines; else choose by estimates.
+        progress: told how far measuring has come.
 
     Raises:
         UsageError: no plan, two plans for the same processors, or a policy that is not known.

@@ -15,6 +15,7 @@ from nnstretch.cli.options import (
     Json,
     Model,
     NoTune,
+    Plans,
     Processors,
     Shape,
     Threads,
@@ -22,14 +23,16 @@ from nnstretch.cli.options import (
     check_writable,
     make_directory,
     parse_engines,
+    parse_plans,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.placement_text import placement_text
-from nnstretch.report.text import count_text
+from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
     from nnstretch.devices.engine.build import BuildTarget
+    from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.compiled import Compiled
     from nnstretch.scheduler.plan import Plan
 
@@ -59,6 +62,7 @@ def compile_command(
         ),
     ] = None,
     processors: Processors = "cpu",
+    plans: Plans = None,
     threads: Threads = None,
     shape: Shape = None,
     weights: Weights = None,
@@ -69,7 +73,8 @@ def compile_command(
 ) -> None:
     """Plan a model for processors and write it as a package that `run` starts at once.
 
-    With --standalone, write a folder that needs neither Python nor any framework where it runs.
+    With --plans it holds several, between which `run` changes while a processor is slow or fails. With --standalone,
+    write a folder that needs neither Python nor any framework where it runs.
 
     Example: nnstretch compile resnet50.onnx --processors cpu:0-3 -o resnet50.nns
     """
@@ -80,6 +85,8 @@ def compile_command(
             raise UsageError("--target says where a standalone model runs; add --standalone, or leave it out")
         if engines and standalone:
             raise UsageError("a standalone model runs on native kernels alone; leave --engines or --standalone out")
+        if plans and (standalone or processors != "cpu"):
+            raise UsageError("--plans does not go with --standalone or --processors; leave one of them out")
         source = make_source(model, shape, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
@@ -88,14 +95,24 @@ def compile_command(
             _standalone(report, source, name, output, target, processors, threads, tune=not no_tune)
             return
         path = check_writable(output or Path(f"{name}.nns"))
+        about = {"source": source.to_json(), "tuned": not no_tune}
+        lists = parse_plans(plans)
+        if lists:
+            with report.progress("Compiling") as told:
+                several = source.compile_plans(
+                    lists, threads, None, tune=not no_tune, engines=parse_engines(engines), progress=told
+                )
+            with several:
+                several.save(path, {**about, "macs": several.plan.macs})
+            _finish_plans(report, path, several)
+            return
         with report.progress("Compiling") as told:
             session = source.compile(
                 processors, threads, tune=not no_tune, engines=parse_engines(engines), progress=told
             )
         with session:
             plan = session.plan
-            about = {"source": source.to_json(), "processors": processors, "tuned": not no_tune, "macs": plan.macs}
-            session.save(path, about)
+            session.save(path, {**about, "processors": processors, "macs": plan.macs})
         size = path.stat().st_size
         report.show(f"{path}: {_summary(plan)}, {size / 1e6:.1f} MB")
         if plan.fallback_layers:
@@ -103,6 +120,24 @@ def compile_command(
         if session.compiled.placement is not None:
             report.note(placement_text(session.compiled.placement, plan))
         report.finish({"file": str(path), "bytes": size, **_facts(plan)})
+
+
+def _finish_plans(report: Reporter, path: Path, session: AdaptiveSession) -> None:
+    """Tells what several plans are and take."""
+    size = path.stat().st_size
+    report.show(f"{path}: {len(session.plans)} plans, {count_text(session.plan.macs)} MACs, {size / 1e6:.1f} MB")
+    table = plain_table("plan", ">p50 ms", ">busy ms")
+    for facts in session.facts:
+        table.add_row(facts.name, f"{facts.seconds * 1e3:.3f}", f"{sum(facts.busy.values()) * 1e3:.3f}")
+    report.show(table)
+    plans = {
+        facts.name: {
+            "p50_ms": facts.seconds * 1e3,
+            "busy_ms": {name: seconds * 1e3 for name, seconds in facts.busy.items()},
+        }
+        for facts in session.facts
+    }
+    report.finish({"file": str(path), "bytes": size, "macs": session.plan.macs, "plans": plans})
 
 
 def _standalone(

@@ -41,6 +41,25 @@ ProcessorsUnlessPackage = Annotated[
         show_default="cpu",
     ),
 ]
+Plans = Annotated[
+    str | None,
+    typer.Option(
+        "--plans",
+        metavar="LIST;LIST",
+        help="Several plans, the processors of each, semicolons between: cpu:0;opencl:0@1;cpu:0,opencl:0@1. "
+        "Where a design says what runs where, it means the processors of the plan that has the most.",
+        show_default=False,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="Which plan of several a run takes: adaptive, fixed (the first one), or deadline=12ms.",
+        show_default="adaptive if there are several",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -113,6 +132,20 @@ def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
 def parse_engines(text: str | None) -> tuple[str, ...]:
     """The names of a list such as `ort,litert`."""
     return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def parse_plans(text: str | None) -> tuple[str, ...]:
+    """The plans of a list such as `cpu:0;cpu:0,opencl:0@1`.
+
+    Raises:
+        UsageError: one of them is empty.
+    """
+    if text is None:
+        return ()
+    plans = tuple(part.strip() for part in text.split(";"))
+    if not all(plans):
+        raise UsageError(f"--plans {text!r} has an empty plan; write processors between the semicolons")
+    return plans
 
 
 def several_processors(text: str, purpose: str) -> tuple[str, ...]:

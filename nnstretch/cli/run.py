@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from nnstretch.cli.options import (
     Json,
     Model,
     NoTune,
+    Policy,
     ProcessorsUnlessPackage,
     Seed,
     Shape,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from nnstretch.bench.statistics import Latency
     from nnstretch.cli.sources import Source
+    from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.critical_path import RunSummary
     from nnstretch.scheduler.session import Session
 
@@ -68,6 +71,7 @@ def run(
     check: Check = False,
     tolerance: Tolerance = DEFAULT_TOLERANCE,
     processors: ProcessorsUnlessPackage = None,
+    policy: Policy = None,
     threads: Threads = None,
     shape: Shape = None,
     weights: Weights = None,
@@ -85,6 +89,7 @@ def run(
 
         from nnstretch.bench.statistics import latency
         from nnstretch.cli.sources import make_source
+        from nnstretch.scheduler.session import Session
 
         files = parse_assignments(inputs or [], "--input")
         source = make_source(model, shape, weights, design)
@@ -92,7 +97,7 @@ def run(
             if path is not None:
                 check_writable(path)
         with report.progress("Compiling") as told:
-            session = source.compile(processors, threads, tune=not no_tune, progress=told)
+            session = source.open(processors, threads, policy, tune=not no_tune, progress=told)
         with session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
@@ -102,11 +107,14 @@ def run(
             times = latency([session.time(feeds, warmup=3, runs=runs)])
             summary = None if timeline is None else _write_timeline(timeline, session, feeds)
             plan = session.plan
+            plans = None if isinstance(session, Session) else _plans_used(session)
         passed = error is None or error <= tolerance
         _show_outputs(report, outputs)
         if (placement := session.compiled.placement) is not None:
             report.note(placement_text(placement, plan))
         report.show(_latency_line(times, plan.macs))
+        if plans is not None:
+            report.show(*_plans_text(plans))
         if summary is not None:
             report.show(timeline_table(summary), escape(timeline_text(summary)))
         if error is not None:
@@ -120,6 +128,7 @@ def run(
                 "fallback_layers": list(plan.fallback_layers),
                 "max_rel_error": error,
                 "passed": passed if check else None,
+                "plans": plans,
                 "timeline": None if summary is None else summary.to_json(),
             }
         )
@@ -127,7 +136,7 @@ def run(
             raise typer.Exit(1)
 
 
-def _feeds(session: Session, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+def _feeds(session: Session | AdaptiveSession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.subject import plan_feeds
     from nnstretch.cli.sources import read_array
@@ -151,7 +160,7 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
         file.write(archive.getvalue())
 
 
-def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
+def _write_timeline(path: Path, session: Session | AdaptiveSession, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.critical_path import run_summary
     from nnstretch.settings import atomic_write
@@ -171,6 +180,25 @@ def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.n
     graph = (source_of_package(Path(source.model)) if source.is_package else source).load()
     ordered = {str(value.name): feeds[str(value.name)] for value in graph.graph.inputs}
     return largest_error(outputs, reference_outputs(graph, ordered))
+
+
+def _plans_used(session: AdaptiveSession) -> dict[str, Any]:
+    """How often which plan was run, and when it was changed."""
+    history = session.history
+    return {
+        "runs": {name: sum(ran.plan == name and not ran.failure for ran in history) for name in session.plans},
+        "failures": sum(bool(ran.failure) for ran in history),
+        "switches": [asdict(switch) for switch in session.switches],
+    }
+
+
+def _plans_text(plans: dict[str, Any]) -> list[str]:
+    runs = ", ".join(f"{count} by {name}" for name, count in plans["runs"].items())
+    failed = f"; {plans['failures']} failed" if plans["failures"] else ""
+    return [
+        f"runs: {runs}{failed}",
+        *(f"from run {s['attempt']} on {s['plan']}: {s['reason']}" for s in plans["switches"]),
+    ]
 
 
 def _latency_line(times: Latency, macs: int) -> str:

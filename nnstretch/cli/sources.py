@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
+    from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.session import Session
 
 
@@ -85,14 +86,64 @@ class Source:
         from nnstretch.scheduler.session import Session
 
         if self.is_package:
-            if self.weights or self.design or self.shapes or processors or threads:
-                raise UsageError(
-                    f"{self.model} is a package: processors, threads, weights, design and shapes were fixed when it was "
-                    "made; leave these options out, or compile the model again"
-                )
+            self._refuse_for_packages(processors, threads)
             return Session.load(self.model)
         usable = build_processors(processors or "cpu", threads, engines)
         return compile_model(self.load(), usable, tune=tune, progress=progress)
+
+    def compile_plans(
+        self,
+        plans: Sequence[str],
+        threads: int | None,
+        policy: str | None,
+        *,
+        tune: bool,
+        engines: Sequence[str] = (),
+        progress: Progress,
+    ) -> AdaptiveSession:
+        """A session with plans for several lists of processors.
+
+        Raises:
+            NNStretchError: what was found, what was wanted and what to do.
+        """
+        from nnstretch.compiler import compile_plans
+
+        return compile_plans(
+            self.load(),
+            plans,
+            policy=policy or "adaptive",
+            threads=threads,
+            engines=engines,
+            tune=tune,
+            progress=progress,
+        )
+
+    def open(
+        self, processors: str | None, threads: int | None, policy: str | None, *, tune: bool, progress: Progress
+    ) -> Session | AdaptiveSession:
+        """A session to run; one that changes between plans if a policy is named or a package has several plans.
+
+        Raises:
+            NNStretchError: what was found, what was wanted and what to do.
+        """
+        from nnstretch.package import read_package
+        from nnstretch.scheduler.adaptive.session import AdaptiveSession
+
+        if not self.is_package:
+            if policy is None:
+                return self.compile(processors, threads, tune=tune, progress=progress)
+            return self.compile_plans([processors or "cpu"], threads, policy, tune=tune, progress=progress)
+        self._refuse_for_packages(processors, threads)
+        if policy is None and len(read_package(Path(self.model)).plans) == 1:
+            return self.compile(None, None, tune=tune, progress=progress)
+        return AdaptiveSession.load(self.model, policy or "adaptive")
+
+    def _refuse_for_packages(self, processors: str | None, threads: int | None) -> None:
+        if self.weights or self.design or self.shapes or processors or threads:
+            raise UsageError(
+                f"{self.model} is a package: processors, threads, weights, design and shapes were fixed when it was "
+                "made; leave these options out, or compile the model again"
+            )
 
 
 def make_source(

@@ -40,7 +40,7 @@ _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PackagedPlan:
     """One plan of a package.
 

@@ -11,16 +11,26 @@ from nnstretch.scheduler.adaptive.recent import Recent
 SLOWED = 1.15
 """From this many times its undisturbed time on, something counts as slowed."""
 _FASTER = 0.97
+_LEARNING = 0.05  # how far what counts as undisturbed follows runs that are faster
 
 
 @dataclass
 class _Known:
-    """A plan: undisturbed seconds, its recent runs, and what its processors had to do with their slowness at the last one."""
+    """A plan.
+
+    Attributes:
+        facts: as they were given.
+        seconds: of a run that nothing disturbs, as far as is known now.
+        recent: its last runs.
+        blame: how many times as long it takes with its processors as they are.
+        blamed: the same as it was at its last run.
+    """
 
     facts: PlanFacts
     seconds: float
     recent: Recent = field(default_factory=Recent)
     blame: float = 1.0
+    blamed: float = 1.0
 
 
 class Outlook:
@@ -40,24 +50,17 @@ class Outlook:
     def observe(self, run: Observation) -> None:
         """Takes note of a run that was answered."""
         plan = self._plans[run.plan]
-        change = self._blame(plan.facts, self._slowness) / plan.blame
-        if not 1.0 / SLOWED < change < SLOWED:
-            plan.recent = Recent()  # its runs are from when its processors were otherwise
+        if not 1.0 / SLOWED < plan.blame / plan.blamed < SLOWED:
+            plan.recent = Recent()  # what it holds is from when its processors were otherwise
         plan.recent.add(run.seconds, plan.seconds)
         slowness = plan.recent.slowness
         if slowness < _FASTER and plan.recent.is_full:
-            plan.seconds *= slowness
+            plan.seconds *= 1.0 - _LEARNING * (1.0 - slowness)
         if run.busy is not None:
-            for name, seconds in run.busy.items():
-                self._tell(name, seconds, plan.facts.busy[name])
-        elif len(plan.facts.busy) == 1 or slowness < SLOWED:
-            for name in plan.facts.busy:
-                self._tell(name, run.seconds, plan.seconds)
-        plan.blame = self._blame(plan.facts, self._slowness)
-
-    def runs(self, name: str) -> int:
-        """How many recent runs of a plan are known."""
-        return len(self._plans[name].recent)
+            self._tell({name: (seconds, plan.facts.busy[name]) for name, seconds in run.busy.items()})
+        elif self._tells(plan):
+            self._tell(dict.fromkeys(plan.facts.busy, (run.seconds, plan.seconds)))
+        plan.blamed = plan.blame
 
     def slowness(self, name: str) -> float:
         """How many times as long as undisturbed a plan's recent runs took."""
@@ -70,13 +73,12 @@ class Outlook:
     def expected(self, name: str) -> float:
         """Seconds that a run is expected to take: as its last runs, changed as its processors have since."""
         plan = self._plans[name]
-        change = self._blame(plan.facts, self._slowness) / plan.blame
-        return plan.seconds * plan.recent.slowness * change
+        return plan.seconds * plan.recent.slowness * plan.blame / plan.blamed
 
     def hoped(self, name: str, seen: Collection[str]) -> float:
         """As `expected`, but if all processors that are not among `seen` are undisturbed."""
         plan = self._plans[name]
-        return plan.seconds * self._blame(plan.facts, {n: s for n, s in self._slowness.items() if n in seen})
+        return plan.seconds * _blame(plan, {n: s for n, s in self._slowness.items() if n in seen})
 
     def is_diagnosed(self, name: str) -> bool:
         """Whether the processors of a plan explain how slow it is."""
@@ -84,17 +86,22 @@ class Outlook:
         return plan.recent.slowness < plan.blame * SLOWED
 
     @staticmethod
-    def _blame(plan: PlanFacts, slowness: Mapping[str, float]) -> float:
-        """How many times as long a plan takes whose processors are so slow: as that one has it which holds it up most."""
-        return max(
-            1.0,
-            *(
-                1.0 + min(1.0, busy / plan.seconds) * (slowness.get(name, 1.0) - 1.0)
-                for name, busy in plan.busy.items()
-            ),
-        )
+    def _tells(plan: _Known) -> bool:
+        """Whether a plan's last runs, of which only the seconds are known, say something new of each of its processors."""
+        if plan.recent.slowness < SLOWED:
+            return plan.blame >= SLOWED
+        return len(plan.facts.busy) == 1
 
-    def _tell(self, name: str, seconds: float, undisturbed: float) -> None:
-        recent = self._processors[name]
-        recent.add(seconds, undisturbed)
-        self._slowness[name] = recent.slowness
+    def _tell(self, times: Mapping[str, tuple[float, float]]) -> None:
+        """Takes note of seconds that processors took, with those that they take undisturbed."""
+        for name, (seconds, undisturbed) in times.items():
+            self._processors[name].add(seconds, undisturbed)
+            self._slowness[name] = self._processors[name].slowness
+        for plan in self._plans.values():
+            plan.blame = _blame(plan, self._slowness)
+
+
+def _blame(plan: _Known, slowness: Mapping[str, float]) -> float:
+    """How many times as long a plan takes whose processors are so slow: as the one says that holds it up most."""
+    shares = {name: min(1.0, busy / plan.seconds) for name, busy in plan.facts.busy.items()}
+    return max(1.0, *(1.0 + share * (slowness.get(name, 1.0) - 1.0) for name, share in shares.items()))

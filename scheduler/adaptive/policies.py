@@ -21,7 +21,6 @@ PROBE_RUNS = 8
 TRACING = 0.05
 """Share of the time that may go into traced runs where they cannot explain why a plan is slow."""
 _TRACED_RUNS = 12
-_MOST_CREDIT = 100.0  # of a run's time
 
 Rank = tuple[float, ...]
 """The smaller, the better."""
@@ -60,7 +59,8 @@ class Deadline:
         needed = seconds if staying else seconds / GAIN
         if needed > self._limit:
             return (1.0, needed, 0.0)
-        return (0.0, float(len(plan.busy)), sum(plan.busy.values()))
+        busy = sum(plan.busy.values())
+        return (0.0, float(len(plan.busy)), busy if staying else busy / GAIN)
 
 
 class Fixed:
@@ -105,7 +105,7 @@ class Watching:
         self._current = min(plans, key=lambda plan: goal.rank(plan, plan.seconds, staying=False)).name
         self._unbeaten = self._best_of_others()
         self._run = 0
-        self._credit = 0.0
+        self._credit = 0.0  # seconds that may be lost by trying, as saved since the last attempt or change of plan
         self._tracing = 0.0  # seconds of traced runs, less what they may take
         self._probe: str | None = None
         self._probed: dict[str, int] = {}
@@ -140,10 +140,10 @@ class Watching:
         seconds = observation.seconds
         if observation.plan == self._probe:
             here = self._outlook.expected(self._current)
-            self._credit -= max(0.0, seconds - here)
+            self._credit = min(0.0, self._credit - max(0.0, seconds - here))
             self._promising = self._rank(observation.plan, seconds) < self._rank(self._current, here)
         else:
-            self._credit = min(self._credit + PROBING * seconds, _MOST_CREDIT * seconds)
+            self._credit += PROBING * seconds
         self._tracing = max(0.0, self._tracing - TRACING * seconds)
         if observation.busy is not None and observation.plan != self._probe:
             self._tracing += seconds
@@ -162,7 +162,7 @@ class Watching:
     def _change(self, name: str, here: float) -> Choice:
         before, self._current = self._current, name
         self._unbeaten = self._best_of_others()
-        self._tracing, self._promising = 0.0, False
+        self._credit, self._tracing, self._promising = 0.0, 0.0, False
         reason = _failure_reason(before, name, self._health) or (
             f"{before} takes {here * 1e3:.3g} ms, {name} is expected to take {self._outlook.expected(name) * 1e3:.3g} ms"
         )

@@ -15,16 +15,17 @@ class Recent:
 
     def __init__(self) -> None:
         """No measurement yet."""
-        self._values: deque[tuple[float, float]] = deque()
+        self._values: deque[tuple[float, float, float]] = deque()  # ratio, seconds, undisturbed seconds
         self._seconds = 0.0
         self._undisturbed = 0.0
+        self._slowest = (0.0, 0.0, 0.0)
 
     def __len__(self) -> int:
         return len(self._values)
 
     @property
     def is_full(self) -> bool:
-        """Whether older measurements have been forgotten for newer ones, or soon will be."""
+        """Whether there are as many as are kept."""
         return len(self._values) >= MOST or (len(self._values) >= FEWEST and self._seconds >= SPAN)
 
     @property
@@ -33,16 +34,21 @@ class Recent:
         if not self._values:
             return 1.0
         if len(self._values) < 3:
-            return min(seconds / undisturbed for seconds, undisturbed in self._values)
-        slowest, its_share = max(self._values, key=lambda value: value[0] / value[1])
-        return (self._seconds - slowest) / (self._undisturbed - its_share)
+            return min(self._values)[0]
+        _, seconds, undisturbed = self._slowest
+        return (self._seconds - seconds) / (self._undisturbed - undisturbed)
 
     def add(self, seconds: float, undisturbed: float) -> None:
         """One more measurement, of something that takes so long when nothing disturbs it."""
-        self._values.append((seconds, undisturbed))
+        values = self._values
+        added = (seconds / undisturbed, seconds, undisturbed)
+        values.append(added)
         self._seconds += seconds
         self._undisturbed += undisturbed
-        while len(self._values) > FEWEST and (len(self._values) > MOST or self._seconds - self._values[0][0] >= SPAN):
-            oldest = self._values.popleft()
-            self._seconds -= oldest[0]
-            self._undisturbed -= oldest[1]
+        self._slowest = max(self._slowest, added)
+        while len(values) > FEWEST and (len(values) > MOST or self._seconds - values[0][1] >= SPAN):
+            oldest = values.popleft()
+            self._seconds -= oldest[1]
+            self._undisturbed -= oldest[2]
+            if oldest == self._slowest:
+                self._slowest = max(values)

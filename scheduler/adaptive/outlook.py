@@ -24,6 +24,7 @@ class _Known:
         recent: its last runs.
         blame: how many times as long it takes with its processors as they are.
         blamed: the same as it was at its last run.
+        settled: whether its last traced run said the same of its processors as those before.
     """
 
     facts: PlanFacts
@@ -31,6 +32,7 @@ class _Known:
     recent: Recent = field(default_factory=Recent)
     blame: float = 1.0
     blamed: float = 1.0
+    settled: bool = True
 
 
 class Outlook:
@@ -50,14 +52,16 @@ class Outlook:
     def observe(self, run: Observation) -> None:
         """Takes note of a run that was answered."""
         plan = self._plans[run.plan]
-        if not 1.0 / SLOWED < plan.blame / plan.blamed < SLOWED:
+        if not _alike(plan.blame, plan.blamed):
             plan.recent = Recent()  # what it holds is from when its processors were otherwise
         plan.recent.add(run.seconds, plan.seconds)
         slowness = plan.recent.slowness
         if slowness < _FASTER and plan.recent.is_full:
             plan.seconds *= 1.0 - _LEARNING * (1.0 - slowness)
         if run.busy is not None:
-            self._tell({name: (seconds, plan.facts.busy[name]) for name, seconds in run.busy.items()})
+            times = {name: (seconds, plan.facts.busy[name]) for name, seconds in run.busy.items()}
+            self._tell(times)
+            plan.settled = all(_alike(a / b, self._slowness[name]) for name, (a, b) in times.items())
         elif self._tells(plan):
             self._tell(dict.fromkeys(plan.facts.busy, (run.seconds, plan.seconds)))
         plan.blamed = plan.blame
@@ -81,9 +85,9 @@ class Outlook:
         return plan.seconds * _blame(plan, {n: s for n, s in self._slowness.items() if n in seen})
 
     def is_diagnosed(self, name: str) -> bool:
-        """Whether the processors of a plan explain how slow it is."""
+        """Whether what is known of a plan's processors explains how slow it is."""
         plan = self._plans[name]
-        return plan.recent.slowness < plan.blame * SLOWED
+        return plan.settled and plan.recent.slowness < plan.blame * SLOWED
 
     @staticmethod
     def _tells(plan: _Known) -> bool:
@@ -99,6 +103,10 @@ class Outlook:
             self._slowness[name] = self._processors[name].slowness
         for plan in self._plans.values():
             plan.blame = _blame(plan, self._slowness)
+
+
+def _alike(one: float, other: float) -> bool:
+    return other / SLOWED < one < other * SLOWED
 
 
 def _blame(plan: _Known, slowness: Mapping[str, float]) -> float:

@@ -19,7 +19,7 @@ PROBING = 0.02
 PROBE_RUNS = 8
 """Runs between two such attempts at least."""
 TRACING = 0.05
-"""Share of the time that may go into traced runs where they cannot explain why a plan is slow."""
+"""Share of the time that may go into traced runs where a plan stays slow."""
 _TRACED_RUNS = 12
 
 Rank = tuple[float, ...]
@@ -183,10 +183,12 @@ class Watching:
         return name if rested and loss <= self._credit else None
 
     def _wants_trace(self) -> bool:
-        """Whether the current plan is slow and nobody knows which of its processors it is."""
+        """Whether the current plan is slow and it is not known, or not for sure any more, which of its processors it is."""
         name = self._current
-        if len(self._facts[name].busy) < 2 or self._outlook.slowness(name) < SLOWED or self._outlook.is_diagnosed(name):
+        if len(self._facts[name].busy) < 2 or self._outlook.slowness(name) < SLOWED:
             return False
+        if self._outlook.is_diagnosed(name):
+            return self._tracing <= 0.0
         return self._tracing < max(_TRACED_RUNS * self._outlook.expected(name), 3 * SPAN)
 
 

@@ -75,9 +75,12 @@ class Outlook:
         return self._plans[name].seconds
 
     def expected(self, name: str) -> float:
-        """Seconds that a run is expected to take: as its last runs, changed as its processors have since."""
+        """Seconds that a run is expected to take: as its last runs, less as its processors have recovered since.
+
+        If these have become slower, it takes what they make of it; that may be why the last runs were slow.
+        """
         plan = self._plans[name]
-        return plan.seconds * plan.recent.slowness * plan.blame / plan.blamed
+        return plan.seconds * max(plan.blame, plan.recent.slowness * min(1.0, plan.blame / plan.blamed))
 
     def hoped(self, name: str, seen: Collection[str]) -> float:
         """As `expected`, but if all processors that are not among `seen` are undisturbed."""

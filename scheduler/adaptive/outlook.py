@@ -77,10 +77,11 @@ class Outlook:
     def expected(self, name: str) -> float:
         """Seconds that a run is expected to take: as its last runs, less as its processors have recovered since.
 
-        If these have become slower, it takes what they make of it; that may be why the last runs were slow.
+        If these have become slower, it takes what they make of it, unless its last runs were slower still for that reason.
         """
         plan = self._plans[name]
-        return plan.seconds * max(plan.blame, plan.recent.slowness * min(1.0, plan.blame / plan.blamed))
+        now = plan.recent.slowness * min(1.0, plan.blame / plan.blamed)
+        return plan.seconds * (max(now, plan.blame) if plan.blame > plan.blamed * SLOWED else now)
 
     def hoped(self, name: str, seen: Collection[str]) -> float:
         """As `expected`, but if all processors that are not among `seen` are undisturbed."""

@@ -18,6 +18,8 @@ PROBING = 0.02
 """Share of the time that may be lost by trying plans that were too slow the last time."""
 PROBE_RUNS = 8
 """Runs between two such attempts at least."""
+EXPLORING_RUNS = 500
+"""Runs after which any other plan is tried too: what is known of it may have been measured when something disturbed it."""
 TRACING = 0.05
 """Share of the time that may go into traced runs where a plan stays slow."""
 _TRACED_RUNS = 12
@@ -87,7 +89,7 @@ class Watching:
 
     A plan of several processors that has become slow is traced for a few runs, to learn which of them it is. What is not used
     is not known: as long as a plan could be better if the processors that the current one does not use were undisturbed, a
-    single run of it finds out. Such runs cost at most `PROBING` of the time.
+    single run of it finds out, as well as every `EXPLORING_RUNS`. Such runs cost at most `PROBING` of the time.
     """
 
     def __init__(self, plans: Sequence[PlanFacts], goal: Goal) -> None:
@@ -109,6 +111,7 @@ class Watching:
         self._tracing = 0.0  # seconds of traced runs, less what they may take
         self._probe: str | None = None
         self._probed: dict[str, int] = {}
+        self._explore_at = EXPLORING_RUNS
         self._promising = False
 
     def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
@@ -116,7 +119,8 @@ class Watching:
         self._probe = None
         here = self._outlook.expected(self._current)
         mine = self._rank(self._current, here)
-        if not excluded and mine <= self._unbeaten and not self._health.has_failed(self._current):
+        settled = mine <= self._unbeaten and self._run < self._explore_at
+        if settled and not excluded and not self._health.has_failed(self._current):
             return Choice(self._current, traced=self._wants_trace())
         usable = self._health.usable(self._names, excluded)
         best = min(usable, key=lambda name: (self._rank(name, self._outlook.expected(name)), name != self._current))
@@ -134,6 +138,7 @@ class Watching:
         self._run += 1
         if observation.plan == self._probe:
             self._probed[observation.plan] = self._run
+            self._explore_at = self._run + EXPLORING_RUNS
         if observation.failed:
             self._promising = False
             return
@@ -172,6 +177,8 @@ class Watching:
         """A plan that would be better if all was well that nobody looks at, if there is time to find out."""
         seen = self._facts[self._current].busy
         hopeful = [n for n in usable if n != self._current and self._rank(n, self._outlook.hoped(n, seen)) < mine]
+        if not hopeful and self._run >= self._explore_at:
+            hopeful = [n for n in usable if n != self._current]
         if not hopeful:
             return None
         last = max(self._probed, key=lambda name: self._probed[name], default=None)

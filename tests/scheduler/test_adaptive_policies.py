@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,6 +79,16 @@ def test_a_slowed_processor_is_noticed_within_a_few_runs_and_used_again_when_it_
     # At 9 ms a run and a loss of 10 ms for every attempt, one attempt in 56 runs is worth 2 % of the time.
     assert back.index("both") <= 90
     assert set(back[90:]) == {"both"}
+
+
+@pytest.mark.parametrize("wrong", [0.6, 2.5])
+@pytest.mark.parametrize("plan", ["both", "C", "G"])
+def test_times_that_were_measured_on_a_busy_machine_are_found_out(plan: str, wrong: float) -> None:
+    world = World(THREE, noise=0.02)
+    told = [replace(one, seconds=one.seconds * wrong) if one.name == plan else one for one in THREE]
+    policy = Watching(told, Fastest())
+    world.run(policy, 2_500)
+    assert names(policy, world, 100)[-1] == "both"
 
 
 def test_traced_runs_are_rare_and_only_of_slow_plans_on_several_processors() -> None:

@@ -90,10 +90,10 @@ class Session(Closing):
         Raises:
             FileError: the place is not writable or the disk is full.
         """
-        write_package(packaged({"plan": self._compiled}, self.sources, metadata or {}), Path(path))
+        write_package(packaged({"plan": self._compiled}, self.used_sources, metadata or {}), Path(path))
 
     @property
-    def sources(self) -> Mapping[str, str]:
+    def used_sources(self) -> Mapping[str, str]:
         """The OpenCL sources that the plan's kernels are built from."""
         return self._loaded.sources
 
@@ -138,7 +138,7 @@ class Session(Closing):
         trace = self._loaded.program.run_traced(inputs, outputs)
         return [outputs[i] for i in wanted], trace
 
-    def busy(self, trace: RunTrace) -> dict[str, float]:
+    def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
         """Seconds that every processor spent in its steps; a lane that only serves others is none."""
         seconds = (trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9
         found = {lane.processor: 0.0 for lane in self.plan.lanes if lane.processor}

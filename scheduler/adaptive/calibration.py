@@ -56,7 +56,7 @@ def _round(session: Session) -> tuple[float, dict[str, float]]:
             times.append(perf_counter() - begin)
         if sum(times) > _BUDGET and len(times) >= _FEWEST:
             break
-    busy = [session.busy(trace) for trace in session.traces(feeds, _FEWEST)]
+    busy = [session.busy_seconds(trace) for trace in session.traces(feeds, _FEWEST)]
     return float(np.median(times)), {name: float(np.median([one[name] for one in busy])) for name in busy[0]}
 
 

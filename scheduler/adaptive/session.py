@@ -122,7 +122,7 @@ class AdaptiveSession(Closing):
         """
         with self._turn:
             sessions = {name: self._session(name) for name in self._names}
-        sources = {name: text for session in sessions.values() for name, text in session.sources.items()}
+        sources = {name: text for session in sessions.values() for name, text in session.used_sources.items()}
         plans = {name: self._compiled[name] for name in self._names}
         about = {**(metadata or {}), **(to_metadata(self._facts) if self._facts else {})}
         write_package(packaged(plans, sources, about), Path(path))
@@ -276,7 +276,7 @@ class AdaptiveSession(Closing):
         if not choice.traced:
             return session.run(output_names, feeds), None
         outputs, trace = session.run_traced(output_names, feeds)
-        return outputs, session.busy(trace)
+        return outputs, session.busy_seconds(trace)
 
     def _note_switch(self, choice: Choice) -> None:
         if choice.plan != self._current and not choice.probing:

@@ -305,6 +305,30 @@ def test_compile_answers_with_what_it_wrote(cli: Cli, folder: Path) -> None:
     assert answer["fallback_layers"] == []
 
 
+def test_packages_of_several_plans(cli: Cli, folder: Path) -> None:
+    first, last = (sorted(os.sched_getaffinity(0))[i] for i in (0, -1))
+    plans = f"cpu:{first};cpu:{last}" if first != last else f"cpu:{first}"
+    answer = answer_of(cli("compile", "net.py:small", "--plans", plans, "--no-tune", "-o", "p.nns", "--json"))
+    assert list(answer["plans"]) == plans.split(";")
+    assert all(plan["p50_ms"] > 0 and plan["busy_ms"] for plan in answer["plans"].values())
+    assert answer["bytes"] == (folder / "p.nns").stat().st_size
+    for policy in ((), ("--policy", "fixed"), ("--policy", "deadline=1s")):
+        ran = answer_of(cli("run", "p.nns", "--runs", "5", "--check", "--timeline", "t.json", "--json", *policy))
+        assert ran["passed"]
+        assert ran["p50_ms"] > 0
+        if first != last or policy:
+            assert sum(ran["plans"]["runs"].values()) >= 6
+            assert ran["plans"]["failures"] == 0
+    assert answer_of(cli("run", "net.py:small", "--no-tune", "--policy", "adaptive", "--json"))["plans"]
+    text = cli("run", "p.nns", "--policy", "fixed", "--runs", "3")
+    assert text[0] == 0
+    assert f"by cpu:{first}" in text[1]
+    refuses(cli("run", "p.nns", "--policy", "best"), "best", "adaptive")
+    refuses(cli("compile", "net.py:small", "--plans", "cpu;"), "empty")
+    refuses(cli("compile", "net.py:small", "--plans", "cpu", "-p", "cpu:0"), "--plans", "--processors")
+    refuses(cli("compile", "net.py:small", "--plans", f"cpu:{first};cpu:{first}", "--no-tune"), "twice")
+
+
 # -- from data to a branched network ------------------------------------------------------------------------------
 
 
@@ -441,7 +465,7 @@ def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Pat
     flipped[data.index(b'"subgraphs"') + 3] ^= 1
     (folder / "flipped.nns").write_bytes(bytes(flipped))
     (folder / "half.nns").write_bytes(data[: len(data) // 2])
-    newer = data.replace(f'"format": {FORMAT_VERSION}'.encode(), f'"format": {FORMAT_VERSION + 1}'.encode())
+    newer = data.replace(b'"format": 1', f'"format": {FORMAT_VERSION + 1}'.encode())
     (folder / "newer.nns").write_bytes(newer)
     refuses(cli("run", "flipped.nns"), "damaged", "checksum")
     refuses(cli("run", "half.nns"), "half.nns", "not a whole")

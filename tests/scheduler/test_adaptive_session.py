@@ -29,7 +29,7 @@ CORES = sorted(os.sched_getaffinity(0))
 C, D = f"cpu:{CORES[0]}", f"cpu:{CORES[-1]}"
 G = f"opencl:0@{CORES[-1]}"
 NETWORK = RandomNetwork(4, processors=2, nodes=14, size=8)
-SMALL = RandomNetwork(1, processors=2, nodes=5, size=8)  # few kernels for a driver to build
+SMALL = RandomNetwork(6, processors=2, nodes=5, size=8)  # few kernels for a driver to build
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
 
 

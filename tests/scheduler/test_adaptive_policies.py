@@ -100,6 +100,14 @@ def test_traced_runs_are_rare_and_only_of_slow_plans_on_several_processors() -> 
     assert 1 <= sum(choice.traced for choice in chosen) <= 40
 
 
+def test_one_of_two_slow_processors_recovers() -> None:
+    """The plan for both is as slow as before, for the other one's sake: only traced runs tell that it has become the wrong one."""
+    world, policy = World(THREE, slowness={"C": 2.0, "G": 3.0}, noise=0.02), adaptive()
+    assert names(policy, world, 60)[-1] == "both"
+    world.slowness = {"G": 3.0}
+    assert names(policy, world, 100).index("C") <= 30
+
+
 def test_a_single_slow_run_changes_nothing() -> None:
     world, policy = World(THREE), adaptive()
     world.run(policy, 50)

@@ -34,7 +34,7 @@ class DesignTrial:
     def __call__(self, network: BranchedNetwork) -> Measured:
         """Medians over several runs of what the network and each of its branches take."""
         model = export_branched(network, self.example_input)
-        with compile_model(model, self.processors, climbing=False) as session:
+        with compile_model(model, self.processors) as session:
             timelines = [session.profile(runs=_RUNS) for _ in range(_ROUNDS)]
         busy = [branch_times(timeline) for timeline in timelines]
         branches = tuple(

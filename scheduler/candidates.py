@@ -11,7 +11,7 @@ import numpy as np
 from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Layout, Routine, reorder_layer
+from nnstretch.devices.routine import PLAIN, Layout, Routine
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
@@ -327,9 +327,6 @@ class _ProblemMaker:
         key = (tensor, before, after, lane)
         if key not in self._adapt_seconds:
             processor = self._pool.processors[0 if self._pool.calls(lane) else lane]
-            layer, routine = reorder_layer(tensor, before, after), processor.reorder()
-            seconds = None
-            if routine.supports(layer):
-                seconds = self._costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+            seconds = self._costs.reorder_seconds(processor, tensor, before, after)
             self._adapt_seconds[key] = float("inf") if seconds is None else seconds
         return self._adapt_seconds[key]

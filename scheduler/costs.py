@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
 
 
@@ -57,6 +57,13 @@ class CostModel(ABC):
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
         """Seconds of several candidates for one layer, each as `seconds` has it; measured together where they are measured."""
         return [self.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
+
+    def reorder_seconds(self, processor: Processor, tensor: TensorType, before: Layout, after: Layout) -> float | None:
+        """Seconds that a processor takes to bring a tensor into another layout, or to copy it; None if it cannot."""
+        layer, routine = reorder_layer(tensor, before, after), processor.reorder()
+        if not routine.supports(layer):
+            return None
+        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
 
     def expect(self, working_set: int) -> None:  # noqa: B027 - what is not measured does not depend on it
         """Tells how many bytes of weights and activations a whole network goes through between two runs of one layer.

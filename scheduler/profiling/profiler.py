@@ -59,7 +59,7 @@ _OPEN_BYTES = 1 << 30
 _HANDOVER_RUNS = 25
 _HANDOVER_BUDGET = 0.03
 _QUIET = 0.2
-"""Quantile of a round trip's samples that counts as undisturbed."""
+"""Quantile of a round trip's samples that counts as undisturbed: what disturbs one lane holds up both."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
@@ -255,16 +255,13 @@ class Profiler(CostModel, Closing):
             with Session(_round_trip(self._host, device, tensor)) as session:
                 samples = session.time({}, warmup=2, runs=_HANDOVER_RUNS, budget=_HANDOVER_BUDGET)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            quiet = float(
-                np.quantile(samples, _QUIET)
-            )  # lanes that wait for each other suffer twice from what disturbs one
+            quiet = float(np.quantile(samples, _QUIET))
             found = Measurement(max(0.0, (quiet - copies) / 2), tuple(map(float, samples)))
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
-        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
-        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
+        return self.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0
 
 
 def _inside(key: Key) -> str:

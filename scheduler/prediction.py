@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import Layer, TensorType
@@ -13,6 +13,7 @@ from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.draft import joinable
 from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.slowdowns import Contention, Slowdowns
 
 _FIRST = 40  # measurements before anything is learned from
 _HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured
@@ -31,7 +32,7 @@ class ProfilePredictor:
         self,
         processors: Sequence[Processor],
         profiler: Profiler,
-        contention: Callable[[tuple[int, ...]], Sequence[float]],
+        contention: Contention,
         learned: LearnedCosts | None = None,
     ) -> None:
         """Asks for no measurement yet.
@@ -39,17 +40,16 @@ class ProfilePredictor:
         Args:
             processors: are numbered in this order.
             profiler: measures layers and handovers.
-            contention: how many times as long each of some processors takes while the others work too.
+            contention: of these processors.
             learned: costs of layers that were not measured.
         """
         self._processors = tuple(processors)
         self._profiler = profiler
-        self._contention = contention
+        self._slowdowns = Slowdowns(contention)
         self._learned = learned
         self._guessed: set[tuple[int, str]] = set()
         self._asked = 0
         self._next = _FIRST
-        self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
         self._fastest: dict[tuple[int, str], float] = {}
 
     def expect(self, working_set: int) -> None:
@@ -73,10 +73,7 @@ class ProfilePredictor:
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too, as measured with typical layers."""
-        group = tuple(sorted({processor, *others}))
-        if group not in self._slowdowns:
-            self._slowdowns[group] = self._contention(group)
-        return self._slowdowns[group][group.index(processor)]
+        return self._slowdowns.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
         """What predictions of unseen layers on a processor miss by; None where all are measured.

@@ -23,6 +23,7 @@ from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routin
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.costmodel.workload import handover_workload
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, draft
 from nnstretch.scheduler.planner import assemble, lane_pool
@@ -248,8 +249,7 @@ class Profiler(CostModel, Closing):
 
         Other cores count as a device; a call that copies is a copy, too.
         """
-        workload = f"handover {tensor}"
-        route = self._host.fingerprint
+        workload, route = handover_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
             with Session(_round_trip(self._host, device, tensor)) as session:

@@ -109,6 +109,14 @@ def lane_workloads(graph: UnitGraph, pool: LanePool, lane: int) -> list[tuple[La
     return [(layer, weights[workload]) for workload, layer in representatives.items()]
 
 
+def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
+    """A processor's own routines for a layer; none if there is nothing to search beyond their short lists."""
+    native = [r for r in processor.routines if not isinstance(r, GuestRoutine) and r.supports(layer)]
+    if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
+        return []
+    return native
+
+
 def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
     placement = graph.units[number].placement
     return placement is None or placement >= len(pool.lane_of) or pool.lane_of[placement] == lane

@@ -23,6 +23,11 @@ Settings = Callable[[Processor, Routine, Layer], Sequence[Parameters]]
 """The parameter settings that are worth comparing of a routine that supports a layer."""
 
 
+def settings_key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
+    """What settings that were found are kept by: fingerprint, workload and descriptor."""
+    return processor.fingerprint, layer.workload, str(routine.descriptor)
+
+
 def usual_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
     """The short list that the routine recommends."""
     return routine.parameter_space(layer)

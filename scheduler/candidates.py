@@ -123,20 +123,9 @@ def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
 
 
 def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
-    """Every working way to compute a unit on the lanes that it may use, with its cost; none for a fallback unit."""
-    found: list[Choice] = []
-    for lane in () if unit.is_fallback else _allowed_lanes(unit, pool):
-        processor = pool.processors[lane]
-        for routine in processor.routines:
-            for parameters in costs.settings(processor, routine, unit.layer) if routine.supports(unit.layer) else ():
-                inputs, outputs = routine.layouts(unit.layer, parameters)
-                seconds: float | None = 0.0
-                if pool.calls(lane) or not _becomes_view(unit.layer, inputs, outputs):
-                    seconds = costs.seconds(processor, routine, unit.layer, parameters)
-                if seconds is not None:
-                    seconds = inner_seconds(processor, unit.layer, seconds, costs)
-                    found.append(Choice(lane, routine, parameters, inputs, outputs, seconds))
-    return found
+    """Every working way to compute a unit on the lanes that it may use, with its measured cost; none for a fallback unit."""
+    lanes = () if unit.is_fallback else _allowed_lanes(unit, pool)
+    return list(_working(unit.layer, lanes, pool, costs, guests=True))
 
 
 def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
@@ -203,11 +192,17 @@ def _cheapest(
 ) -> list[Choice]:
     """The cheapest choices of each (lane, layouts), and those that are near them; of guests only with `guests`."""
     found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
-    for lane in allowed:
+    for choice in _working(layer, allowed, pool, costs, guests=guests):
+        found[choice.lane, choice.inputs, choice.outputs].append(choice)
+    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+
+
+def _working(layer: Layer, lanes: Sequence[int], pool: LanePool, costs: CostModel, *, guests: bool) -> Iterator[Choice]:
+    """The ways to compute `layer` on some lanes that work, with their costs; those of guests only with `guests`."""
+    for lane in lanes:
         for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs, guests), pool, costs):
             if choice.seconds is not None:
-                found[lane, choice.inputs, choice.outputs].append(choice)
-    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+                yield choice
 
 
 def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:

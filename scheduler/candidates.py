@@ -16,7 +16,7 @@ from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
+from nnstretch.scheduler.draft import Choice, Fused, becomes_view
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.runs import find_runs
@@ -229,20 +229,13 @@ def _lane_choices(layer: Layer, lane: int, pool: LanePool, costs: CostModel, gue
 
 def _priced(layer: Layer, lane: int, choices: Sequence[Choice], pool: LanePool, costs: CostModel) -> Iterator[Choice]:
     """Choices with their costs; all that need a kernel are compared in one go."""
-    busy = [c for c in choices if pool.calls(lane) or not _becomes_view(layer, c.inputs, c.outputs)]
+    busy = [c for c in choices if pool.calls(lane) or not becomes_view(layer, c.inputs, c.outputs)]
     candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
     prices = dict(zip(map(id, busy), costs.compare(pool.processors[lane], layer, candidates), strict=True))
     for choice in choices:
         seconds = prices.get(id(choice), 0.0)
         inner = None if seconds is None else inner_seconds(pool.processors[lane], layer, seconds, costs)
         yield replace(choice, seconds=inner)
-
-
-def _becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
-    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
-    if layer.op == "Concat":
-        return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
-    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
 
 
 def selection_problem(

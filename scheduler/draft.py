@@ -447,6 +447,13 @@ class _Drafter:
             )
 
 
+def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
+    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
+    if layer.op == "Concat":
+        return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
+    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
+
+
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
 

@@ -11,7 +11,7 @@ from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate
-from nnstretch.scheduler.draft import joinable
+from nnstretch.scheduler.draft import becomes_view
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.slowdowns import Contention, Slowdowns
 
@@ -95,17 +95,17 @@ class ProfilePredictor:
         return changed
 
     def _layer_seconds(self, layer: Layer, number: int) -> float:
-        key = (number, layer.workload)
+        key, processor = (number, layer.workload), self._processors[number]
+        if processor.lane != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+            return 0.0
         if key not in self._fastest:
-            guess = self._guess(layer, self._processors[number])
+            guess = self._guess(layer, processor)
             if guess is not None:
                 self._guessed.add(key)
-            self._fastest[key] = self._measured(layer, self._processors[number]) if guess is None else guess
+            self._fastest[key] = self._measured(layer, processor) if guess is None else guess
         return self._fastest[key]
 
     def _measured(self, layer: Layer, processor: Processor) -> float:
-        if processor.lane != "call" and layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
-            return 0.0
         candidates = default_candidates(layer, processor)
         guesses = self._guesses(candidates, layer, processor)
         least = min((g for g in guesses if g is not None), default=math.inf)

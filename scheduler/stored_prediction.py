@@ -16,7 +16,7 @@ from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
 from nnstretch.scheduler.costmodel.workload import handover_bytes
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import joinable
+from nnstretch.scheduler.draft import becomes_view
 from nnstretch.scheduler.prediction import default_candidates
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.slowdowns import Slowdowns
@@ -169,7 +169,7 @@ class StoredPredictor:
 
     def _find(self, layer: Layer, number: int) -> _Known:
         processor = self._processors[number]
-        if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
+        if becomes_view(layer, (processor.blocked,), (processor.blocked,)):
             return _Known(0.0)
         candidates = default_candidates(layer, processor)
         if not candidates:

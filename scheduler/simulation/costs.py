@@ -14,7 +14,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.draft import is_view, joinable
+from nnstretch.scheduler.draft import becomes_view
 
 
 def one_soc(processors: Sequence[Processor]) -> SocProfile | None:
@@ -94,6 +94,4 @@ def handover_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: 
 
 def costs_nothing(layer: Layer) -> bool:
     """Whether a plan has no step for a layer."""
-    if layer.op == "Concat":
-        return joinable(layer, PLAIN) is not None
-    return layer.op == "Reshape" and is_view(layer, PLAIN, PLAIN)
+    return becomes_view(layer, (PLAIN,), (PLAIN,))

@@ -27,7 +27,7 @@ from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
 from nnstretch.scheduler.costs import Estimates
-from nnstretch.scheduler.placement.interplay import Contention, MeasuredInterplay
+from nnstretch.scheduler.placement.interplay import MeasuredInterplay
 from nnstretch.scheduler.placement.joint import is_placed, placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
 from nnstretch.scheduler.profiling.caches import cache_sizes
@@ -39,6 +39,7 @@ from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, SimulatedPredictor, one_soc
 from nnstretch.scheduler.simulation.timing import ProfileInterplay, simulate
+from nnstretch.scheduler.slowdowns import Contention
 from nnstretch.scheduler.timeline import Timeline
 from nnstretch.scheduler.units import unit_graph
 

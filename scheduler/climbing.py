@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.candidates import LanePool, Progress, lane_workloads
-from nnstretch.scheduler.costs import Candidate, CostModel, Settings
+from nnstretch.scheduler.candidates import LanePool, Progress, lane_workloads, searchable_routines
+from nnstretch.scheduler.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.units import UnitGraph, working_set
 
 _SHARE = 0.01  # of the network's time; layers that take less are left as they are
@@ -68,10 +67,10 @@ def climb(graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress
                 if seconds <= _PROMISING * some.least:
                     top = _climbed(processor, some.layer, start, seconds, costs)
                     if top != start:
-                        faster[_key(processor, start.routine, some.layer)].append(top.parameters)
+                        faster[settings_key(processor, start.routine, some.layer)].append(top.parameters)
 
     def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        return faster.get(_key(processor, routine, layer), ())
+        return faster.get(settings_key(processor, routine, layer), ())
 
     return settings
 
@@ -97,10 +96,8 @@ def _distance(one: Parameters, other: Parameters, without: str) -> float:
 
 def _ways(processor: Processor, layer: Layer, weight: int, costs: CostModel) -> _Ways | None:
     """What short lists have for a layer that there is more to search of; None if there is not, or nothing works."""
-    native = [r for r in processor.routines if not isinstance(r, GuestRoutine) and r.supports(layer)]
-    if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
-        return None
-    candidates = [Candidate(r, setting) for r in native for setting in r.parameter_space(layer)]
+    routines = searchable_routines(processor, layer)
+    candidates = [Candidate(r, setting) for r in routines for setting in r.parameter_space(layer)]
     best: dict[tuple[object, ...], tuple[float, Candidate]] = {}
     for candidate, seconds in zip(candidates, costs.compare(processor, layer, candidates), strict=True):
         key = (candidate.routine.descriptor, *candidate.routine.layouts(layer, candidate.parameters))
@@ -124,7 +121,3 @@ def _climbed(processor: Processor, layer: Layer, start: Candidate, seconds: floa
         if best > (1 - _WORTH) * seconds:
             return start
         start, seconds = near[times.index(best)], best
-
-
-def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
-    return processor.fingerprint, layer.workload, str(routine.descriptor)

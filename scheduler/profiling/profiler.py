@@ -23,6 +23,7 @@ from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routin
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.costmodel.workload import handover_workload
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, draft
 from nnstretch.scheduler.planner import assemble, lane_pool
@@ -59,7 +60,7 @@ _OPEN_BYTES = 1 << 30
 _HANDOVER_RUNS = 25
 _HANDOVER_BUDGET = 0.03
 _QUIET = 0.2
-"""Quantile of a round trip's samples that counts as undisturbed."""
+"""Quantile of a round trip's samples that counts as undisturbed: what disturbs one lane holds up both."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
@@ -248,23 +249,19 @@ class Profiler(CostModel, Closing):
 
         Other cores count as a device; a call that copies is a copy, too.
         """
-        workload = f"handover {tensor}"
-        route = self._host.fingerprint
+        workload, route = handover_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
             with Session(_round_trip(self._host, device, tensor)) as session:
                 samples = session.time({}, warmup=2, runs=_HANDOVER_RUNS, budget=_HANDOVER_BUDGET)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            quiet = float(
-                np.quantile(samples, _QUIET)
-            )  # lanes that wait for each other suffer twice from what disturbs one
+            quiet = float(np.quantile(samples, _QUIET))
             found = Measurement(max(0.0, (quiet - copies) / 2), tuple(map(float, samples)))
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
-        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
-        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
+        return self.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0
 
 
 def _inside(key: Key) -> str:

@@ -154,11 +154,10 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.critical_path import run_summary
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
     found = session.profile(feeds)
-    with atomic_write(path) as file:
-        file.write(found.to_chrome_json().encode())
+    write_text(path, found.to_chrome_json())
     return run_summary(session.plan, found)
 
 

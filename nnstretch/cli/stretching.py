@@ -144,15 +144,14 @@ def write_page(
         FileError: the place is not writable or the disk is full.
     """
     from nnstretch.report.stretch_page import Found, stretch_html
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
     found = [
         Found(result.design, result.prediction, Path(file).name if file else None)
         for result, file in zip(results, files, strict=True)
     ]
     path = folder / PAGE
-    with atomic_write(path) as written:
-        written.write(stretch_html(Path(model).name, names, results[0].report, found).encode())
+    write_text(path, stretch_html(Path(model).name, names, results[0].report, found))
     return path
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.report.page import Html, opening, page, section, table
 from nnstretch.report.table import prediction_text
 from nnstretch.report.text import count_text, interval_text, ms_text
-from nnstretch.settings import atomic_write
+from nnstretch.settings import write_text
 
 if TYPE_CHECKING:
     from nnstretch.bench.proof_result import Proof, ProofRow
@@ -39,8 +39,7 @@ def write_report(
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    with atomic_write(path) as file:
-        file.write(report_html(proof, histories or {}, design, machine, title).encode())
+    write_text(path, report_html(proof, histories or {}, design, machine, title))
 
 
 def report_html(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nnstretch.cli.main import main
 from nnstretch.devices.spec import usable_cores
+from tests.nnstretch.command_line import Cli, answer_of, refuses
 
 NETWORK = """
 import torch
@@ -33,48 +31,13 @@ def small():
 RECIPE = {"name": "brief", "epochs": 1, "batch": 64, "learning_rate": 0.05, "distillation_weight": 0.5, "threads": 1}
 SIMULATED = ("-p", "sim:phone/cpu,sim:phone/gpu", "--alpha", "100", "--beta", "100", "--top", "1")
 CORES = usable_cores()
-Answer = tuple[int, str, str]
-Cli = Callable[..., Answer]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own as the working directory, with a network and a recipe in it."""
-    (tmp_path / "net.py").write_text(NETWORK)
-    (tmp_path / "brief.json").write_text(json.dumps(RECIPE))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Calls a command; returns exit status, standard output and standard error."""
-
-    def call(*arguments: str) -> Answer:
-        capsys.readouterr()
-        status = main(list(arguments))
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
-def answer_of(result: Answer) -> dict[str, Any]:
-    status, out, err = result
-    assert status == 0, err
-    answer: dict[str, Any] = json.loads(out)
-    return answer
-
-
-def refuses(result: Answer, *words: str) -> None:
-    """Status 2, nothing on the standard output, and one line on the standard error that says `words`."""
-    status, out, err = result
-    assert status == 2, (out, err)
-    assert out == ""
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    for word in words:
-        assert word in line
+def files(folder: Path) -> None:
+    """A network and a recipe in the working directory."""
+    (folder / "net.py").write_text(NETWORK)
+    (folder / "brief.json").write_text(json.dumps(RECIPE))
 
 
 def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,8 +128,8 @@ def read_bounds(path: Path) -> LearnedBounds:
     return found
 
 
-def with_bounds(limits: SearchLimits, learned: Bounds, **given: float | None) -> SearchLimits:
-    """`limits` with learned bounds in place of those, of `given`, that nobody has given."""
+def with_bounds(limits: SearchLimits, learned: Bounds, given: Mapping[str, float | None]) -> SearchLimits:
+    """`limits` with learned bounds in place of those that nobody has given: the names whose value in `given` is None."""
     return replace(limits, **{name: getattr(learned, name) for name, value in given.items() if value is None})
 
 

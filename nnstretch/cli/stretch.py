@@ -95,11 +95,12 @@ def stretch(
         if learn_bounds:
             let_idle_threads_sleep()
         from nnstretch.branching.design import parse_merge
+        from nnstretch.cli.design_files import Writing, write_all
         from nnstretch.cli.finding import Wanted, find, show
         from nnstretch.cli.networks import Options, build_network
         from nnstretch.cli.predicting import doubts_object, opened_profiles
         from nnstretch.cli.publishing import make_published
-        from nnstretch.cli.stretching import Writing, answer, write_all
+        from nnstretch.cli.stretching import answer
 
         _refuse_alone({"--data": data, "--budget": budget}, "--learn-bounds", there=learn_bounds)
         _refuse_alone({"--profile": profile}, "--predict-only", there=predict_only)

@@ -24,7 +24,7 @@ from nnstretch.cli.options import (
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
-    from nnstretch.bench.proof import Settings
+    from nnstretch.bench.turns import Settings
 
 ProcessorsOfBench = Annotated[
     str | None,
@@ -124,7 +124,7 @@ def bench(
             )
             return compare_models(report, models or [], wishes, outputs, resume=resume)
 
-        from nnstretch.bench.proof import Settings
+        from nnstretch.bench.turns import Settings
 
         settings = Settings(rounds=rounds, tune=not no_tune, seed=seed)
         if design is not None:

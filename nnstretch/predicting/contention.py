@@ -58,9 +58,12 @@ def stored_slowdowns(
 def _row_key(
     processors: Sequence[Processor], group: Sequence[int], number: int
 ) -> tuple[str, str, str, dict[str, int]]:
-    others = "+".join(processors[other].fingerprint for other in group if other != number)
-    place = {"place": group.index(number)}  # equal processors have equal fingerprints
-    return processors[number].fingerprint, f"together with {others}", "typical layers", place
+    """Where a ratio is kept: under the same key in whatever order the processors are named."""
+    own = processors[number].fingerprint
+    others = "+".join(sorted(processors[other].fingerprint for other in group if other != number))
+    # Equal processors have equal fingerprints.
+    place = sum(processors[other].fingerprint == own for other in group if other < number)
+    return own, f"together with {others}", "typical layers", {"place": place}
 
 
 def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nnstretch.bench.proof_result import GOOD_PREDICTION
 from nnstretch.report.text import count_text, interval_text, ms_text, plain_table
 
 if TYPE_CHECKING:
@@ -92,5 +93,6 @@ def prediction_text(proof: Proof) -> str:
             f"the whole: predicted {proof.predicted_ms:.3f} ms, measured {proof.branched_ms:.3f} ms ({error:+.1%})"
         )
     if proof.well_predicted is not None:
-        said.append(f"{proof.well_predicted:.0%} of the branches within 10 % of their prediction")
+        near = f"{100 * GOOD_PREDICTION:.0f} %"
+        said.append(f"{proof.well_predicted:.0%} of the branches within {near} of their prediction")
     return "; ".join(said)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.report.page import Html, opening, page, section, table
-from nnstretch.report.table import prediction_text
+from nnstretch.report.table import branch_cells, prediction_text
 from nnstretch.report.text import count_text, interval_text, ms_text
 from nnstretch.settings import write_text
 
@@ -154,19 +154,8 @@ def _causes(proof: Proof) -> str:
 
 
 def _branches(proof: Proof) -> str:
-    rows = [
-        (
-            str(branch.time.segment),
-            branch.time.processor,
-            ms_text(branch.predicted_ms),
-            ms_text(branch.time.alone_ms),
-            "" if branch.error is None else f"{branch.error:+.1%}",
-            ms_text(branch.time.beside_ms),
-        )
-        for branch in proof.branches
-    ]
     titles = ("segment", "processor", "predicted ms", "alone ms", "error", "beside the others ms")
-    return table(titles, rows, texts=2)
+    return table(titles, [branch_cells(branch) for branch in proof.branches], texts=2)
 
 
 def _table(proof: Proof) -> str:

@@ -81,8 +81,6 @@ def run(
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
     with reporting(as_json=json) as report:
-        from rich.markup import escape
-
         from nnstretch.bench.statistics import latency
         from nnstretch.cli.sources import make_source
 
@@ -108,7 +106,7 @@ def run(
             report.note(placement_text(placement, plan))
         report.show(_latency_line(times, plan.macs))
         if summary is not None:
-            report.show(timeline_table(summary), escape(timeline_text(summary)))
+            report.show(timeline_table(summary), timeline_text(summary))
         if error is not None:
             report.show(_error_line(error, tolerance))
         report.finish(

@@ -15,9 +15,11 @@ import onnxruntime
 import pytest
 
 from nnstretch.branching.published import parse_published, read_published
+from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding import engine
 from nnstretch.package.format import FORMAT_VERSION
+from nnstretch.report.text import plain_table
 from nnstretch.scheduler.plan import Plan
 from tests.nnstretch.command_line import Cli, answer_of, refuses
 from tests.nnstretch.published_networks import SETTINGS
@@ -130,6 +132,19 @@ def test_version(cli: Cli) -> None:
     status, out, _ = cli("--version")
     assert status == 0
     assert out.startswith("nnstretch ")
+
+
+def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["out[a]/net.nns", "layer[/b]", "model:smile:"]
+    with reporting(as_json=False) as report:
+        shown = plain_table("name")
+        for name in names:
+            shown.add_row(name)
+            report.note(name)
+        report.show(shown, *names)
+    out, err = capsys.readouterr()
+    assert [out.count(name) for name in names] == [2, 2, 2]
+    assert err.split() == names
 
 
 # -- what commands answer ------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class Sessions:
         self.graphs, self.sessions = 0, 0
         compiled = CompiledGraph._compiled
 
-        def counting(graph: CompiledGraph, arguments: Any) -> Any:
-            session = compiled(graph, arguments)
+        def counting(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
+            session = compiled(graph, arguments, constants)
             self.sessions += session is not None
             return session
 
@@ -115,6 +115,26 @@ def test_outputs_are_those_of_eager_for_all_shapes_and_weights(made: Sessions) -
     nn.init.constant_(module.get_parameter("second.0.bias"), 1.0)
     torch.testing.assert_close(compiled(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4)
     assert made.sessions == 4
+
+
+def test_parameters_that_get_other_data_are_seen(made: Sessions) -> None:
+    module = Part().eval()
+    compiled = made.compile(module)
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        module.conv.weight.data = factor * module.conv.weight.data  # memory that was freed may come back
+        torch.testing.assert_close(compiled(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4)
+    assert made.sessions == 4
+
+
+def test_parameters_of_inference_mode_may_change_unseen(made: Sessions) -> None:
+    with torch.inference_mode():
+        module = Part().eval()
+        compiled = made.compile(module)
+        with pytest.warns(ModelWarning, match=r"made under torch.inference_mode\(\)"):
+            compiled(IMAGE)
+        module.conv.weight.mul_(2)
+        torch.testing.assert_close(compiled(IMAGE), module(IMAGE))
+    assert made.sessions == 0
 
 
 def test_graph_breaks_make_several_graphs(made: Sessions) -> None:
@@ -181,6 +201,8 @@ def test_what_cannot_be_compiled_is_left_to_torch_with_one_warning(
         ({"speed": 2}, "option 'speed' of backend nnstretch"),
         ({"processors": "abacus"}, "abacus"),
         ({"threads": 0}, "threads is 0"),
+        ({"threads": "4"}, r"option 'threads' .* is '4'; give a value of type int \| None"),
+        ({"processors": ["cpu"]}, "give a value of type str"),
     ],
 )
 def test_wrong_options_are_errors(made: Sessions, options: dict[str, Any], message: str) -> None:
@@ -193,8 +215,8 @@ def test_options_say_on_which_processors(made: Sessions, monkeypatch: pytest.Mon
     lanes: list[tuple[str, ...]] = []
     compiled = CompiledGraph._compiled
 
-    def noting(graph: CompiledGraph, arguments: Any) -> Any:
-        session = compiled(graph, arguments)
+    def noting(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
+        session = compiled(graph, arguments, constants)
         assert session is not None
         lanes.append(tuple(lane.processor for lane in session.plan.lanes))
         return session

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from nnstretch.devices.engine.binding import MAX_CORES
 from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.guest_processor import GUESTS, open_guest_processor
@@ -44,10 +45,6 @@ from nnstretch.scheduler.units import unit_graph
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.prediction import ProfilePredictor
-
-
-MOST_CORES = 1024
-"""NNS_MAX_CORES of nns_engine.h: cores have numbers below it."""
 
 HALF_TOLERANCE = 1e-3
 """Tolerance from which on OpenCL routines may store data as float16: with a smaller one, hardly any could win."""
@@ -155,7 +152,7 @@ def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) 
     """
     from nnstretch.devices.cpu.processor import CpuProcessor
 
-    cores = range(MOST_CORES if re.search(r"\d", text) else threads or 1)
+    cores = range(MAX_CORES if re.search(r"\d", text) else threads or 1)
     specs = parse_processors(text, tuple(cores))
     if any(spec.kind != "cpu" for spec in specs):
         raise UsageError(

@@ -83,17 +83,17 @@ def build_processors(
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
+    if not 0 < tolerance < math.inf:
+        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
+    guests = guest_routines(engines)
+    if guests and all(spec.kind != "cpu" for spec in specs):
+        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
     if "*" not in text:
         specs = tuple(_with_ratios(spec) for spec in specs)
-    guests = guest_routines(engines)
     first = next((spec for spec in specs if spec.kind == "cpu"), None)
-    if guests and first is None:
-        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
-    if not 0 < tolerance < math.inf:
-        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
     dtypes = ("float32", "float16") if tolerance >= HALF_TOLERANCE else ("float32",)
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:

@@ -24,6 +24,8 @@ Compute = Callable[..., Sequence[Any]]
 
 _KEPT = 8
 _MOST_COMPILATIONS = 32
+_COMPILING = threading.Lock()
+"""Whoever compiles holds it: torch's exporter is kept quiet by the process's own output and filters of warnings."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,9 @@ class CompiledGraph:
             if self._compilations == _MOST_COMPILATIONS:
                 raise ModelError(f"its shapes or parameters have changed {_MOST_COMPILATIONS} times")
             self._compilations += 1
-            program = _captured(_Bound(self._graph, arguments, self._is_constant), self._inputs(arguments))
-            return compile_model(export_program(program), self._processors, tune=self._tune)
+            with _COMPILING:
+                program = _captured(_Bound(self._graph, arguments, self._is_constant), self._inputs(arguments))
+                return compile_model(export_program(program), self._processors, tune=self._tune)
         except NNStretchError as error:
             if not self._warned:
                 _warn(error)

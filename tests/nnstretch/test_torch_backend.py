@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import tomllib
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nnstretch import torch_backend
 from nnstretch.frontends import ModelWarning
 from nnstretch.torch_backend import CompiledGraph, backend
 from tests.cores import OWN_CORE
@@ -135,6 +139,39 @@ def test_parameters_of_inference_mode_may_change_unseen(made: Sessions) -> None:
         module.conv.weight.mul_(2)
         torch.testing.assert_close(compiled(IMAGE), module(IMAGE))
     assert made.sessions == 0
+
+
+def test_graphs_are_compiled_one_at_a_time(made: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = [Part().eval(), Part().eval()]
+    compiled = [made.compile(module) for module in modules]
+    for call in compiled:
+        call(IMAGE)
+    inside: list[str] = []
+    most = 0
+    captured = torch_backend._captured
+
+    def slow(*arguments: Any) -> Any:
+        nonlocal most
+        inside.append("")
+        most = max(most, len(inside))
+        time.sleep(0.2)
+        inside.pop()
+        return captured(*arguments)
+
+    def run(number: int) -> Tensor:
+        with torch.no_grad():
+            modules[number].conv.weight.mul_(2)
+            y: Tensor = compiled[number](IMAGE)
+            return y
+
+    monkeypatch.setattr(torch_backend, "_captured", slow)
+    before = sys.stdout, list(warnings.filters)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, range(2)))
+    assert (most, made.sessions) == (1, 4)
+    assert (sys.stdout, list(warnings.filters)) == before
+    for y, module in zip(found, modules, strict=True):
+        torch.testing.assert_close(y, module(IMAGE), atol=1e-4, rtol=1e-4)
 
 
 def test_graph_breaks_make_several_graphs(made: Sessions) -> None:

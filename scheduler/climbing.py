@@ -1,8 +1,8 @@
 """Better routine parameters than the short lists have, found by climbing from the best of these.
 
 Short lists are right for the caches and ports of the processors that they were made on. From what is fastest among them, one
-parameter at a time is changed by one step for as long as that pays, in the layers that the network spends its time in. What
-an exhaustive search would find is missed by little, for a small part of its measurements.
+parameter is changed by one step, the one that gains most, for as long as that pays, in the layers that the network spends its
+time in. What an exhaustive search would find is missed by little, for a small part of its measurements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from nnstretch.scheduler.units import UnitGraph, working_set
 _SHARE = 0.01  # of the network's time; layers that take less are left as they are
 _PROMISING = 1.15  # times the fastest way to compute a layer; from slower ones nobody climbs
 _WORTH = 0.01  # a step has to save this share
-_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -111,23 +110,20 @@ def _ways(processor: Processor, layer: Layer, weight: int, costs: CostModel) -> 
 
 
 def _climbed(processor: Processor, layer: Layer, start: Candidate, seconds: float, costs: CostModel) -> Candidate:
-    """The best that is reached from a candidate, in the same layouts."""
+    """The best that is reached from a candidate by the steepest way, in the same layouts."""
     routine = start.routine
     layouts = routine.layouts(layer, start.parameters)
     space = [setting for setting in routine.search_space(layer) if routine.layouts(layer, setting) == layouts]
-    for _ in range(_ROUNDS):
-        before = start
-        for name in start.parameters:
-            while True:
-                near = [Candidate(routine, setting) for setting in neighbours(start.parameters, name, space)]
-                times = [math.inf if t is None else t for t in costs.compare(processor, layer, near)]
-                best = min(times, default=math.inf)
-                if best > (1 - _WORTH) * seconds:
-                    break
-                start, seconds = near[times.index(best)], best
-        if start == before:
-            break
-    return start
+    while True:
+        settings = (near for name in start.parameters for near in neighbours(start.parameters, name, space))
+        near = [Candidate(routine, setting) for setting in settings]
+        # Beside the start, so that a slow moment counts for all.
+        found = costs.compare(processor, layer, [start, *near])
+        times = [math.inf if t is None else t for t in found[1:]]
+        best = min(times, default=math.inf)
+        if best > (1 - _WORTH) * seconds:
+            return start
+        start, seconds = near[times.index(best)], best
 
 
 def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:

@@ -101,7 +101,7 @@ def test_traced_runs_are_rare_and_only_of_slow_plans_on_several_processors() -> 
 
 
 def test_one_of_two_slow_processors_recovers() -> None:
-    """The plan for both is as slow as before, for the other one's sake: only traced runs tell that it has become the wrong one."""
+    """The plan for both is as slow as before, because of the other one: only traced runs tell that it is the wrong one now."""
     world, policy = World(THREE, slowness={"C": 2.0, "G": 3.0}, noise=0.02), adaptive()
     assert names(policy, world, 60)[-1] == "both"
     world.slowness = {"G": 3.0}

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional
 
 from nnstretch.branching.channels_first import channels_first
 from nnstretch.branching.lifting import lift_layers
@@ -248,10 +249,17 @@ def _function_wrote(node: fx.Node) -> bool:
     if target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
         node.target = getattr(operator, name[1:])
         return True
-    if name.endswith("_") and hasattr(torch, name[:-1]):
-        node.target = getattr(torch, name[:-1])
+    plain = _function(name[:-1]) if name.endswith("_") else None
+    if plain is not None:
+        node.target = plain
         return True
     return _placed_in_place(node)
+
+
+def _function(name: str) -> Callable[..., Any] | None:
+    """The function of torch of that name: torch itself lacks some activations."""
+    found = getattr(torch, name, None) or getattr(functional, name, None)
+    return found if callable(found) else None
 
 
 def _placed_in_place(node: fx.Node) -> bool:

@@ -186,7 +186,8 @@ class Latencies:
             return expected
         work = [self._block_seconds(block)[processor] for block in segment.blocks]
         times = [self.corrections.get((block, processor), expected) for block in segment.blocks]
-        return sum(w * t for w, t in zip(work, times, strict=True)) / sum(work)
+        whole = sum(work)  # nothing if none of its layers is predicted
+        return sum(w * t for w, t in zip(work, times, strict=True)) / whole if whole else expected
 
     def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
         """Shape of what the block of that number reads, or past the last one the head, with so many channels."""

@@ -129,7 +129,7 @@ class _Lifter:
 
     def _dropout(self, node: fx.Node, kind: type[nn.Dropout | nn.Dropout2d]) -> None:
         """It would be off in training, too, because it is off now."""
-        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | dict(node.kwargs)
+        given: dict[str, Any] = dict(zip(("input", "p", "training"), node.args, strict=False)) | dict(node.kwargs)
         if not given.get("training", True):
             self._replace(node, given["input"], kind(given.get("p", 0.5)).eval())
 

@@ -197,8 +197,7 @@ class Latencies:
 
     def _family(self, plan: ChannelPlan, counts: tuple[int, ...], *, exact: bool) -> LayerFamily:
         # Whether channels are exact matters only where a convolution may have to come first.
-        complete = list(counts) == [space.bundles for space in plan.spaces]
-        entry = needs_entry(plan, complete=complete, exact=exact)
+        entry = needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact)
         key = (plan, counts, entry)
         if key not in self._families:
             self._families[key] = layer_family(plan, counts, channels_of(plan.source), exact=exact)

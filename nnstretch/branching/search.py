@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -24,12 +24,10 @@ from nnstretch.branching.noting import not_branched
 from nnstretch.branching.options import STEPS, Census, Option, branch_choices, groups_of, segment_options
 from nnstretch.branching.prediction import BlockCost, FrontPoint, Prediction
 from nnstretch.branching.predictor import LatencyPredictor, Measured, Trial
+from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.scaling import DEFAULT_MULTIPLE
 from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 _COARSE = 8  # width ratios are multiples of one over this
 _FINE = 32
@@ -149,10 +147,6 @@ def search_blueprint(
     latencies = Latencies(blueprint, predictor, processors)
     family = family_of(blueprint.traced)
     return _Search(latencies, family, limits.for_family(family), progress or silent, trial).run(designs, pareto=pareto)
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """No progress."""
 
 
 Choices = Mapping[Segment, Sequence[Sequence[BranchChoice]]]

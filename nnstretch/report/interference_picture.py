@@ -10,6 +10,7 @@ from nnstretch.report.style import standalone
 from nnstretch.report.svg import box, element, label, picture
 
 _MARGIN = 16
+_COLOURS = (0, 1, 3)  # of the plans; the one left out is too like that of the runs beside them
 _HEADROOM = 0.985  # quantile of the latencies that the picture shows whole
 
 
@@ -53,13 +54,15 @@ def interference_svg(
             (left, _), (right, _) = axes.at(phase.begin, 0.0), axes.at(phase.end, 0.0)
             parts += [
                 box(left, TOP, right - left, BOTTOM - TOP, "faint"),
-                label((left + right) / 2, TOP + 14, f"{phase.disturbed} disturbed", "small", "middle"),
+                label((left + right) / 2, TOP - 8, f"{phase.disturbed} disturbed", "small", "middle"),
             ]
     parts += axes.frame("seconds", "milliseconds of every run")
     for run in fixed:
         parts.append(_dot(axes, run, highest, "quiet", 1.3))
     for run in changing:
-        parts.append(_dot(axes, run, highest, f"dot series-{plans.index(run.plan) % 4}", 2.6 if run.probing else 1.7))
+        parts.append(
+            _dot(axes, run, highest, f"dot series-{_COLOURS[plans.index(run.plan)]}", 2.6 if run.probing else 1.7)
+        )
     parts += _legend(plans, fixed[0].plan)
     return picture(WIDTH, BOTTOM + 70, *parts, name=title, style=standalone(), margin=_MARGIN)
 
@@ -72,7 +75,7 @@ def _dot(axes: Axes, run: TimedRun, highest: float, class_: str, radius: float) 
 def _legend(plans: Sequence[str], fixed: str) -> list[str]:
     parts: list[str] = []
     x = float(LEFT)
-    entries = [(f"adaptive: {name}", f"dot series-{number % 4}") for number, name in enumerate(plans)]
+    entries = [(f"adaptive: {name}", f"dot series-{_COLOURS[number]}") for number, name in enumerate(plans)]
     for name, class_ in [*entries, (f"always {fixed}", "quiet")]:
         parts += [
             element("circle", cx=x + 5, cy=BOTTOM + 50, r=4, class_=class_),

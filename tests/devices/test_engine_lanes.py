@@ -22,7 +22,6 @@ from nnstretch.devices.engine.binding import MAX_RATIO, engine
 from nnstretch.devices.engine.build import build_engine
 from nnstretch.devices.engine.program import (
     Buffer,
-    CallFunction,
     Lane,
     LaneKind,
     Program,
@@ -33,6 +32,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     aligned_array,
 )
+from nnstretch.devices.engine.running import CallFunction
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeviceError, FeedError, UsageError
 

@@ -14,7 +14,6 @@ import pytest
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.program import (
     Buffer,
-    CallFunction,
     KernelLaunch,
     Lane,
     LaneKind,
@@ -26,6 +25,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     aligned_array,
 )
+from nnstretch.devices.engine.running import CallFunction
 from nnstretch.errors import DeviceError, FeedError, PackageError
 
 pytestmark = pytest.mark.opencl

@@ -44,7 +44,9 @@ def add(reads: tuple[int, int], write: int, floats: int) -> Step:
     return Step(StepKind.KERNEL, engine().find("eltwise/binary"), reads, (write,), (0, 1, floats, 0, 1, 0, 0, 0))
 
 
-def call_program(*calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequence[tuple[int, ...]] = ()) -> Program:
+def call_program(
+    *calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequence[tuple[int, ...]] = (), keep: object = None
+) -> Program:
     """A program of call steps, each a sub-graph on the lane of its number."""
     count = len(calls)
     return Program(
@@ -54,6 +56,7 @@ def call_program(*calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequen
         [Step(StepKind.CALL, i) for i in range(count)],
         [SubGraph(i, 1, waits[i] if waits else ()) for i in range(count)],
         calls=calls,
+        keep=keep,
     )
 
 

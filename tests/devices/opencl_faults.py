@@ -1,0 +1,80 @@
+"""An OpenCL loader that makes chosen calls fail (opencl_faults.c), and engines that use it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+
+from nnstretch.devices.engine.binding import Engine, engine
+from nnstretch.devices.engine.build import BuildTarget, local_isa, make_toolchain
+from nnstretch.devices.engine.program import opencl_library
+from nnstretch.settings import cache_dir
+
+SOURCE = Path(__file__).with_suffix(".c")
+OUT_OF_RESOURCES = -5
+
+
+class Fault(IntEnum):
+    """What happens to a call that is struck."""
+
+    ERROR = 0
+    """It is not made, and returns an error."""
+    LATE = 1
+    """It is made after so many milliseconds."""
+    LOST = 2
+    """It is made, and its event ends with an error."""
+    HANGING = 3
+    """It is made, and its event does not end before the faults are cleared."""
+
+
+@cache
+def library() -> Path:
+    """The loader, compiled once."""
+    command = make_toolchain(BuildTarget(local_isa())).command
+    name = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    made = cache_dir() / "engine" / f"opencl-faults-{name}.so"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        flags = ("-D_GNU_SOURCE", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O1")
+        part = made.with_suffix(f".{id(made)}.part")
+        subprocess.run([*command, *flags, str(SOURCE), "-o", str(part), "-lpthread", "-ldl"], check=True)
+        part.replace(made)
+    return made
+
+
+class Faults:
+    """The loader in this process, and an engine of its own that gets its OpenCL functions from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(library()))
+        self._library.faults_clear.restype = self._library.faults_live_events.restype = ctypes.c_int64
+        self._library.faults_set.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_int,
+        )
+        assert self._library.faults_open(opencl_library().encode())
+        self.engine = Engine(Path(shutil.copy(engine().path, folder)))
+        self.engine.load_opencl(str(library()))
+
+    def set(
+        self, function: str, first: int = 1, last: int = 0, kind: Fault = Fault.ERROR, value: int = OUT_OF_RESOURCES
+    ) -> None:
+        """Strikes calls `first` to `last` (`first` alone if 0) of a function; `value` is the error, or milliseconds."""
+        self._library.faults_set(function.encode(), first, last or first, kind, value)
+
+    def clear(self) -> int:
+        """Ends all faults and hangs; how many calls were struck."""
+        return int(self._library.faults_clear())
+
+    @property
+    def live_events(self) -> int:
+        """Events that the engine got and has not released."""
+        return int(self._library.faults_live_events())

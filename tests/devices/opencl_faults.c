@@ -2,14 +2,12 @@
  *
  * A fault strikes the calls number `first` to `last` (from 1, counted since it was set) of one function: they return an
  * error without being made, or come late; or they are made, and their event ends with an error or does not end before the
- * faults are cleared. It is loaded in the place of the loader (`faults_open` says where that is) or before it
- * (LD_PRELOAD; then the environment may hold a fault as FAULT="function first last kind value").
+ * faults are cleared. It is loaded in the place of the loader, or before it (LD_PRELOAD); `faults_open` says where that is.
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -65,16 +63,7 @@ int64_t faults_live_events(void) {
     return count;
 }
 
-__attribute__((constructor)) static void from_environment(void) {
-    const char *text = getenv("FAULT");
-    char function[64];
-    long long first = 0, last = 0;
-    int kind = 0, value = 0;
-    if (text && sscanf(text, "%63s %lld %lld %d %d", function, &first, &last, &kind, &value) == 5)
-        faults_set(function, first, last, kind, value);
-}
-
-static void *real(const char *name) { return dlsym(library ? library : RTLD_NEXT, name); }
+static void *real(const char *name) { return dlsym(library, name); }
 
 /* The kind of fault that strikes this call, or -1. */
 static int strikes(const char *function, int *value) {

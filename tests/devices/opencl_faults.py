@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import shutil
-import subprocess
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
 
 from nnstretch.devices.engine.binding import Engine, engine
-from nnstretch.devices.engine.build import BuildTarget, local_isa, make_toolchain
 from nnstretch.devices.engine.program import opencl_library
-from nnstretch.settings import cache_dir
+from tests.devices.c_libraries import c_library
 
-SOURCE = Path(__file__).with_suffix(".c")
 OUT_OF_RESOURCES = -5
 
 
@@ -32,19 +27,9 @@ class Fault(IntEnum):
     """It is made, and its event does not end before the faults are cleared."""
 
 
-@cache
 def library() -> Path:
-    """The loader, compiled once."""
-    command = make_toolchain(BuildTarget(local_isa())).command
-    name = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    made = cache_dir() / "engine" / f"opencl-faults-{name}.so"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        flags = ("-D_GNU_SOURCE", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O1")
-        part = made.with_suffix(f".{id(made)}.part")
-        subprocess.run([*command, *flags, str(SOURCE), "-o", str(part), "-lpthread", "-ldl"], check=True)
-        part.replace(made)
-    return made
+    """The loader."""
+    return c_library(Path(__file__).with_suffix(".c"))
 
 
 class Faults:

@@ -35,6 +35,7 @@ from nnstretch.devices.engine.program import (
 from nnstretch.devices.engine.running import CallFunction
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeviceError, FeedError, UsageError
+from tests.devices.c_libraries import c_library
 
 CORES = usable_cores()
 Arrays = Sequence[np.ndarray]
@@ -379,8 +380,10 @@ def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() 
 
 @pytest.mark.parametrize("scenario", ["lanes", "lists"])
 def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
-    script = Path(__file__).parent / "engine_scenarios.py"
-    command = [sys.executable, str(script), scenario, str(build_engine()), "30"]
+    folder = Path(__file__).parent
+    command = [sys.executable, str(folder / "engine_scenarios.py"), scenario, str(build_engine()), "30"]
+    if scenario == "lanes":
+        command.append(str(c_library(folder / "opencl_double.c")))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine.build import build_engine, sanitizer_preload
+from tests.devices.c_libraries import c_library
 
 SCRIPT = Path(__file__).parent / "engine_scenarios.py"
+DOUBLE = Path(__file__).parent / "opencl_double.c"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")]
 
@@ -23,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reas
         ("address,undefined", "fuzz", 500),
         ("address,undefined", "lanes", 20),
         ("address,undefined", "lists", 40),
-        ("thread", "lanes", 20),
+        ("thread", "lanes", 40),
         ("thread", "lists", 60),
     ],
 )
@@ -35,5 +37,7 @@ def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: i
         "TSAN_OPTIONS": "halt_on_error=1",
     }
     command = [sys.executable, str(SCRIPT), scenario, str(build_engine(sanitize=sanitize)), str(examples)]
+    if scenario == "lanes":
+        command.append(str(c_library(DOUBLE, sanitize)))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -81,8 +81,6 @@ def run(
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
     with reporting(as_json=json) as report:
-        from rich.markup import escape
-
         from nnstretch.bench.statistics import latency
         from nnstretch.cli.sources import make_source
 
@@ -108,7 +106,7 @@ def run(
             report.note(placement_text(placement, plan))
         report.show(_latency_line(times, plan.macs))
         if summary is not None:
-            report.show(timeline_table(summary), escape(timeline_text(summary)))
+            report.show(timeline_table(summary), timeline_text(summary))
         if error is not None:
             report.show(_error_line(error, tolerance))
         report.finish(
@@ -154,11 +152,10 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.critical_path import run_summary
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
     found = session.profile(feeds)
-    with atomic_write(path) as file:
-        file.write(found.to_chrome_json().encode())
+    write_text(path, found.to_chrome_json())
     return run_summary(session.plan, found)
 
 

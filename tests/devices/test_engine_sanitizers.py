@@ -34,7 +34,7 @@ def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: i
         **os.environ,
         "LD_PRELOAD": sanitizer_preload(sanitize),
         "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaves memory behind on purpose
-        "TSAN_OPTIONS": "halt_on_error=1",
+        "TSAN_OPTIONS": f"halt_on_error=1 suppressions={SCRIPT.with_name('thread_sanitizer.supp')}",
     }
     command = [sys.executable, str(SCRIPT), scenario, str(build_engine(sanitize=sanitize)), str(examples)]
     if scenario == "lanes":

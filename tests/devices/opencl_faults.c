@@ -23,7 +23,7 @@ static struct {
     void *event;
     int kind, value;
 } marked[MOST_EVENTS];
-static int64_t live;
+static int64_t live, mapped;
 static void *library;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cleared = PTHREAD_COND_INITIALIZER;
@@ -61,6 +61,20 @@ int64_t faults_live_events(void) {
     const int64_t count = live;
     pthread_mutex_unlock(&lock);
     return count;
+}
+
+/* Regions that were mapped and not unmapped. */
+int64_t faults_mapped(void) {
+    pthread_mutex_lock(&lock);
+    const int64_t count = mapped;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+static void count_mapped(int64_t change) {
+    pthread_mutex_lock(&lock);
+    mapped += change;
+    pthread_mutex_unlock(&lock);
 }
 
 static void *real(const char *name) { return dlsym(library, name); }
@@ -152,9 +166,6 @@ COMMAND(clEnqueueNDRangeKernel,
         (void *queue, void *kernel, uint32_t dimensions, const size_t *offset, const size_t *global, const size_t *local,
          uint32_t n, void *const *waits, void **event),
         (queue, kernel, dimensions, offset, global, local, n, waits, event))
-COMMAND(clEnqueueUnmapMemObject,
-        (void *queue, void *memory, void *mapped, uint32_t n, void *const *waits, void **event),
-        (queue, memory, mapped, n, waits, event))
 COMMAND(clEnqueueReadBuffer,
         (void *queue, void *buffer, uint32_t blocking, size_t offset, size_t size, void *to, uint32_t n,
          void *const *waits, void **event),
@@ -177,6 +188,17 @@ MAKER(clCreateCommandQueue, (void *context, void *device, uint64_t properties, i
 MAKER(clCreateCommandQueueWithProperties, (void *context, void *device, const uint64_t *properties, int32_t *error),
       (context, device, properties, error))
 
+int32_t clEnqueueUnmapMemObject(void *queue, void *memory, void *host, uint32_t n, void *const *waits, void **event) {
+    int value = 0;
+    const int kind = strikes("clEnqueueUnmapMemObject", &value);
+    if (kind == ERROR) return value;
+    int32_t (*unmap)(void *, void *, void *, uint32_t, void *const *, void **) = real("clEnqueueUnmapMemObject");
+    const int32_t error = unmap(queue, memory, host, n, waits, event);
+    if (!error) count_mapped(-1);
+    if (!error && event) handed_out(*event, kind, value);
+    return error;
+}
+
 void *clEnqueueMapBuffer(void *queue, void *buffer, uint32_t blocking, uint64_t flags, size_t offset, size_t size,
                          uint32_t n, void *const *waits, void **event, int32_t *error) {
     int value = 0;
@@ -188,9 +210,10 @@ void *clEnqueueMapBuffer(void *queue, void *buffer, uint32_t blocking, uint64_t 
     if (blocking) wait_until_nothing_hangs();
     void *(*map)(void *, void *, uint32_t, uint64_t, size_t, size_t, uint32_t, void *const *, void **, int32_t *) =
         real("clEnqueueMapBuffer");
-    void *mapped = map(queue, buffer, blocking, flags, offset, size, n, waits, event, error);
-    if (mapped && event) handed_out(*event, kind, value);
-    return mapped;
+    void *host = map(queue, buffer, blocking, flags, offset, size, n, waits, event, error);
+    if (host) count_mapped(1);
+    if (host && event) handed_out(*event, kind, value);
+    return host;
 }
 
 int32_t clGetEventInfo(void *event, uint32_t name, size_t size, void *value_out, size_t *size_out) {

@@ -37,7 +37,8 @@ class Faults:
 
     def __init__(self, folder: Path) -> None:
         self._library = ctypes.CDLL(str(library()))
-        self._library.faults_clear.restype = self._library.faults_live_events.restype = ctypes.c_int64
+        for name in ("clear", "live_events", "mapped"):
+            getattr(self._library, f"faults_{name}").restype = ctypes.c_int64
         self._library.faults_set.argtypes = (
             ctypes.c_char_p,
             ctypes.c_int64,
@@ -63,3 +64,8 @@ class Faults:
     def live_events(self) -> int:
         """Events that the engine got and has not released."""
         return int(self._library.faults_live_events())
+
+    @property
+    def mapped(self) -> int:
+        """Regions that the engine has mapped and not unmapped."""
+        return int(self._library.faults_mapped())

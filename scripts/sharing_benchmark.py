@@ -36,7 +36,7 @@ SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two process
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="squeezenet", help="ONNX file, package or zoo name")
+    parser.add_argument("--model", default="squeezenet", help="ONNX file or zoo name")
     parser.add_argument("--processors", default="cpu", help="as for nnstretch compile")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--tune", action="store_true", help="measure which routines are fastest first")

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.program import Lane, LaneKind, Program, RegionKind
+from nnstretch.devices.engine.program import Buffer, Lane, LaneKind, Program, Region, RegionKind, SubGraph
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
 from tests.devices.opencl_faults import Fault, Faults
-from tests.devices.test_engine_lanes import Arrays, call_program
+from tests.devices.test_engine_lanes import Arrays, add, call_program
 from tests.devices.test_engine_opencl import FLOATS, Builder, OpenCL, opencl
 
 __all__ = ["opencl"]
@@ -256,6 +256,25 @@ def test_a_call_that_hangs_keeps_the_program_but_not_the_caller(lane: int) -> No
         assert ran == [4 if number <= lane else 3 for number in range(3)]
         program.run()
         assert ran == [5 if number <= lane else 4 for number in range(3)]
+
+
+def test_kernels_that_are_slow_keep_the_program_but_not_the_caller() -> None:
+    """Some hundred additions that stream through memory, and a deadline that is over before the first."""
+    floats, steps = 1 << 20, 200
+    memory = np.ones((2, floats), np.float32)
+    with Program(
+        [Lane(LaneKind.HOST)],
+        [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory],
+        [Buffer(i, 0, memory[i].nbytes) for i in range(2)],
+        [add((0, 1), 0, floats)] * steps,
+        [SubGraph(0, 1)] * steps,
+    ) as program:
+        with pytest.raises(DeadlineError, match=r"lane 0 is at step \d+ or later|it was about to begin"):
+            program.run(deadline=1e-4)
+        until(lambda: not program.busy)
+        memory[0] = 0
+        program.run(deadline=PATIENCE)
+        assert (memory[0] == steps).all()
 
 
 def test_other_callers_of_a_program_that_hangs_are_refused() -> None:

@@ -297,9 +297,9 @@ class Program(Closing):
         return list(times[: done.value])
 
     def close(self) -> None:
-        """Frees the program; a run in another thread must be over.
+        """Frees the program; waits for a run in another thread.
 
-        One that has missed its deadline keeps the program until it is over; that is freed then. Closing twice does nothing.
+        One that has missed its deadline is not waited for: the program is freed when it is over. Closing twice does nothing.
         """
         self._finalizer()
 

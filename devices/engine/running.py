@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -93,6 +94,7 @@ class RunningProgram:
     ) -> None:
         self._engine, self._handle, self._calls, self._places, self._keep = native, handle, calls, places, keep
         self._turn = threading.Lock()
+        self._process = os.getpid()
         # Filled anew at each run, in its turn.
         self._inputs, self._outputs = ((ctypes.c_void_p * count)() for count in feeds)
         self._text = ctypes.create_string_buffer(ERROR_BYTES)
@@ -150,11 +152,13 @@ class RunningProgram:
             self._turn.release()
 
     def close(self) -> None:
-        """Destroys the program, once a run in another thread is over.
+        """Destroys the program; waits for a run in another thread.
 
         One that has missed its deadline is not waited for: it keeps the program and its memory until it is over. Closing twice
         does nothing.
         """
+        if os.getpid() != self._process:  # threads that had the turn, or hang, are not in a child
+            self._turn, self._stall = threading.Lock(), None
         with self._turn:
             stall, closed, self._closed = self._stall, self._closed, True
         if closed:
@@ -198,8 +202,8 @@ class RunningProgram:
         if self._worker is None:
             self._worker = _Worker()
         began = time.monotonic()
-        self._worker.submit(run)
         try:
+            self._worker.submit(run)
             run.over.wait(max(end - began, 0))
         finally:
             if run.abandon():
@@ -275,15 +279,16 @@ class _Run:
 
 
 class _Worker:
-    """A thread that makes runs. It does not keep the process from ending."""
+    """A thread that makes runs. It does not keep the process from ending.
+
+    Attributes:
+        submit: has a run made after those before it; no interrupt of the caller comes between.
+    """
 
     def __init__(self) -> None:
         self._runs: SimpleQueue[_Run | None] = SimpleQueue()
+        self.submit: Callable[[_Run], None] = self._runs.put
         threading.Thread(target=_serve, args=(self._runs,), name="nns-deadline", daemon=True).start()
-
-    def submit(self, run: _Run) -> None:
-        """Has a run made after those before it."""
-        self._runs.put(run)
 
     def stop(self) -> None:
         """Ends the thread when it has nothing to do."""

@@ -48,6 +48,7 @@ typedef struct nns_executor {
     int64_t spin_ns;
     bool stop, has_opencl;
     bool unsettled; /* after a failure the queues did not come to rest, or did not give all memory back */
+    int64_t unsettled_step; /* of that failure */
     bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
 
@@ -393,29 +394,36 @@ static void forget_events(nns_executor *executor) {
 static void settle_opencl(nns_executor *executor) {
     nns_program *program = executor->program;
     nns_report unsettled = {0}; /* the run has failed already; its report says why */
-    if (has_failed(executor))
+    if (has_failed(executor)) {
         executor->unsettled = drain(program, &unsettled) != NNS_OK;
-    else if (executor->trace)
+        executor->unsettled_step = nns_executor_failed_step(program);
+    } else if (executor->trace)
         for (int64_t i = 0; i < program->n_lanes; i++)
             if (program->lanes[i].kind == NNS_LANE_OPENCL) trace_lane(executor, &program->lanes[i]);
     forget_events(executor);
 }
 
-/* Begins a run: its number, and nothing that failed. */
 static void begin(nns_executor *executor, nns_trace *trace) {
     pthread_mutex_lock(&executor->failing);
     executor->run++;
-    executor->failure.status = NNS_OK;
-    executor->failed_step = -1;
-    atomic_store_explicit(&executor->failed, false, memory_order_relaxed);
     pthread_mutex_unlock(&executor->failing);
     executor->trace = trace;
     atomic_store_explicit(&executor->walking, executor->n_threads, memory_order_relaxed);
 }
 
+static void forget_failure(nns_executor *executor) {
+    pthread_mutex_lock(&executor->failing);
+    executor->failure.status = NNS_OK;
+    executor->failed_step = -1;
+    atomic_store_explicit(&executor->failed, false, memory_order_relaxed);
+    pthread_mutex_unlock(&executor->failing);
+}
+
 /* What an earlier run could not bring to rest must be before anybody touches the memory again. */
 static int32_t settle_again(nns_executor *executor, nns_report *report) {
-    if (executor->unsettled) executor->unsettled = drain(executor->program, report) != NNS_OK;
+    if (!executor->unsettled) return NNS_OK;
+    executor->unsettled = drain(executor->program, report) != NNS_OK;
+    if (executor->unsettled) fail(executor, report, executor->unsettled_step);
     return report->status;
 }
 
@@ -482,6 +490,7 @@ int64_t nns_executor_failed_step(const nns_program *program) {
 int32_t nns_executor_enter(nns_program *program, nns_report *report) {
     nns_executor *executor = program->executor;
     const nns_lane *lane = &program->lanes[0];
+    forget_failure(executor);
     executor->moved = false;
     if (lane->n_cores) {
         const int32_t status = nns_thread_pin(lane->cores[0], &executor->affinity, &executor->moved, report);

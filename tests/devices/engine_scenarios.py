@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     encode,
 )
+from nnstretch.errors import DeadlineError
 
 WORDS = ctypes.POINTER(ctypes.c_int64)
 GUARD = 512
@@ -250,13 +252,15 @@ class RandomDag:
             self._node(lane, self._rng.randrange(len(self._rows)), self._rng.randrange(len(self._rows)))
 
     def run(self, times: int) -> Iterator[None]:
-        """Runs and checks every answer, some runs traced and some through a thread of the program's own."""
+        """Runs and checks every answer; some runs are traced, some have a deadline, some come after one that missed it."""
         buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
         parts = (self._lanes, self._regions, buffers, self._steps, self._subgraphs)
         with Program(*parts, launches=self._launches, calls=[late_add], native=self._engine) as program:
             for i in range(times):
                 for row in self._rows[1:]:
                     row[:] = -1
+                if i % 5 == 2:
+                    cut_off(program, self._rng.random() * 1e-3)
                 if i % 5 == 4:
                     program.run_traced()
                 else:
@@ -322,6 +326,14 @@ class RandomDag:
         handles = [memory for memory in memories if isinstance(memory, Handle)]
         self._steps.append(Step(StepKind.OPENCL, len(self._launches)))
         self._launches.append(self._device.add(*handles))
+
+
+def cut_off(program: Program, seconds: float) -> None:
+    """A run that is given too little time, most times, and what it leaves behind."""
+    with suppress(DeadlineError):
+        program.run(deadline=max(seconds, 1e-6))
+    while program.busy:
+        time.sleep(1e-4)
 
 
 def late_add(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:

@@ -484,7 +484,11 @@ int64_t nns_executor_cancel(nns_program *program) {
 }
 
 int64_t nns_executor_failed_step(const nns_program *program) {
-    return program->executor->failed_step;
+    nns_executor *executor = program->executor;
+    pthread_mutex_lock(&executor->failing);
+    const int64_t step = executor->failed_step;
+    pthread_mutex_unlock(&executor->failing);
+    return step;
 }
 
 int32_t nns_executor_enter(nns_program *program, nns_report *report) {

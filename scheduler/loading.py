@@ -56,6 +56,11 @@ class Loaded:
         for runtime in self.runtimes[:1]:
             runtime.activate(self.runtimes[1:])
 
+    def distrust(self) -> None:
+        """After a failure: sessions made from now on get other contexts, as a device that is lost takes its context along."""
+        if self.runtimes:
+            _installed_runtime.cache_clear()
+
     def close(self) -> None:
         """Frees the program and its memory."""
         self.program.close()

@@ -11,7 +11,7 @@ import numpy as np
 
 from nnstretch.closing import Closing
 from nnstretch.devices.engine.program import RunTrace
-from nnstretch.errors import FeedError
+from nnstretch.errors import DeviceError, FeedError
 from nnstretch.package import Package, read_package, write_package
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.loading import load_program
@@ -124,7 +124,11 @@ class Session(Closing):
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
         self._loaded.activate()
-        self._loaded.program.run(inputs, outputs, deadline=deadline)
+        try:
+            self._loaded.program.run(inputs, outputs, deadline=deadline)
+        except DeviceError:
+            self._loaded.distrust()
+            raise
         return [outputs[i] for i in wanted]
 
     def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:

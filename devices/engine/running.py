@@ -192,7 +192,7 @@ class RunningProgram:
             raise error
         lane, name = self._places[step]
         raise DeviceError(
-            f"{lane} failed at {name}: {cause or error}; run again, or use other processors", processor=lane
+            f"{lane} failed at {name}: {cause or error}; run or load it again, or use other processors", processor=lane
         ) from cause
 
     # -- deadlines -----------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_every_call_of_every_function_may_fail(opencl: OpenCL, faults: Faults, u
                 if error is not None:
                     failed.add((function, kind))
                     what = "a command in the queue" if kind is Fault.LOST else function
-                    assert f"{what} failed with OpenCL error -5 (out of resources); run again" in str(error)
+                    assert f"{what} failed with OpenCL error -5 (out of resources); run or load it again" in str(error)
                     step = {"device 0": 2, "device 1": 3}[error.processor]
                     assert str(error).startswith(f"{error.processor} failed at step {step}: ")
                 assert (faults.live_events, faults.mapped) == (0, 4 * unified)

@@ -93,6 +93,26 @@ def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults)
         assert faults.live_events == 0
 
 
+@pytest.mark.opencl
+def test_sessions_made_after_a_failure_get_another_context(faults: Faults) -> None:
+    plan = compiled(CPU_AND_OPENCL)
+
+    def same_context(first: Session, second: Session) -> bool:
+        return first._loaded.runtimes[0].context == second._loaded.runtimes[0].context
+
+    with Session(plan) as first, Session(plan) as second:
+        checked = Checked(first)
+        assert same_context(first, second)
+        faults.set("clFlush")
+        with pytest.raises(DeviceError):
+            checked.run()
+        faults.clear()
+        with Session(plan) as third:
+            assert not same_context(first, third)
+            Checked(third).run()
+        checked.run()
+
+
 def test_a_session_names_the_guest_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(compiled(CPU_AND_CALLS)) as session:
         checked = Checked(session)
@@ -103,7 +123,9 @@ def test_a_session_names_the_guest_that_failed(monkeypatch: pytest.MonkeyPatch) 
 
             with monkeypatch.context() as patch:
                 patch.setattr(OnnxRuntimeModel, "run", fail)
-                with pytest.raises(DeviceError, match=rf"ort@{CORES[-1]} failed at .*: .*odd; run again, or") as caught:
+                with pytest.raises(
+                    DeviceError, match=rf"ort@{CORES[-1]} failed at .*: .*odd; run or load it again"
+                ) as caught:
                     checked.run()
             assert caught.value.__cause__ is error
             checked.run()

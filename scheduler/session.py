@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnstretch.closing import Closing
-from nnstretch.devices.engine.program import RunTrace
+from nnstretch.devices.engine.program import Program, RunTrace
 from nnstretch.errors import BuildError, DeviceError, FeedError, MissingExtraError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.compiled import Compiled
@@ -115,17 +116,36 @@ class Session(Closing):
         """The model's outputs in order."""
         return [_node_arg(t) for t in self.plan.outputs]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    @property
+    def busy(self) -> bool:
+        """Whether a run that missed its deadline is not over: until it is, other runs are refused."""
+        return self._loaded.program.busy
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        deadline: float | None = None,
+    ) -> list[np.ndarray]:
         """Runs once and returns the named outputs (all if None) as new arrays.
 
+        Args:
+            output_names: those wanted, in this order.
+            feeds: an array for each input. With a deadline they must not change as long as the session is `busy`.
+            deadline: seconds after which to give up, whatever hangs: a device, a guest or a kernel. No other run is accepted
+                before it has come back; closing the session leaves it its memory until then.
+
         Raises:
+            UsageError: the deadline is no time.
             FeedError: unknown or missing names, wrong shapes or types.
-            DeviceError: a processor failed; the session stays usable.
+            DeadlineError: the run is not over by its deadline.
+            DeviceError: a processor failed, which the error names, and the session can be run again; or it is `busy`.
         """
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
-        self._loaded.activate()
-        self._loaded.program.run(inputs, outputs)
+        with self._active() as program:
+            program.run(inputs, outputs, deadline=deadline)
         return [outputs[i] for i in wanted]
 
     def run_traced(
@@ -134,8 +154,8 @@ class Session(Closing):
         """As `run`, with the times of every step, which cost a little."""
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
-        self._loaded.activate()
-        trace = self._loaded.program.run_traced(inputs, outputs)
+        with self._active() as program:
+            trace = program.run_traced(inputs, outputs)
         return [outputs[i] for i in wanted], trace
 
     def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
@@ -193,8 +213,21 @@ class Session(Closing):
         return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}
 
     def close(self) -> None:
-        """Frees memory, kernels and threads; the session cannot be run afterwards."""
+        """Frees memory, kernels and threads; the session cannot be run afterwards.
+
+        What a run that missed its deadline still uses is freed when that is over.
+        """
         self._loaded.close()
+
+    @contextmanager
+    def _active(self) -> Iterator[Program]:
+        """The program, its devices where the plan has them; what has failed is not trusted again."""
+        self._loaded.activate()
+        try:
+            yield self._loaded.program
+        except DeviceError:
+            self._loaded.distrust()
+            raise
 
     def _inputs(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         known = [t.name for t in self.plan.inputs]

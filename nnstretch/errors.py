@@ -34,7 +34,19 @@ class PackageError(NNStretchError):
 
 
 class DeviceError(NNStretchError):
-    """A processor that does not exist, does not work or was lost."""
+    """A processor that does not exist, does not work or was lost.
+
+    Attributes:
+        processor: the one that failed in a run, as it is written in plans; "" where it was not in a run or is not known.
+    """
+
+    def __init__(self, *args: object, processor: str = "") -> None:
+        super().__init__(*args)
+        self.processor = processor
+
+
+class DeadlineError(DeviceError):
+    """A run that was not over by its deadline. What it was at goes on, and keeps the session until it is over."""
 
 
 class BuildError(NNStretchError):

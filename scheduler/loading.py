@@ -13,7 +13,6 @@ import numpy as np
 from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.program import (
     Buffer,
-    CallFunction,
     KernelLaunch,
     Lane,
     LaneKind,
@@ -25,6 +24,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     aligned_array,
 )
+from nnstretch.devices.engine.running import CallFunction
 from nnstretch.devices.guest import GuestModel, open_guest
 from nnstretch.devices.spec import ProcessorSpec, all_cores, format_cores, parse_processors, usable_cores
 from nnstretch.errors import DeviceError, PackageError
@@ -107,6 +107,7 @@ class _Loader:
                 lane.cores,
                 self._runtimes[number].queue if number in self._runtimes else None,
                 lane.ratios,
+                lane.processor or "host",
             )
             for number, lane in enumerate(self._lanes)
         ]
@@ -134,6 +135,7 @@ class _Loader:
             launches=self._launches,
             calls=self._calls,
             native=self._native,
+            keep=self._memories,
         )
         return Loaded(program, self._used_sources(), tuple(self._runtimes.values()), tuple(self._memories.values()))
 
@@ -188,15 +190,16 @@ class _Loader:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _step(self, step: PlanStep, lane: int) -> Step:
+        name = f"{step.layer} ({step.routine or step.op})"
         if step.kind == "opencl":
             self._launches.append(self._launch(step, lane))
-            return Step(StepKind.OPENCL, len(self._launches) - 1)
+            return Step(StepKind.OPENCL, len(self._launches) - 1, name=name)
         reads = tuple(-1 if r is None else self._buffer_of[r] for r in step.reads)
         writes = tuple(self._buffer_of[w] for w in step.writes)
         if step.kind == "call":
             self._calls.append(self._call(step, lane))
-            return Step(StepKind.CALL, len(self._calls) - 1, reads, writes)
-        return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments)
+            return Step(StepKind.CALL, len(self._calls) - 1, reads, writes, name=name)
+        return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments, name)
 
     def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
         """A kernel with its arguments set: (buffer, offset in elements) per operand, then the integers."""

@@ -115,17 +115,36 @@ class Session(Closing):
         """The model's outputs in order."""
         return [_node_arg(t) for t in self.plan.outputs]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    @property
+    def busy(self) -> bool:
+        """Whether a run that missed its deadline is not over: until it is, other runs are refused."""
+        return self._loaded.program.busy
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        deadline: float | None = None,
+    ) -> list[np.ndarray]:
         """Runs once and returns the named outputs (all if None) as new arrays.
 
+        Args:
+            output_names: those wanted, in this order.
+            feeds: an array for each input. With a deadline they must not change as long as the session is `busy`.
+            deadline: seconds after which to give up, whatever hangs: a device, a guest or a kernel. No other run is accepted
+                before it has come back; closing the session leaves it its memory until then.
+
         Raises:
+            UsageError: the deadline is no time.
             FeedError: unknown or missing names, wrong shapes or types.
-            DeviceError: a processor failed; the session stays usable.
+            DeadlineError: the run is not over by its deadline.
+            DeviceError: a processor failed, which the error names, and the session can be run again; or it is `busy`.
         """
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
         self._loaded.activate()
-        self._loaded.program.run(inputs, outputs)
+        self._loaded.program.run(inputs, outputs, deadline=deadline)
         return [outputs[i] for i in wanted]
 
     def run_traced(
@@ -193,7 +212,10 @@ class Session(Closing):
         return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}
 
     def close(self) -> None:
-        """Frees memory, kernels and threads; the session cannot be run afterwards."""
+        """Frees memory, kernels and threads; the session cannot be run afterwards.
+
+        What a run that missed its deadline still uses is freed when that is over.
+        """
         self._loaded.close()
 
     def _inputs(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -86,6 +86,7 @@ ERRORS: Mapping[int, type[NNStretchError]] = {
     3: DeviceError,
     4: DeviceError,
     5: DeviceError,
+    6: DeviceError,
 }
 
 _WORDS = ctypes.POINTER(ctypes.c_int64)
@@ -107,6 +108,8 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         ctypes.c_int32,
         (Pointer, _POINTERS, _POINTERS, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _WORDS, _WORDS, *_TEXT),
     ),
+    "nns_program_cancel": (ctypes.c_int64, (Pointer,)),
+    "nns_program_failed_step": (ctypes.c_int64, (Pointer,)),
     "nns_program_destroy": (None, (Pointer,)),
     "nns_split": (ctypes.c_int32, (ctypes.c_int64, _WORDS, ctypes.c_int64, _WORDS)),
     "nns_join_ns": (ctypes.c_double, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32)),

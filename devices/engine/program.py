@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,8 +21,9 @@ import numpy as np
 
 from nnstretch.closing import Closing
 from nnstretch.devices.engine import binding
-from nnstretch.devices.engine.binding import ABI, ERROR_BYTES, Engine, engine
-from nnstretch.errors import DeviceError, FeedError, NNStretchError, PackageError, UsageError
+from nnstretch.devices.engine.binding import ABI, Engine, engine
+from nnstretch.devices.engine.running import CallFunction, Calls, Place, RunningProgram, address_of
+from nnstretch.errors import FeedError, PackageError, UsageError
 
 MAGIC = 0x315453534E4E
 HUGE_PAGE = 2 << 20
@@ -67,13 +68,14 @@ class Lane:
     """A processor's place in a program: its kind, its cores (one thread each) and, for OpenCL, an in-order queue.
 
     Traced runs want the queue to have profiling enabled. `ratios` are the relative speeds of the cores of a host lane, by which
-    the work of every step is split to begin with; none: all are the same.
+    the work of every step is split to begin with; none: all are the same. `name` is for errors.
     """
 
     kind: LaneKind
     cores: tuple[int, ...] = ()
     queue: OpenCLObject | None = None
     ratios: tuple[int, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Step:
     """One kernel, launch or call.
 
     `id` is the kernel's number (`Engine.find`), the index in the program's `launches`, or the index in its `calls`. `reads` and
-    `writes` are buffers by number; -1 stands for an optional input that is absent.
+    `writes` are buffers by number; -1 stands for an optional input that is absent. `name` is for errors.
     """
 
     kind: StepKind
@@ -121,6 +123,7 @@ class Step:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     parameters: tuple[int, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,10 +147,6 @@ class KernelLaunch:
     kernel: OpenCLObject
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None = None
-
-
-CallFunction = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
-"""What a call step calls: (reads, writes), flat uint8 views of its buffers; an empty array where a read is absent."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def aligned_array(size: int, alignment: int = 4096, huge: bool = True) -> np.nda
         whole = np.frombuffer(memory, np.uint8)
     else:
         whole = np.zeros(size + alignment, np.uint8)
-    start = -_address(whole) % alignment
+    start = -address_of(whole) % alignment
     return whole[start : start + size]
 
 
@@ -192,9 +191,10 @@ class Program(Closing):
         lanes, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in a topological order, steps in the order
             of the sub-graphs.
         launches: what OpenCL steps run.
-        calls: what call steps call. An NNStretchError raised there comes out of `run`; others come out as the cause of a
-            DeviceError.
+        calls: what call steps call. An NNStretchError raised there comes out of `run`; others, and DeviceErrors, come out as
+            the cause of a DeviceError that says where it was.
         native: the engine, by default this machine's.
+        keep: what else must live as long as the program.
 
     Raises:
         PackageError: the program is refused; says where and why.
@@ -213,21 +213,17 @@ class Program(Closing):
         launches: Sequence[KernelLaunch] = (),
         calls: Sequence[CallFunction] = (),
         native: Engine | None = None,
+        keep: object = None,
     ) -> None:
         self._engine = native or engine()
         self._steps = len(steps)
         self._subgraphs = len(subgraphs)
         self._input_bytes = _bytes_by_index(regions, RegionKind.INPUT)
         self._output_bytes = _bytes_by_index(regions, RegionKind.OUTPUT)
-        self._turn = threading.Lock()
-        # Filled anew at each run, in its turn.
-        self._inputs = (ctypes.c_void_p * len(self._input_bytes))()
-        self._outputs = (ctypes.c_void_p * len(self._output_bytes))()
-        self._text = ctypes.create_string_buffer(ERROR_BYTES)
-        self._calls = _Calls(steps, buffers, calls)
+        made = _calls(steps, buffers, calls)
         if any(lane.kind is LaneKind.OPENCL for lane in lanes):
             _load_opencl(self._engine)
-        bound = _bind(lanes, regions, launches, self._calls)
+        bound = _bind(lanes, regions, launches, made)
         image = encode(lanes, regions, buffers, steps, subgraphs)
         handle = ctypes.c_void_p()
         self._engine.checked(
@@ -237,21 +233,38 @@ class Program(Closing):
             ctypes.byref(bound),
             ctypes.byref(handle),
         )
-        self._handle = handle
-        # The last argument keeps everything alive that the program points to.
-        keep = (bound, self._calls, tuple(lanes), tuple(regions), tuple(launches))
-        self._finalizer = weakref.finalize(self, _destroy, self._engine, handle, keep)
+        feeds = len(self._input_bytes), len(self._output_bytes)
+        pointed = (bound, tuple(lanes), tuple(regions), tuple(launches), keep)
+        self._running = RunningProgram(self._engine, handle, feeds, made, _places(lanes, steps, subgraphs), pointed)
+        self._finalizer = weakref.finalize(self, self._running.close)
 
-    def run(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether a run that missed its deadline is not over, and so no other can be made."""
+        return self._running.busy
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray] = (),
+        outputs: Sequence[np.ndarray] = (),
+        *,
+        deadline: float | None = None,
+    ) -> None:
         """Runs once. Arrays are C-contiguous and hold at least their region's bytes; outputs are written in place.
 
-        Thread-safe: concurrent calls take turns.
+        Thread-safe: concurrent calls take turns. A `deadline` says how many seconds the run may take, waiting for its turn
+        included; it is then made by another thread, which costs some ten microseconds.
 
         Raises:
+            UsageError: the deadline is no time, or the program is closed.
             FeedError: a missing, short, strided or read-only array.
-            DeviceError: a device or a call failed; the program can be run again.
+            DeadlineError: the run is not over in time. It uses the arrays, and the program is `busy`, until what hangs has come
+                back.
+            DeviceError: a device or a call failed, and the program can be run again; or it is `busy`.
         """
-        self._run(inputs, outputs, None)
+        if deadline is not None and not 0 < deadline <= threading.TIMEOUT_MAX:
+            raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
+        self._foreign(self._engine.library.nns_program_run, inputs, outputs, None, deadline=deadline)
 
     def run_traced(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> RunTrace:
         """As `run`, with the times of every step and wait."""
@@ -259,7 +272,7 @@ class Program(Closing):
         waits = np.zeros((self._subgraphs, 2), np.int64)
         words = ctypes.POINTER(ctypes.c_int64)
         trace = binding.Trace(steps.ctypes.data_as(words), waits.ctypes.data_as(words), 0, 0)
-        self._run(inputs, outputs, ctypes.byref(trace))
+        self._foreign(self._engine.library.nns_program_run, inputs, outputs, ctypes.byref(trace))
         return RunTrace(steps, waits, trace.begin, trace.end)
 
     def time(
@@ -284,34 +297,23 @@ class Program(Closing):
         return list(times[: done.value])
 
     def close(self) -> None:
-        """Frees the program; a run in another thread must be over. Closing twice does nothing."""
+        """Frees the program; a run in another thread must be over.
+
+        One that has missed its deadline keeps the program until it is over; that is freed then. Closing twice does nothing.
+        """
         self._finalizer()
 
-    def _run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], trace: Any) -> None:
-        self._foreign(self._engine.library.nns_program_run, inputs, outputs, trace)
-
     def _foreign(
-        self, function: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *arguments: Any
+        self,
+        function: Any,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        *arguments: Any,
+        deadline: float | None = None,
     ) -> None:
         _check_feeds("input", inputs, self._input_bytes, writable=False)
         _check_feeds("output", outputs, self._output_bytes, writable=True)
-        with self._turn:
-            if not self._finalizer.alive:
-                raise UsageError("the program is closed; make a new one")
-            for table, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
-                for i in range(len(table)):
-                    table[i] = _address(arrays[i])
-            self._calls.failure = None
-            try:
-                self._engine.checked(function, self._handle, self._inputs, self._outputs, *arguments, text=self._text)
-            except NNStretchError as error:
-                failure = self._calls.failure
-                self._calls.failure = None
-                if failure is None:
-                    raise
-                if isinstance(failure, NNStretchError) or not isinstance(failure, Exception):
-                    raise failure from None
-                raise DeviceError(f"{error}: {failure}") from failure
+        self._running.run(function, inputs, outputs, arguments, deadline)
 
 
 def encode(
@@ -346,44 +348,27 @@ def encode(
     return np.array(words, np.int64)
 
 
-class _Calls:
-    """The callback of a program's call steps, and the exception that the last failed one raised."""
-
-    def __init__(self, steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> None:
-        self.failure: BaseException | None = None
-        self._table: dict[int, tuple[CallFunction, list[int], list[int]]] = {}
-        for i, step in enumerate(steps):
-            if step.kind is StepKind.CALL:
-                if not 0 <= step.id < len(calls):
-                    raise UsageError(f"step {i} names call {step.id} of {len(calls)}")
-                sizes = [
-                    [buffers[b].bytes if 0 <= b < len(buffers) else 0 for b in numbers]
-                    for numbers in (step.reads, step.writes)
-                ]
-                self._table[i] = (calls[step.id], sizes[0], sizes[1])
-        self.callback = binding.Call(self._call) if self._table else binding.Call()
-
-    def _call(self, step: int, reads: Any, writes: Any) -> int:
-        function, read_sizes, write_sizes = self._table[step]
-        try:
-            function(
-                [_view(reads[k], size) for k, size in enumerate(read_sizes)],
-                [_view(writes[k], size) for k, size in enumerate(write_sizes)],
-            )
-        except BaseException as error:  # noqa: BLE001 - C cannot carry it: kept, and raised again from run()
-            self.failure = self.failure or error
-            return 1
-        return 0
+def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> Calls:
+    table: dict[int, tuple[CallFunction, list[int], list[int]]] = {}
+    for i, step in enumerate(steps):
+        if step.kind is StepKind.CALL:
+            if not 0 <= step.id < len(calls):
+                raise UsageError(f"step {i} names call {step.id} of {len(calls)}")
+            sizes = [
+                [buffers[b].bytes if 0 <= b < len(buffers) else 0 for b in numbers]
+                for numbers in (step.reads, step.writes)
+            ]
+            table[i] = (calls[step.id], sizes[0], sizes[1])
+    return Calls(table)
 
 
-def _view(address: int | None, size: int) -> np.ndarray:
-    if not address or not size:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
+def _places(lanes: Sequence[Lane], steps: Sequence[Step], subgraphs: Sequence[SubGraph]) -> list[Place]:
+    """For each step what it and its lane are called."""
+    numbers = [subgraph.lane for subgraph in subgraphs for _ in range(subgraph.steps)]
+    return [
+        (lanes[lane].name or f"lane {lane}", step.name or f"step {i}")
+        for i, (lane, step) in enumerate(zip(numbers, steps, strict=True))
+    ]
 
 
 def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *, writable: bool) -> None:
@@ -412,14 +397,14 @@ def _bytes_by_index(regions: Sequence[Region], kind: RegionKind) -> list[int]:
 
 
 def _bind(
-    lanes: Sequence[Lane], regions: Sequence[Region], launches: Sequence[KernelLaunch], calls: _Calls
+    lanes: Sequence[Lane], regions: Sequence[Region], launches: Sequence[KernelLaunch], calls: Calls
 ) -> binding.Bindings:
     bound_regions = (binding.Region * max(len(regions), 1))()
     for i, region in enumerate(regions):
         if region.memory is not None:
             if region.memory.nbytes < region.bytes or not region.memory.flags.c_contiguous:
                 raise UsageError(f"region {i} needs {region.bytes} contiguous bytes; found {region.memory.nbytes}")
-            bound_regions[i].host = _address(region.memory)
+            bound_regions[i].host = address_of(region.memory)
         bound_regions[i].mem = region.mem.int_ptr if region.mem is not None else None
         bound_regions[i].unified = int(region.unified)
         bound_regions[i].lane = region.lane
@@ -446,7 +431,3 @@ def opencl_library() -> str:
 @cache
 def _load_opencl(native: Engine) -> None:
     native.load_opencl(opencl_library())
-
-
-def _destroy(native: Engine, handle: ctypes.c_void_p, _keep: object) -> None:
-    native.library.nns_program_destroy(handle)

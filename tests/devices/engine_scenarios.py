@@ -1,6 +1,7 @@
 """What the tests of the engine run in processes of their own, so that a crash or a sanitizer's report fails one test.
 
-python engine_scenarios.py fuzz|lanes|lists LIBRARY EXAMPLES
+python engine_scenarios.py fuzz|lists LIBRARY EXAMPLES
+python engine_scenarios.py lanes LIBRARY EXAMPLES DEVICE
 python engine_scenarios.py parity SANITIZERS TEST_FILE
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.engine import binding, build
+from nnstretch.devices.engine import program as program_module
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.program import (
     Buffer,
+    KernelLaunch,
     Lane,
     LaneKind,
     Program,
@@ -169,40 +173,174 @@ def fuzz(engine: Engine, examples: int) -> None:
     assert 0 < sum(accepted) < len(accepted)
 
 
-def random_dag(engine: Engine, seed: int) -> Iterator[None]:
-    """A random network of additions over host lanes gives what numpy gives, run after run."""
-    rng = random.Random(seed)
-    size, nodes = 4 * FLOATS, rng.randint(2, 24)
-    add = engine.find("eltwise/binary")
-    lanes = [Lane(LaneKind.HOST, rng.choice(((), (0,), (0, 0), (0, 0, 0)))) for _ in range(rng.randint(1, 4))]
-    values = [np.random.default_rng(seed).integers(0, 4, FLOATS).astype(np.float32)]
-    memory = np.zeros((nodes + 1, FLOATS), np.float32)
-    steps, subgraphs = [], []
-    placed: list[int] = []
-    for node in range(1, nodes + 1):
-        reads = (rng.randrange(node), rng.randrange(node))
-        lane = rng.randrange(len(lanes))
-        waits = {read - 1 for read in reads if read and placed[read - 1] != lane}
-        steps.append(Step(StepKind.KERNEL, add, reads, (node,), (0, 1, FLOATS, 0, 1, 0, 0, 0)))
-        subgraphs.append(SubGraph(lane, 1, tuple(sorted(waits))))
-        placed.append(lane)
-        values.append(values[reads[0]] + values[reads[1]])
-    regions = [Region(RegionKind.FIXED, size, memory=memory[i]) for i in range(nodes + 1)]
-    buffers = [Buffer(i, 0, size) for i in range(nodes + 1)]
-    with Program(lanes, regions, buffers, steps, subgraphs, native=engine) as program:
-        for _ in range(5):
-            memory[:] = -1
-            memory[0] = values[0]
-            program.run()
-            assert np.array_equal(memory, values), f"seed {seed}: lanes and numpy differ"
-            yield
+@dataclass(frozen=True)
+class Handle:
+    """An object of the device, as pyopencl's look to the engine."""
+
+    int_ptr: int
 
 
-def lanes(engine: Engine, examples: int) -> None:
+class Device:
+    """OpenCL on threads (opencl_double.c), and what was made with it."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        for name, types in (
+            ("memory", (pointer, number, ctypes.c_int)),
+            ("kernel", (pointer,) * 3),
+            ("queue", (number,)),
+        ):
+            function = getattr(self._library, f"double_{name}")
+            function.restype, function.argtypes = pointer, types
+            getattr(self._library, f"double_free_{name}").argtypes = (pointer,)
+        self._library.double_misuses.restype = self._library.double_live_events.restype = number
+        self._made: list[tuple[str, Handle]] = []
+
+    def _make(self, what: str, *arguments: object) -> Handle:
+        self._made.append((what, Handle(getattr(self._library, f"double_{what}")(*arguments))))
+        return self._made[-1][1]
+
+    def memory(self, host: np.ndarray, unified: bool) -> Handle:
+        """Memory that is the host's or has a copy of it."""
+        return self._make("memory", host.ctypes.data, host.size, unified)
+
+    def add(self, x: Handle, y: Handle, z: Handle) -> KernelLaunch:
+        """A kernel that adds."""
+        return KernelLaunch(self._make("kernel", x.int_ptr, y.int_ptr, z.int_ptr), (1,))
+
+    def queue(self, seed: int) -> Handle:
+        """A queue, with delays drawn from `seed`."""
+        return self._make("queue", seed)
+
+    def check(self) -> None:
+        """Nobody touched what was not theirs, and no event is left."""
+        assert not self._library.double_misuses(), "a command touched memory that its side did not own"
+        assert not self._library.double_live_events(), "events are left"
+
+    def forget(self) -> None:
+        """Frees all that was made; queues first, which are at rest then."""
+        for what, handle in sorted(self._made, key=lambda made: made[0] != "queue"):
+            getattr(self._library, f"double_free_{what}")(handle.int_ptr)
+        self._made.clear()
+
+
+class RandomDag:
+    """A random network of additions over lanes of all kinds: what numpy computes, run after run.
+
+    What a device reads is copied by lane 0 to memory of that device, and what it makes is the host's when it is done.
+    """
+
+    def __init__(self, engine: Engine, device: Device, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._engine, self._device, self._seed = engine, device, seed
+        self._floats = self._rng.choice((1, 300, 2000))
+        kinds = [LaneKind.HOST, *self._rng.choices(tuple(LaneKind), k=self._rng.randint(0, 3))]
+        self._lanes = [self._lane(kind) for kind in kinds]
+        self._rows: list[np.ndarray] = []
+        self._regions: list[Region] = []
+        self._steps: list[Step] = []
+        self._subgraphs: list[SubGraph] = []
+        self._launches: list[KernelLaunch] = []
+        self._expected: list[np.ndarray] = []
+        self._maker: list[int] = []  # of each row its sub-graph
+        self._row(np.random.default_rng(seed).integers(0, 4, self._floats).astype(np.float32), -1)
+        for _ in range(self._rng.randint(2, 24)):
+            lane = self._rng.randrange(len(kinds))
+            self._node(lane, self._rng.randrange(len(self._rows)), self._rng.randrange(len(self._rows)))
+
+    def run(self, times: int) -> Iterator[None]:
+        """Runs and checks every answer, some runs traced and some through a thread of the program's own."""
+        buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
+        parts = (self._lanes, self._regions, buffers, self._steps, self._subgraphs)
+        with Program(*parts, launches=self._launches, calls=[late_add], native=self._engine) as program:
+            for i in range(times):
+                for row in self._rows[1:]:
+                    row[:] = -1
+                if i % 5 == 4:
+                    program.run_traced()
+                else:
+                    program.run(deadline=100 if i % 5 == 3 else None)
+                same = all(map(np.array_equal, self._rows, self._expected))
+                assert same, f"seed {self._seed}: lanes and numpy differ"
+                yield
+            self._device.check()
+
+    def _lane(self, kind: LaneKind) -> Lane:
+        if kind is LaneKind.OPENCL:
+            return Lane(kind, queue=self._device.queue(self._seed))
+        return Lane(kind, self._rng.choice(((), (0,), (0, 0), (0, 0, 0))) if kind is LaneKind.HOST else ())
+
+    def _row(self, expected: np.ndarray, maker: int, lane: int | None = None) -> int:
+        """A new row of memory, shared with a device if it has a lane."""
+        row = expected.copy()
+        if lane is None:
+            self._regions.append(Region(RegionKind.FIXED, row.nbytes, memory=row))
+        else:
+            unified = self._rng.random() < 0.5
+            mem = self._device.memory(row, unified)
+            self._regions.append(Region(RegionKind.SHARED, row.nbytes, memory=row, mem=mem, unified=unified, lane=lane))
+        self._rows.append(row)
+        self._expected.append(expected)
+        self._maker.append(maker)
+        return len(self._rows) - 1
+
+    def _subgraph(self, lane: int, reads: Sequence[int], **shared: tuple[int, ...]) -> None:
+        makers = {self._maker[read] for read in reads} - {-1}
+        waits = tuple(sorted(maker for maker in makers if self._subgraphs[maker].lane != lane))
+        count = len(self._steps) - sum(subgraph.steps for subgraph in self._subgraphs)
+        self._subgraphs.append(SubGraph(lane, count, waits, **shared))
+
+    def _node(self, lane: int, x: int, y: int) -> None:
+        device = self._lanes[lane].kind is LaneKind.OPENCL
+        if device:
+            x, y = (self._copy(read, lane) for read in (x, y))
+        expected = self._expected[x] + self._expected[y]
+        z = self._row(expected, len(self._subgraphs), lane if device else None)
+        if device:
+            self._launch(lane, x, y, z)
+            for _ in range(self._rng.randint(0, 2)):
+                self._launch(lane, z, x, z)
+                self._expected[z] = self._expected[z] + self._expected[x]
+            self._subgraph(lane, (x, y), acquires=tuple(sorted({x, y})), releases=(z,))
+        elif self._lanes[lane].kind is LaneKind.CALL or self._rng.random() < 0.2:
+            self._steps.append(Step(StepKind.CALL, 0, (x, y), (z,)))
+            self._subgraph(lane, (x, y))
+        else:
+            add = self._engine.find("eltwise/binary")
+            self._steps.append(Step(StepKind.KERNEL, add, (x, y), (z,), (0, 1, self._floats, 0, 1, 0, 0, 0)))
+            self._subgraph(lane, (x, y))
+
+    def _copy(self, read: int, lane: int) -> int:
+        copy = self._row(self._expected[read], len(self._subgraphs), lane)
+        self._steps.append(Step(StepKind.KERNEL, self._engine.find("reorder/copy"), (read,), (copy,), (self._floats,)))
+        self._subgraph(0, (read,))
+        return copy
+
+    def _launch(self, lane: int, *rows: int) -> None:
+        memories = [self._regions[row].mem for row in rows]
+        handles = [memory for memory in memories if isinstance(memory, Handle)]
+        self._steps.append(Step(StepKind.OPENCL, len(self._launches)))
+        self._launches.append(self._device.add(*handles))
+
+
+def late_add(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+    """An addition, at times after a while."""
+    if random.random() < 0.05:
+        time.sleep(1e-4)
+    writes[0].view(np.float32)[:] = reads[0].view(np.float32) + reads[1].view(np.float32)
+
+
+def lanes(engine: Engine, examples: int, library: str) -> None:
     """Two random networks alive at once, which share pools."""
+    engine.load_opencl(library)
+    vars(program_module)["_load_opencl"] = lambda _native: None  # it has one
+    device = Device(library)
     for seed in range(examples):
-        for _ in zip(random_dag(engine, seed), random_dag(engine, seed + 1000), strict=True):
+        pair = [RandomDag(engine, device, seed), RandomDag(engine, device, seed + 1000)]
+        for _ in zip(*(dag.run(25) for dag in pair), strict=True):
             pass
+        device.forget()
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:
@@ -259,5 +397,9 @@ def parity(sanitize: str, tests: str) -> int:
 if __name__ == "__main__":
     if sys.argv[1] == "parity":
         sys.exit(parity(*sys.argv[2:]))
-    scenario, library, count = sys.argv[1:]
-    {"fuzz": fuzz, "lanes": lanes, "lists": lists}[scenario](Engine(Path(library)), int(count))
+    scenario, library, count, *more = sys.argv[1:]
+    native = Engine(Path(library))
+    if scenario == "lanes":
+        lanes(native, int(count), *more)
+    else:
+        {"fuzz": fuzz, "lists": lists}[scenario](native, int(count))

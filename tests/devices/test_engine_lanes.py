@@ -22,7 +22,6 @@ from nnstretch.devices.engine.binding import MAX_RATIO, engine
 from nnstretch.devices.engine.build import build_engine
 from nnstretch.devices.engine.program import (
     Buffer,
-    CallFunction,
     Lane,
     LaneKind,
     Program,
@@ -33,8 +32,10 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     aligned_array,
 )
+from nnstretch.devices.engine.running import CallFunction
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeviceError, FeedError, UsageError
+from tests.devices.c_libraries import c_library
 
 CORES = usable_cores()
 Arrays = Sequence[np.ndarray]
@@ -44,7 +45,9 @@ def add(reads: tuple[int, int], write: int, floats: int) -> Step:
     return Step(StepKind.KERNEL, engine().find("eltwise/binary"), reads, (write,), (0, 1, floats, 0, 1, 0, 0, 0))
 
 
-def call_program(*calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequence[tuple[int, ...]] = ()) -> Program:
+def call_program(
+    *calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequence[tuple[int, ...]] = (), keep: object = None
+) -> Program:
     """A program of call steps, each a sub-graph on the lane of its number."""
     count = len(calls)
     return Program(
@@ -54,6 +57,7 @@ def call_program(*calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequen
         [Step(StepKind.CALL, i) for i in range(count)],
         [SubGraph(i, 1, waits[i] if waits else ()) for i in range(count)],
         calls=calls,
+        keep=keep,
     )
 
 
@@ -376,8 +380,10 @@ def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() 
 
 @pytest.mark.parametrize("scenario", ["lanes", "lists"])
 def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
-    script = Path(__file__).parent / "engine_scenarios.py"
-    command = [sys.executable, str(script), scenario, str(build_engine()), "30"]
+    folder = Path(__file__).parent
+    command = [sys.executable, str(folder / "engine_scenarios.py"), scenario, str(build_engine()), "30"]
+    if scenario == "lanes":
+        command.append(str(c_library(folder / "opencl_double.c")))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.binding import engine
+from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.program import (
     Buffer,
-    CallFunction,
     KernelLaunch,
     Lane,
     LaneKind,
@@ -26,6 +25,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     aligned_array,
 )
+from nnstretch.devices.engine.running import CallFunction
 from nnstretch.errors import DeviceError, FeedError, PackageError
 
 pytestmark = pytest.mark.opencl
@@ -88,6 +88,7 @@ class Builder:
     subgraphs: list[SubGraph] = field(default_factory=list)
     launches: list[KernelLaunch] = field(default_factory=list)
     calls: list[CallFunction] = field(default_factory=list)
+    native: Engine | None = None
 
     def region(self, kind: RegionKind, lane: int = 0, unified: bool = False) -> int:
         memory = None if kind in (RegionKind.INPUT, RegionKind.OUTPUT) else aligned_array(SIZE)
@@ -139,6 +140,7 @@ class Builder:
             self.subgraphs,
             launches=self.launches,
             calls=self.calls,
+            native=self.native,
         )
 
     def _subgraph(self, subgraph: SubGraph) -> int:

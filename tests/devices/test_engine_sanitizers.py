@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine import build
+from tests.devices.c_libraries import c_library
 
 SCRIPT = Path(__file__).parent / "engine_scenarios.py"
+DOUBLE = Path(__file__).parent / "opencl_double.c"
 RUN_BY_SCENARIOS = ("eltwise.c", "reorder.c")
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")]
@@ -41,7 +43,7 @@ def library(sanitize: str) -> Path:
         ("address,undefined", "fuzz", 500),
         ("address,undefined", "lanes", 20),
         ("address,undefined", "lists", 40),
-        ("thread", "lanes", 20),
+        ("thread", "lanes", 40),
         ("thread", "lists", 60),
     ],
 )
@@ -50,8 +52,10 @@ def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: i
         **os.environ,
         "LD_PRELOAD": build.sanitizer_preload(sanitize),
         "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaves memory behind on purpose
-        "TSAN_OPTIONS": "halt_on_error=1",
+        "TSAN_OPTIONS": f"halt_on_error=1 suppressions={SCRIPT.with_name('thread_sanitizer.supp')}",
     }
     command = [sys.executable, str(SCRIPT), scenario, str(library(sanitize)), str(examples)]
+    if scenario == "lanes":
+        command.append(str(c_library(DOUBLE, sanitize)))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

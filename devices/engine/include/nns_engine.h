@@ -39,6 +39,7 @@ typedef enum {
     NNS_EOPENCL = 3,    /* an OpenCL call failed; the text holds its name and code */
     NNS_ECALL = 4,      /* a callback reported failure */
     NNS_ETHREAD = 5,    /* a thread could not be started */
+    NNS_ECANCELLED = 6, /* nns_program_cancel stopped the run */
 } nns_status;
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------ */
@@ -155,6 +156,17 @@ NNS_EXPORT int32_t nns_program_create(const int64_t *image, int64_t words, const
  * concurrent calls take turns. After an error the program can be run again. */
 NNS_EXPORT int32_t nns_program_run(nns_program *program, const void *const *inputs, void *const *outputs,
                                    nns_trace *trace, char *error, int64_t error_size);
+
+/* Stops a run that another thread is in: every lane ends the call, or the kernels one after another, that it is at and
+ * begins no other, and nns_program_run returns NNS_ECANCELLED once all have, which a device that hangs may put off for
+ * ever. Until then the run uses its inputs and outputs. Does nothing to a run that is over or fails anyway. Returns a step
+ * that was not done though nothing kept it from beginning (the first of its sub-graph), -1 if there was none. The program
+ * must not be destroyed meanwhile. */
+NNS_EXPORT int64_t nns_program_cancel(nns_program *program);
+
+/* The step at which the last run failed, or to which it had come when it was seen to fail; -1 if it did not fail. To be
+ * called by whoever may start the next run. */
+NNS_EXPORT int64_t nns_program_failed_step(const nns_program *program);
 
 /* Runs it `warmup` + `runs` times and writes the nanoseconds of each of the last `runs` to `ns`. Stops early (and returns
  * the number of runs done in `*done`) once `budget_ns` has passed and at least 3 runs are timed; budget 0: no limit. */

@@ -47,15 +47,17 @@ typedef struct nns_executor {
     int32_t n_turns, n_threads;
     int64_t spin_ns;
     bool stop, has_opencl;
+    bool unsettled; /* after a failure the queues did not come to rest, or did not give all memory back */
     bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
 
-    /* The run. Written by the calling thread before the lanes' threads get `go`. */
+    /* The run. Written by the calling thread before the lanes' threads get `go`, its number with `failing` held. */
     uint32_t run;
     nns_trace *trace;
 
     pthread_mutex_t failing;
     nns_report failure; /* the first of the run */
+    int64_t failed_step;
     _Atomic bool failed;
 
     /* Counts everything that a walker may wait for. Walkers that sleep do so on this word. */
@@ -75,12 +77,20 @@ static void announce(nns_executor *executor) {
     if (atomic_load(&executor->sleepers)) nns_futex_wake(&executor->progress, INT_MAX);
 }
 
-static void fail(nns_executor *executor, const nns_report *report) {
-    pthread_mutex_lock(&executor->failing);
-    if (!executor->failure.status) executor->failure = *report;
-    pthread_mutex_unlock(&executor->failing);
+/* Ends the run with a report, unless it has one. With `failing` held. */
+static void fail_locked(nns_executor *executor, const nns_report *report, int64_t step) {
+    if (!executor->failure.status) {
+        executor->failure = *report;
+        executor->failed_step = step;
+    }
     atomic_store(&executor->failed, true);
     announce(executor);
+}
+
+static void fail(nns_executor *executor, const nns_report *report, int64_t step) {
+    pthread_mutex_lock(&executor->failing);
+    fail_locked(executor, report, step);
+    pthread_mutex_unlock(&executor->failing);
 }
 
 static bool has_failed(const nns_executor *executor) {
@@ -108,7 +118,7 @@ static bool is_done(nns_executor *executor, int64_t subgraph) {
     if (!is_enqueued(executor, subgraph)) return false;
     nns_report report = {0};
     const int32_t state = nns_opencl_poll(mark->event, &report);
-    if (state < 0) fail(executor, &report);
+    if (state < 0) fail(executor, &report, executor->program->subgraphs[subgraph].end - 1);
     if (state != 1) return false;
     int64_t unseen = 0;
     if (executor->trace) atomic_compare_exchange_strong(&mark->seen, &unseen, nns_now());
@@ -153,11 +163,12 @@ static void idle(nns_executor *executor, int64_t *idle_since, uint32_t seen, con
 
 static void run_call(nns_executor *executor, int64_t s) {
     const nns_step *step = &executor->program->steps[s];
+    nns_jitter();
     const int32_t answer = executor->program->call(step->id, step->args.in, step->args.out);
     if (!answer) return;
     nns_report report = {0};
-    nns_fail(&report, NNS_ECALL, "the call of step %lld failed (%d)", (long long)s, (int)answer);
-    fail(executor, &report);
+    nns_fail(&report, NNS_ECALL, "the call failed (%d)", (int)answer);
+    fail(executor, &report, s);
 }
 
 /* The end of the stretch of kernel steps that begins with `first`: `first` itself if that is a call. */
@@ -190,9 +201,11 @@ static void enqueue_subgraph(nns_executor *executor, int64_t index) {
     nns_mark *mark = &executor->marks[index];
     nns_report report = {0};
     int64_t *times = executor->trace ? executor->trace->steps : NULL;
+    int64_t step = 0;
+    nns_jitter();
     if (nns_opencl_enqueue(executor->program, &executor->program->subgraphs[index], &mark->event, executor->step_events,
-                           times, &report)) {
-        fail(executor, &report);
+                           times, &step, &report)) {
+        fail(executor, &report, step);
         return;
     }
     atomic_store_explicit(&mark->enqueued, executor->run, memory_order_release);
@@ -349,17 +362,16 @@ static void trace_lane(const nns_executor *executor, const nns_lane *lane) {
 
 /* ---- a run ----------------------------------------------------------------------------------------------- */
 
-/* After a failure: waits for the queues and gives all unified memory back to the host. */
-static void drain(nns_executor *executor) {
-    nns_program *program = executor->program;
-    nns_report ignored = {0}; /* the run has failed already; its report says why */
+/* After a failure: waits for the queues and gives all unified memory back to the host, as far as the devices let it. */
+static int32_t drain(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         if (area->kind == NNS_REGION_SHARED && area->unified && area->bytes && !area->mapped)
-            nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, &ignored);
+            nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
     }
     for (int64_t i = 0; i < program->n_lanes; i++)
-        if (program->lanes[i].kind == NNS_LANE_OPENCL) nns_opencl_finish(program->lanes[i].queue);
+        if (program->lanes[i].kind == NNS_LANE_OPENCL) nns_opencl_finish(program->lanes[i].queue, report);
+    return report->status;
 }
 
 static void forget_events(nns_executor *executor) {
@@ -380,29 +392,91 @@ static void forget_events(nns_executor *executor) {
 
 static void settle_opencl(nns_executor *executor) {
     nns_program *program = executor->program;
+    nns_report unsettled = {0}; /* the run has failed already; its report says why */
     if (has_failed(executor))
-        drain(executor);
+        executor->unsettled = drain(program, &unsettled) != NNS_OK;
     else if (executor->trace)
         for (int64_t i = 0; i < program->n_lanes; i++)
             if (program->lanes[i].kind == NNS_LANE_OPENCL) trace_lane(executor, &program->lanes[i]);
     forget_events(executor);
 }
 
+/* Begins a run: its number, and nothing that failed. */
+static void begin(nns_executor *executor, nns_trace *trace) {
+    pthread_mutex_lock(&executor->failing);
+    executor->run++;
+    executor->failure.status = NNS_OK;
+    executor->failed_step = -1;
+    atomic_store_explicit(&executor->failed, false, memory_order_relaxed);
+    pthread_mutex_unlock(&executor->failing);
+    executor->trace = trace;
+    atomic_store_explicit(&executor->walking, executor->n_threads, memory_order_relaxed);
+}
+
+/* What an earlier run could not bring to rest must be before anybody touches the memory again. */
+static int32_t settle_again(nns_executor *executor, nns_report *report) {
+    if (executor->unsettled) executor->unsettled = drain(executor->program, report) != NNS_OK;
+    return report->status;
+}
+
+static int32_t outcome(nns_executor *executor, nns_report *report) {
+    if (!has_failed(executor)) return NNS_OK;
+    pthread_mutex_lock(&executor->failing);
+    *report = executor->failure;
+    pthread_mutex_unlock(&executor->failing);
+    return report->status;
+}
+
 int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *report) {
     nns_executor *executor = program->executor;
-    executor->run++;
-    executor->trace = trace;
-    executor->failure.status = NNS_OK;
-    atomic_store_explicit(&executor->failed, false, memory_order_relaxed);
-    atomic_store_explicit(&executor->walking, executor->n_threads, memory_order_relaxed);
+    if (settle_again(executor, report)) return report->status;
+    begin(executor, trace);
     if (trace) trace->begin = nns_now();
     for (int64_t i = 1; i < program->n_lanes; i++)
         if (executor->threads[i].started) nns_signal_send(&executor->threads[i].go, executor->run << 1);
     walk_caller(executor);
     if (trace) trace->end = nns_now();
     if (executor->has_opencl) settle_opencl(executor);
-    if (executor->failure.status) *report = executor->failure;
-    return report->status;
+    return outcome(executor, report);
+}
+
+/* ---- from other threads ------------------------------------------------------------------------------------ */
+
+static bool is_marked(const nns_executor *executor, int64_t subgraph) {
+    return atomic_load_explicit(&executor->marks[subgraph].done, memory_order_relaxed) == executor->run;
+}
+
+/* Whether a sub-graph is not done though all that it waits for is: other lanes, and the one before it on its own. */
+static bool is_held_up(const nns_executor *executor, const nns_lane *lane, int64_t at) {
+    const nns_subgraph *subgraph = &executor->program->subgraphs[lane->subgraphs[at]];
+    if (is_marked(executor, lane->subgraphs[at]) || (at && !is_marked(executor, lane->subgraphs[at - 1]))) return false;
+    for (int64_t i = 0; i < subgraph->n_waits; i++)
+        if (!is_marked(executor, subgraph->waits[i])) return false;
+    return true;
+}
+
+static int64_t step_held_up(const nns_executor *executor) {
+    const nns_program *program = executor->program;
+    for (int64_t l = 0; l < program->n_lanes; l++)
+        for (int64_t i = 0; i < program->lanes[l].n_subgraphs; i++)
+            if (is_held_up(executor, &program->lanes[l], i))
+                return program->subgraphs[program->lanes[l].subgraphs[i]].first;
+    return -1;
+}
+
+int64_t nns_executor_cancel(nns_program *program) {
+    nns_executor *executor = program->executor;
+    nns_report report = {0};
+    nns_fail(&report, NNS_ECANCELLED, "the run was cancelled");
+    pthread_mutex_lock(&executor->failing);
+    const int64_t step = step_held_up(executor);
+    fail_locked(executor, &report, step);
+    pthread_mutex_unlock(&executor->failing);
+    return step;
+}
+
+int64_t nns_executor_failed_step(const nns_program *program) {
+    return program->executor->failed_step;
 }
 
 int32_t nns_executor_enter(nns_program *program, nns_report *report) {
@@ -546,6 +620,7 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     program->executor = executor;
     executor->program = program;
     pthread_mutex_init(&executor->failing, NULL);
+    executor->failed_step = -1;
     executor->spin_ns = is_crowded(program) ? CROWDED_SPIN_NS : SPIN_NS;
     executor->stride = most_threads(program) + 1;
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
@@ -569,7 +644,7 @@ static void unmap_shared(nns_program *program) {
         nns_area *area = &program->areas[i];
         if (!area->mapped) continue;
         nns_opencl_unmap(area, program->lanes[area->lane].queue, &ignored);
-        nns_opencl_finish(program->lanes[area->lane].queue);
+        nns_opencl_finish(program->lanes[area->lane].queue, &ignored);
     }
 }
 

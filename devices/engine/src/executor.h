@@ -16,4 +16,8 @@ void nns_executor_leave(nns_program *program);
 /* One run, between enter and leave. Patched operands must be in place. */
 int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *report);
 
+/* See nns_program_cancel and nns_program_failed_step. */
+int64_t nns_executor_cancel(nns_program *program);
+int64_t nns_executor_failed_step(const nns_program *program);
+
 #endif

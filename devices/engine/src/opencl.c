@@ -83,8 +83,29 @@ int32_t nns_opencl_load(const char *path, char *error, int64_t error_size) {
 
 bool nns_opencl_loaded(void) { return atomic_load(&loaded); }
 
+/* What the errors mean that a program which was accepted can still meet. */
+static const char *meaning(cl_int code) {
+    static const struct {
+        cl_int code;
+        const char *text;
+    } known[] = {
+        {-2, " (device not available)"},
+        {-4, " (no memory for a buffer)"},
+        {-5, " (out of resources)"},
+        {-6, " (out of host memory)"},
+        {-12, " (memory cannot be mapped)"},
+        {-14, " (a command before it failed)"},
+        {-36, " (the queue is gone)"},
+        {-54, " (work-group size not supported)"},
+    };
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(known); i++)
+        if (known[i].code == code) return known[i].text;
+    return "";
+}
+
 static int32_t checked(cl_int code, const char *function, nns_report *report) {
-    return code ? nns_fail(report, NNS_EOPENCL, "%s failed with OpenCL error %d", function, (int)code) : NNS_OK;
+    if (!code) return NNS_OK;
+    return nns_fail(report, NNS_EOPENCL, "%s failed with OpenCL error %d%s", function, (int)code, meaning(code));
 }
 
 int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report) {
@@ -99,9 +120,9 @@ int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns
 }
 
 int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report) {
-    area->mapped = false;
-    return checked(cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL), "clEnqueueUnmapMemObject",
-                   report);
+    const cl_int code = cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL);
+    if (!code) area->mapped = false;
+    return checked(code, "clEnqueueUnmapMemObject", report);
 }
 
 /* Makes acquired memory visible to the device, and takes touched memory from the host. */
@@ -162,11 +183,13 @@ static bool hands_back(const nns_program *program, const nns_subgraph *subgraph)
 }
 
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events,
-                           int64_t *times, nns_report *report) {
+                           int64_t *times, int64_t *at, nns_report *report) {
     void *queue = program->lanes[subgraph->lane].queue;
     const bool more = hands_back(program, subgraph);
+    *at = subgraph->first;
     int32_t status = before_kernels(program, subgraph, queue, report);
     for (int64_t s = subgraph->first; s < subgraph->end && !status; s++) {
+        *at = s;
         const bool final = s + 1 == subgraph->end && !more;
         if (times) times[2 * s] = nns_now();
         status = launch(&program->steps[s].launch, queue, times ? &step_events[s] : final ? last : NULL, report);
@@ -182,13 +205,13 @@ int32_t nns_opencl_poll(void *event, nns_report *report) {
     cl_int state = 0;
     const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
     if (!code && state >= 0) return state == 0;
-    nns_fail(report, NNS_EOPENCL, "a command of an OpenCL queue failed with error %d", (int)(code ? code : state));
+    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the queue", report);
     return -1;
 }
 
 void nns_opencl_wait(void *event) { cl.WaitForEvents(1, &event); }
 
-void nns_opencl_finish(void *queue) { cl.Finish(queue); }
+int32_t nns_opencl_finish(void *queue, nns_report *report) { return checked(cl.Finish(queue), "clFinish", report); }
 
 void nns_opencl_forget(void *event) { cl.ReleaseEvent(event); }
 

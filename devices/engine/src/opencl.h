@@ -17,14 +17,14 @@ int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report);
 
 /* Enqueues a sub-graph without blocking and flushes. `*last` gets the event of the last command. With `times` (2 per
  * step of the program) every launch gets an event in `step_events`, and the host's times before and after it was
- * enqueued. */
+ * enqueued. `*at` gets the step that it came to. */
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events,
-                           int64_t *times, nns_report *report);
+                           int64_t *times, int64_t *at, nns_report *report);
 
 /* Whether an event's command is over: 1 or 0, or -1 with a report if it failed. */
 int32_t nns_opencl_poll(void *event, nns_report *report);
 void nns_opencl_wait(void *event);
-void nns_opencl_finish(void *queue);
+int32_t nns_opencl_finish(void *queue, nns_report *report);
 void nns_opencl_forget(void *event);
 
 /* Device times of an event; false if the queue does not profile. */

@@ -183,6 +183,7 @@ static void *work(void *argument) {
 
 static void run_alone(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times) {
     for (int64_t i = 0; i < n_tasks; i++) {
+        nns_jitter();
         if (times) times[2 * i] = nns_now();
         if (tasks[i].units) tasks[i].kernel->run(tasks[i].args, 0, tasks[i].units, fresh_scratch(pool, 0));
         if (times) times[2 * i + 1] = nns_now();

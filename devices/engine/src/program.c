@@ -105,6 +105,10 @@ int32_t nns_program_run(nns_program *program, const void *const *inputs, void *c
     return nns_answer(&report, error, error_size);
 }
 
+int64_t nns_program_cancel(nns_program *program) { return nns_executor_cancel(program); }
+
+int64_t nns_program_failed_step(const nns_program *program) { return nns_executor_failed_step(program); }
+
 int32_t nns_program_time(nns_program *program, const void *const *inputs, void *const *outputs, int64_t warmup,
                          int64_t runs, int64_t budget_ns, int64_t *ns, int64_t *done, char *error, int64_t error_size) {
     enum { FEWEST = 3 };

@@ -1,0 +1,152 @@
+"""Sessions that share their cores: two in one process, each called by a thread of its own, and two processes at once.
+
+Every session runs as often as it can for a while. Shown are how much longer a run takes than alone, how evenly the sessions
+got on (runs of the slowest over runs of the fastest), and whether every answer was the one that the session alone gives.
+
+    .venv/bin/python scripts/sharing_benchmark.py [--model squeezenet] [--processors cpu] [--seconds 3] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import nnstretch as nns
+from nnstretch.errors import NNStretchError
+from nnstretch.scheduler.session import Session
+
+SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two processes": (2, 1)}
+"""Processes, and sessions in each."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="squeezenet", help="ONNX file or zoo name")
+    parser.add_argument("--processors", default="cpu", help="as for nnstretch compile")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument("--tune", action="store_true", help="measure which routines are fastest first")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--serve", nargs=2, metavar=("PACKAGE", "SESSIONS"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    try:
+        if options.serve:
+            serve(options.serve[0], int(options.serve[1]), options.seconds)
+            return 0
+        report = measure(options.model, options.processors, options.seconds, options.tune)
+    except NNStretchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(report))
+    else:
+        show(report)
+    return 0
+
+
+def measure(model: str, processors: str, seconds: float, tune: bool) -> dict[str, Any]:
+    """For every way to share: runs and median of each session, the slowdown, the evenness, and whether all was right."""
+    report: dict[str, Any] = {"model": model, "processors": processors, "sharings": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "model.nns"
+        with nns.compile(model, processors=processors, tune=tune) as session:
+            session.save(package)
+        for name, (processes, sessions) in SHARINGS.items():
+            report["sharings"][name] = share(package, processes, sessions, seconds)
+    alone = report["sharings"]["alone"]["p50_ms"][0]
+    for found in report["sharings"].values():
+        found["slowdown"] = max(found["p50_ms"]) / alone
+        found["evenness"] = min(found["runs"]) / max(found["runs"])
+    return report
+
+
+def share(package: Path, processes: int, sessions: int, seconds: float) -> dict[str, Any]:
+    """Runs so many processes at once, each with so many sessions."""
+    command = [sys.executable, __file__, "--serve", str(package), str(sessions), "--seconds", str(seconds)]
+    servers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    pipes = [(server.stdin, server.stdout) for server in servers]
+    for _, answer in pipes:
+        assert answer is not None
+        answer.readline()
+    for start, _ in pipes:
+        assert start is not None
+        start.write("go\n")
+        start.flush()
+    found = [one for server in servers for one in json.loads(server.communicate()[0])]
+    return {
+        "runs": [one["runs"] for one in found],
+        "p50_ms": [one["p50_ms"] for one in found],
+        "right": all(one["right"] for one in found) and len({one["answer"] for one in found}) == 1,
+    }
+
+
+def serve(package: str, sessions: int, seconds: float) -> None:
+    """One of the processes: says that it is ready, waits for a line, and answers with what its sessions did."""
+    loaded = [Session.load(package) for _ in range(sessions)]
+    rng = np.random.default_rng(0)
+    feeds = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in loaded[0].get_inputs()}
+    for session in loaded:
+        session.run(None, feeds)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    barrier = threading.Barrier(sessions)
+
+    def work(session: Session) -> dict[str, Any]:
+        expected = [y.tobytes() for y in session.run(None, feeds)]
+        barrier.wait()
+        times, right = [], True
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begin = time.perf_counter()
+            answers = session.run(None, feeds)
+            times.append(time.perf_counter() - begin)
+            right = right and [y.tobytes() for y in answers] == expected
+        p50 = float(np.median(times)) * 1e3
+        return {
+            "runs": len(times),
+            "p50_ms": p50,
+            "right": right,
+            "answer": hashlib.sha256(b"".join(expected)).hexdigest(),
+        }
+
+    with ThreadPoolExecutor(sessions) as pool:
+        print(json.dumps(list(pool.map(work, loaded))))
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints a table."""
+    table = Table(title=f"{report['model']} on {report['processors']}")
+    for column in ("", "median, ms", "runs", "slowdown", "evenness", "right"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, found in report["sharings"].items():
+        medians = ", ".join(f"{ms:.2f}" for ms in found["p50_ms"])
+        runs = ", ".join(map(str, found["runs"]))
+        table.add_row(
+            name,
+            medians,
+            runs,
+            f"{found['slowdown']:.2f}",
+            f"{found['evenness']:.2f}",
+            "yes" if found["right"] else "NO",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

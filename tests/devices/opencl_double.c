@@ -1,0 +1,232 @@
+/* The few functions of OpenCL that the engine uses, on queues that are threads: what a sanitizer can look into, which a
+ * driver that translates kernels at run time is not. Kernels are additions. Commands begin after random delays, and the
+ * device notes when one touches memory that is not its own.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CL_COMPLETE = 0, CL_QUEUED = 3, CL_PROFILING_INFO_NOT_AVAILABLE = -7 };
+enum { ADD, COPY, MAP, UNMAP };
+
+typedef struct {
+    float *host, *own; /* the same where memory is unified */
+    int64_t floats;
+    int mapped; /* the queue's business */
+} memory;
+
+typedef struct {
+    memory *x, *y, *z;
+} kernel;
+
+typedef struct {
+    _Atomic int32_t status, references;
+} event;
+
+typedef struct command {
+    int kind;
+    const kernel *kernel;
+    memory *memory;
+    float *to;
+    const float *from;
+    event *event;
+    struct command *next;
+} command;
+
+typedef struct {
+    pthread_t thread;
+    command *first, *last;
+    int64_t waiting; /* commands that are not done */
+    int stop;
+    uint32_t lot;
+} queue;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static _Atomic int64_t misuses, live_events;
+
+/* How often a command touched memory that its side did not own. */
+int64_t double_misuses(void) { return atomic_load(&misuses); }
+int64_t double_live_events(void) { return atomic_load(&live_events); }
+
+memory *double_memory(float *host, int64_t floats, int unified) {
+    memory *made = calloc(1, sizeof *made);
+    made->host = host;
+    made->own = unified ? host : calloc((size_t)floats, sizeof(float));
+    made->floats = floats;
+    return made;
+}
+
+void double_free_memory(memory *made) {
+    if (made->own != made->host) free(made->own);
+    free(made);
+}
+
+kernel *double_kernel(memory *x, memory *y, memory *z) {
+    kernel *made = calloc(1, sizeof *made);
+    *made = (kernel){x, y, z};
+    return made;
+}
+
+void double_free_kernel(kernel *made) { free(made); }
+
+static void release(event *one) {
+    if (!one || atomic_fetch_sub(&one->references, 1) > 1) return;
+    free(one);
+    atomic_fetch_sub(&live_events, 1);
+}
+
+static void check(int holds) {
+    if (!holds) atomic_fetch_add(&misuses, 1);
+}
+
+static int usable(const memory *one) { return one->own != one->host || !one->mapped; }
+
+static void execute(const command *todo) {
+    if (todo->kind == ADD) {
+        const kernel *k = todo->kernel;
+        check(usable(k->x) && usable(k->y) && usable(k->z));
+        for (int64_t i = 0; i < k->z->floats; i++) k->z->own[i] = k->x->own[i] + k->y->own[i];
+    } else if (todo->kind == COPY) {
+        memcpy(todo->to, todo->from, (size_t)todo->memory->floats * sizeof(float));
+    } else {
+        check(todo->memory->mapped == (todo->kind == UNMAP));
+        todo->memory->mapped = todo->kind == MAP;
+    }
+}
+
+static void delay(queue *mine) {
+    mine->lot = mine->lot * 1664525 + 1013904223;
+    if (mine->lot >> 30 == 0) usleep(mine->lot >> 16 & 127);
+}
+
+static void *work(void *argument) {
+    queue *mine = argument;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!mine->first && !mine->stop) pthread_cond_wait(&changed, &lock);
+        if (!mine->first) break;
+        command *todo = mine->first;
+        pthread_mutex_unlock(&lock);
+        delay(mine);
+        execute(todo);
+        delay(mine);
+        pthread_mutex_lock(&lock);
+        mine->first = todo->next;
+        if (!mine->first) mine->last = NULL;
+        mine->waiting--;
+        if (todo->event) atomic_store_explicit(&todo->event->status, CL_COMPLETE, memory_order_release);
+        release(todo->event);
+        free(todo);
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+queue *double_queue(uint32_t seed) {
+    queue *made = calloc(1, sizeof *made);
+    made->lot = seed;
+    pthread_create(&made->thread, NULL, work, made);
+    return made;
+}
+
+void double_free_queue(queue *made) {
+    pthread_mutex_lock(&lock);
+    made->stop = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(made->thread, NULL);
+    free(made);
+}
+
+int32_t clFinish(queue *to) {
+    pthread_mutex_lock(&lock);
+    while (to->waiting) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static int32_t enqueue(queue *to, command what, uint32_t blocking, event **out) {
+    command *made = malloc(sizeof *made);
+    *made = what;
+    made->next = NULL;
+    if (out) {
+        made->event = malloc(sizeof *made->event);
+        atomic_init(&made->event->status, CL_QUEUED);
+        atomic_init(&made->event->references, 2);
+        atomic_fetch_add(&live_events, 1);
+        *out = made->event;
+    }
+    pthread_mutex_lock(&lock);
+    if (to->last) to->last->next = made;
+    else to->first = made;
+    to->last = made;
+    to->waiting++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return blocking ? clFinish(to) : 0;
+}
+
+int32_t clEnqueueNDRangeKernel(queue *to, const kernel *k, uint32_t dimensions, const size_t *offset,
+                               const size_t *global, const size_t *local, uint32_t n, const void *waits, event **out) {
+    (void)dimensions, (void)offset, (void)global, (void)local, (void)n, (void)waits;
+    return enqueue(to, (command){.kind = ADD, .kernel = k}, 0, out);
+}
+
+void *clEnqueueMapBuffer(queue *to, memory *what, uint32_t blocking, uint64_t flags, size_t offset, size_t size,
+                         uint32_t n, const void *waits, event **out, int32_t *error) {
+    (void)flags, (void)offset, (void)size, (void)n, (void)waits;
+    *error = enqueue(to, (command){.kind = MAP, .memory = what}, blocking, out);
+    return what->host;
+}
+
+int32_t clEnqueueUnmapMemObject(queue *to, memory *what, void *mapped, uint32_t n, const void *waits, event **out) {
+    (void)mapped, (void)n, (void)waits;
+    return enqueue(to, (command){.kind = UNMAP, .memory = what}, 0, out);
+}
+
+int32_t clEnqueueReadBuffer(queue *to, memory *what, uint32_t blocking, size_t offset, size_t size, void *host,
+                            uint32_t n, const void *waits, event **out) {
+    (void)offset, (void)size, (void)n, (void)waits;
+    return enqueue(to, (command){.kind = COPY, .memory = what, .to = host, .from = what->own}, blocking, out);
+}
+
+int32_t clEnqueueWriteBuffer(queue *to, memory *what, uint32_t blocking, size_t offset, size_t size, const void *host,
+                             uint32_t n, const void *waits, event **out) {
+    (void)offset, (void)size, (void)n, (void)waits;
+    return enqueue(to, (command){.kind = COPY, .memory = what, .to = what->own, .from = host}, blocking, out);
+}
+
+int32_t clFlush(queue *to) {
+    (void)to;
+    return 0;
+}
+
+int32_t clGetEventInfo(event *of, uint32_t name, size_t size, void *value, size_t *size_out) {
+    (void)name, (void)size, (void)size_out;
+    *(int32_t *)value = atomic_load_explicit(&of->status, memory_order_acquire);
+    return 0;
+}
+
+int32_t clGetEventProfilingInfo(event *of, uint32_t name, size_t size, void *value, size_t *size_out) {
+    (void)of, (void)name, (void)size, (void)value, (void)size_out;
+    return CL_PROFILING_INFO_NOT_AVAILABLE;
+}
+
+int32_t clWaitForEvents(uint32_t count, event *const *events) {
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < count; i++)
+        while (atomic_load_explicit(&events[i]->status, memory_order_acquire) != CL_COMPLETE)
+            pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+int32_t clReleaseEvent(event *of) {
+    release(of);
+    return 0;
+}

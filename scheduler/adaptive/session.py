@@ -170,12 +170,31 @@ class AdaptiveSession(Closing):
         """The model's outputs in order."""
         return self._session(self._current).get_outputs()
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt that missed its deadline is not over: until it is, its plan fails."""
+        return any(session.busy for session in self._sessions.values())
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        deadline: float | None = None,
+    ) -> list[np.ndarray]:
         """Runs once and returns the named outputs (all if None) as new arrays.
 
         If the plan fails, the same inputs are run with another one.
 
+        Args:
+            output_names: those wanted, in this order.
+            feeds: an array for each input.
+            deadline: seconds after which a plan counts as failed, whatever hangs: a device, a guest or a kernel. It is not run
+                again before that has come back, and plans on the CPU cores of that one may have to wait for it, too. Runs
+                with a deadline are not traced.
+
         Raises:
+            UsageError: the deadline is no time.
             FeedError: unknown or missing names, wrong shapes or types.
             DeviceError: all plans failed; the session stays usable.
         """
@@ -186,7 +205,7 @@ class AdaptiveSession(Closing):
                 self._note_switch(choice)
                 begin = perf_counter()
                 try:
-                    outputs, busy = self._attempt(choice, output_names, feeds)
+                    outputs, busy = self._attempt(choice, output_names, feeds, deadline)
                 except UNUSABLE as error:
                     failures[choice.plan] = error
                     self._note_failure(choice, perf_counter() - begin, error)
@@ -270,11 +289,15 @@ class AdaptiveSession(Closing):
         return self._sessions[name]
 
     def _attempt(
-        self, choice: Choice, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]
+        self,
+        choice: Choice,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, np.ndarray],
+        deadline: float | None,
     ) -> tuple[list[np.ndarray], dict[str, float] | None]:
         session = self._session(choice.plan)
-        if not choice.traced:
-            return session.run(output_names, feeds), None
+        if not choice.traced or deadline is not None:
+            return session.run(output_names, feeds, deadline=deadline), None
         outputs, trace = session.run_traced(output_names, feeds)
         return outputs, session.busy_seconds(trace)
 

@@ -59,9 +59,11 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(
+        self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], deadline: float | None = None
+    ) -> list[np.ndarray]:
         self._disturb()
-        return self._session.run(names, feeds)
+        return self._session.run(names, feeds, deadline=deadline)
 
     def run_traced(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> Any:
         self._disturb()

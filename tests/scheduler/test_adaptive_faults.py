@@ -1,0 +1,89 @@
+"""A device that is lost, hangs or has no memory: the run is answered by another plan, and the device is used again later."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from nnstretch.compiler import compile_plans
+from nnstretch.errors import DeviceError
+from nnstretch.graph.reference import relative_error
+from nnstretch.scheduler import loading
+from nnstretch.scheduler.adaptive.session import AdaptiveSession
+from nnstretch.scheduler.compiled import Compiled
+from tests.devices.opencl_faults import Fault, Faults
+from tests.scheduler.graphs import RandomNetwork
+
+CORES = sorted(os.sched_getaffinity(0))
+C, D, G = f"cpu:{CORES[0]}", f"cpu:{CORES[-1]}", f"opencl:0@{CORES[-1]}"
+BOTH = f"{C},{G}"
+# What hangs keeps the threads of its plan's cores, so the other plan has another one.
+NETWORK = RandomNetwork(6, processors=2, nodes=5, size=8)
+FEEDS = {"x": NETWORK.input}
+pytestmark = [pytest.mark.opencl, pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")]
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    return Faults(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="module")
+def plans() -> Mapping[str, Compiled]:
+    with compile_plans(NETWORK.graph(), [BOTH, D], policy="fixed", tune=False) as session:
+        return {name: session._compiled[name] for name in session.plans}
+
+
+@pytest.fixture
+def faults(loader: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """Sessions made now get their OpenCL functions from the loader that makes them fail."""
+    loader.clear()
+    monkeypatch.setattr(loading, "engine", lambda: loader.engine)
+    yield loader
+    loader.clear()
+
+
+def check_run(session: AdaptiveSession, deadline: float | None = None) -> str:
+    """Runs once and checks the answer; returns the plan that gave it."""
+    for found, expected in zip(session.run(None, FEEDS, deadline=deadline), NETWORK.expected(), strict=True):
+        assert relative_error(found, expected) < 1e-4
+    return session.history[-1].plan
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        ("clEnqueueNDRangeKernel", Fault.ERROR),
+        ("clEnqueueMapBuffer", Fault.LOST),
+        ("clEnqueueMapBuffer", Fault.HANGING),
+    ],
+)
+def test_runs_survive_a_device_that_fails(
+    faults: Faults, plans: Mapping[str, Compiled], function: str, kind: Fault
+) -> None:
+    deadline = 0.05 if kind is Fault.HANGING else None
+    with AdaptiveSession(plans, "fixed") as session:
+        assert check_run(session) == BOTH
+        faults.set(function, 1, 1_000_000, kind)
+        assert [check_run(session, deadline) for _ in range(5)] == [D] * 5
+        assert [ran.plan for ran in session.history if ran.failure] == [BOTH]
+        assert G in session.history[1].failure
+        faults.clear()
+        until = time.monotonic() + 60
+        while check_run(session) != BOTH:
+            assert time.monotonic() < until, "a plan that works again is taken again"
+        assert not session.busy
+        assert [switch.plan for switch in session.switches] == [D, BOTH]
+
+
+def test_a_device_that_fails_alone_is_told(faults: Faults, plans: Mapping[str, Compiled]) -> None:
+    with AdaptiveSession({BOTH: plans[BOTH]}, "adaptive") as session:
+        faults.set("clEnqueueNDRangeKernel", 1, 1_000_000)
+        for _ in range(3):
+            with pytest.raises(DeviceError, match=G):
+                session.run(None, FEEDS)
+        faults.clear()
+        assert check_run(session) == BOTH

@@ -301,6 +301,13 @@ class AdaptiveSession(Closing):
         outputs, trace = session.run_traced(output_names, feeds)
         return outputs, session.busy_seconds(trace)
 
+    def _drop(self, name: str) -> None:
+        """Lets go of a plan's session after a failure, as its device may be lost; it is opened anew when it is needed."""
+        session = self._sessions.get(name)
+        if session is not None and not session.busy:
+            del self._sessions[name]
+            session.close()
+
     def _note_switch(self, choice: Choice) -> None:
         if choice.plan != self._current and not choice.probing:
             self._switches.append(Switch(self._attempts, self._current, choice.plan, choice.reason))
@@ -309,5 +316,6 @@ class AdaptiveSession(Closing):
     def _note_failure(self, choice: Choice, seconds: float, error: Exception) -> None:
         log.warning("plan %s failed: %s", choice.plan, error)
         self._policy.observe(Observation(choice.plan, seconds, failed=True))
+        self._drop(choice.plan)
         self._history.append(Ran(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
         self._attempts += 1

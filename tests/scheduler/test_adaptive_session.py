@@ -79,7 +79,8 @@ class Faulty:
 def with_faults(session: AdaptiveSession) -> dict[str, Faulty]:
     """Puts a `Faulty` around every plan's session."""
     faults = {name: Faulty(session._session(name)) for name in session.plans}
-    session._sessions.update(faults)  # type: ignore[arg-type]
+    session._sessions.clear()
+    session._session = faults.__getitem__  # type: ignore[method-assign,assignment]
     return faults
 
 

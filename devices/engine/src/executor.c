@@ -46,7 +46,9 @@ typedef struct nns_executor {
     int64_t stride;
     nns_lane_thread *threads;       /* one per lane; lane 0 and OpenCL lanes leave theirs unused */
     void **step_events;             /* of traced runs: one per step, NULL without OpenCL lanes */
-    int32_t n_threads;
+    int32_t n_threads; /* of lanes */
+    int64_t n_working; /* threads that a run keeps busy, those of pools and of devices on cores included */
+    int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
     bool stop, has_opencl;
     bool moved; /* the calling thread was moved away from `affinity` */
@@ -65,6 +67,9 @@ typedef struct nns_executor {
     _Atomic uint32_t sleepers;
     _Atomic int32_t walking; /* threads of lanes that are not through yet */
 } nns_executor;
+
+/* Threads that the runs of all programs keep busy now. */
+static _Atomic int64_t working;
 
 /* ---- progress and waiting -------------------------------------------------------------------------------- */
 
@@ -139,8 +144,10 @@ typedef struct {
     bool turn;
 } nns_obstacles;
 
+/* How long a walker spins on the core of `lane`: not for long where a run of another program may want that core. */
 static int64_t spin_ns_on(const nns_executor *executor, const nns_lane *lane) {
-    const bool contended = lane->pool && nns_pool_contended(lane->pool);
+    const bool contended = (lane->pool && nns_pool_contended(lane->pool)) ||
+                           atomic_load_explicit(&working, memory_order_relaxed) > executor->n_cores;
     return contended ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
 }
 
@@ -445,11 +452,13 @@ int32_t nns_executor_enter(nns_program *program, nns_report *report) {
     }
     for (int64_t i = 0; i < program->n_lanes; i++)
         if (program->lanes[i].pool) nns_pool_enter(program->lanes[i].pool, executor->spin_ns);
+    atomic_fetch_add(&working, executor->n_working);
     return NNS_OK;
 }
 
 void nns_executor_leave(nns_program *program) {
     nns_executor *executor = program->executor;
+    atomic_fetch_sub(&working, executor->n_working);
     for (int64_t i = 0; i < program->n_lanes; i++)
         if (program->lanes[i].pool) nns_pool_leave(program->lanes[i].pool);
     if (executor->moved) nns_thread_restore(&executor->affinity);
@@ -457,19 +466,27 @@ void nns_executor_leave(nns_program *program) {
 
 /* ---- start and stop -------------------------------------------------------------------------------------- */
 
-/* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
-static bool is_crowded(const nns_program *program) {
-    bool taken[NNS_MAX_CORES] = {false};
+static int64_t count_working(const nns_program *program) {
     int64_t threads = 0;
     for (int64_t i = 0; i < program->n_lanes; i++) {
         const nns_lane *lane = &program->lanes[i];
         threads += lane->n_cores ? lane->n_cores : lane->kind != NNS_LANE_OPENCL;
+    }
+    return threads;
+}
+
+/* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
+static bool is_crowded(const nns_executor *executor) {
+    const nns_program *program = executor->program;
+    bool taken[NNS_MAX_CORES] = {false};
+    for (int64_t i = 0; i < program->n_lanes; i++) {
+        const nns_lane *lane = &program->lanes[i];
         for (int32_t c = 0; c < lane->n_cores; c++) {
             if (taken[lane->cores[c]]) return true;
             taken[lane->cores[c]] = true;
         }
     }
-    return threads > sysconf(_SC_NPROCESSORS_ONLN);
+    return executor->n_working > executor->n_cores;
 }
 
 static bool same_cores(const nns_lane *a, const nns_lane *b) {
@@ -569,7 +586,9 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     program->executor = executor;
     executor->program = program;
     pthread_mutex_init(&executor->failing, NULL);
-    executor->spin_ns = is_crowded(program) ? CROWDED_SPIN_NS : SPIN_NS;
+    executor->n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    executor->n_working = count_working(program);
+    executor->spin_ns = is_crowded(executor) ? CROWDED_SPIN_NS : SPIN_NS;
     executor->stride = most_threads(program) + 1;
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
     executor->tasks = zeroed((size_t)program->n_steps, sizeof *executor->tasks);

@@ -182,7 +182,9 @@ def load_any(
     if isinstance(model, str | Path):
         return load_model(str(model), shapes, batch=batch)
     if batch is not None:
-        raise UsageError("batch is for models by name and ONNX files; give a module an example_input of that many images")
+        raise UsageError(
+            "batch is for models by name and ONNX files; give a module an example_input of that many images"
+        )
     if isinstance(model, ir.Model):
         return model
     from nnstretch.frontends.torch_module import export

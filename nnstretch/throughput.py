@@ -1,14 +1,15 @@
-"""From a model to a session for many inputs at a time: the arrangements that there are for its processors, and the best of them."""
+"""From a model to a session for many inputs at a time: the arrangements that its processors allow, and the best of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import onnx_ir as ir
 
-from nnstretch.compiler import Processors, build_processors, one_soc, plan_model
+from nnstretch.compiler import Processors, build_processors, plan_model
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
@@ -17,6 +18,7 @@ from nnstretch.scheduler.candidates import Progress
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.simulation.costs import one_soc
 from nnstretch.scheduler.simulation.timing import NoInterplay, simulate
 from nnstretch.scheduler.streams.arrangement import Arrangement, Team, choose, relocated, working
 from nnstretch.scheduler.streams.session import StreamSession
@@ -76,7 +78,9 @@ def arrangements(
     """
     _check(streams)
     if one_soc(processors.named) is not None:
-        raise UsageError(f"{', '.join(p.name for p in processors.named)} are simulated; streams need processors that are here")
+        raise UsageError(
+            f"{', '.join(p.name for p in processors.named)} are simulated; streams need processors that are here"
+        )
     bench = _Planning(model, processors, tune, progress)
     specs = [processor.spec for processor in processors.named]
     ways = [bench.apart(name, parts) for name, parts in _partings(specs, streams).items()]
@@ -105,7 +109,7 @@ def _divided(spec: ProcessorSpec, groups: int) -> list[ProcessorSpec]:
     if spec.kind != "cpu" or spec.ratios or groups < 2:
         return [spec]
     ends = [len(spec.cores) * number // groups for number in range(groups + 1)]
-    return [replace(spec, cores=spec.cores[a:b], shares=False) for a, b in zip(ends, ends[1:], strict=False)]
+    return [replace(spec, cores=spec.cores[a:b], shares=False) for a, b in pairwise(ends)]
 
 
 @dataclass

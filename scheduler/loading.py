@@ -52,7 +52,7 @@ class Loaded:
     memories: Mapping[tuple[str, int], cl.Buffer]  # kernels do not keep their arguments alive
 
     def activate(self, others: Sequence[Loaded] = ()) -> None:
-        """Moves the threads of OpenCL devices that live on the CPU to the plan's cores, and those of plans that run beside it."""
+        """Moves the threads of OpenCL devices that live on the CPU to the cores of the plan and of those that run beside it."""
         runtimes = [runtime for loaded in (self, *others) for runtime in loaded.runtimes.values()]
         for runtime in runtimes[:1]:
             runtime.activate(runtimes[1:])

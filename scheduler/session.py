@@ -67,7 +67,7 @@ class Session(Closing):
         return made
 
     def run_beside(self, others: Sequence[Session]) -> None:
-        """From now on, OpenCL devices that live on the CPU keep the cores of these sessions' devices, too, while this one runs."""
+        """From now on, OpenCL devices that live on the CPU have the cores of these sessions', too, while this one runs."""
         self._beside = tuple(other._loaded for other in others)
 
     @classmethod

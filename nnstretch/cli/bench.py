@@ -10,11 +10,13 @@ import typer
 from nnstretch.cli.comparing import Wishes, check_pages, compare_models, write_pages
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
+    Batch,
     DesignFile,
     Json,
     NoTune,
     Seed,
     Shape,
+    Streams,
     Weights,
     check_writable,
     several_processors,
@@ -81,6 +83,10 @@ OriginalWeights = Annotated[
 ]
 
 
+_STREAMED_TURN = 0.5
+"""Seconds of a turn with streams: beginning and end of a turn count for less the longer it is."""
+
+
 def bench(
     models: Models = None,
     suite: Suite = None,
@@ -91,6 +97,8 @@ def bench(
     layers: Layers = False,
     start: Start = False,
     shape: Shape = None,
+    batch: Batch = None,
+    streams: Streams = None,
     seed: Seed = 0,
     no_tune: NoTune = False,
     output: Outputs = None,
@@ -103,7 +111,8 @@ def bench(
 ) -> int:
     """Time engines on the same cores with interleaved rounds; or, with --design, prove what a branching is worth.
 
-    With --processors alone, one network is placed on several processors and timed on all of them and on each.
+    With --processors alone, one network is placed on several processors and timed on all of them and on each. With --streams,
+    images per second of one network with several inputs on their way are compared with one at a time and with ONNX Runtime.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
     """
@@ -111,6 +120,16 @@ def bench(
     with reporting(as_json=json) as report:
         for path in outputs:
             check_writable(path)
+        if streams is not None:
+            if suite is not None or design is not None or len(models or []) != 1:
+                raise UsageError(
+                    f"--streams is for one network without --design; {suite or len(models or [])} was given"
+                )
+            assert models is not None
+            report.finish(
+                _streams(report, models[0], processors or "cpu", streams, rounds, seed, shape, batch, tune=not no_tune)
+            )
+            return 0
         if design is not None:
             if suite is not None or len(models or []) != 1:
                 raise UsageError(f"--design is for one network; {suite or len(models or [])} was given")
@@ -133,14 +152,53 @@ def bench(
                     f"--processors is for one network, which is placed on them; {suite or len(models or [])} was given"
                 )
             assert models is not None
-            report.finish(_together(report, models[0], processors, rounds, seed, shape, tune=not no_tune))
+            report.finish(_together(report, models[0], processors, rounds, seed, shape, batch, tune=not no_tune))
             return 0
-        wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, tuple(shape or ()))
+        shapes = tuple(shape or ())
+        wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
         return compare_models(report, models or [], wishes, outputs, resume=resume)
 
 
+def _streams(
+    report: Reporter,
+    model: str,
+    processors: str,
+    streams: int,
+    rounds: int,
+    seed: int,
+    shape: list[str] | None,
+    batch: int | None,
+    *,
+    tune: bool,
+) -> dict[str, Any]:
+    """The answer as JSON."""
+    from nnstretch.bench.proof import Settings
+    from nnstretch.bench.throughput import measure_throughput
+    from nnstretch.cli.sources import make_source
+    from nnstretch.report.throughput_text import memory_text, throughput_table
+
+    source = make_source(model, shape, batch=batch)
+    if source.is_package:
+        raise UsageError(f"{model} is a package, whose plan is for one input; give the model that it was made from")
+    settings = Settings(rounds=rounds, turn=_STREAMED_TURN, tune=tune, seed=seed)
+    with report.progress("Comparing") as told:
+        found = measure_throughput(Path(model).name, source.load(), processors, streams, settings, told)
+    report.show(throughput_table(found))
+    if found.best.arrangement is not None:
+        report.note(memory_text(found.best.arrangement))
+    return found.to_json()
+
+
 def _together(
-    report: Reporter, model: str, processors: str, rounds: int, seed: int, shape: list[str] | None, *, tune: bool
+    report: Reporter,
+    model: str,
+    processors: str,
+    rounds: int,
+    seed: int,
+    shape: list[str] | None,
+    batch: int | None,
+    *,
+    tune: bool,
 ) -> dict[str, Any]:
     """The answer as JSON."""
     from nnstretch.bench.proof import Settings
@@ -149,7 +207,7 @@ def _together(
     from nnstretch.report.placement_text import together_table
 
     names = several_processors(processors, "a comparison of all with each")
-    source = make_source(model, shape)
+    source = make_source(model, shape, batch=batch)
     if source.is_package:
         raise UsageError(f"{model} is a package, which is placed already; give the model that it was made from")
     settings = Settings(rounds=rounds, tune=tune, seed=seed)

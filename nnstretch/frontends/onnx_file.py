@@ -55,9 +55,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load(
-    path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None
-) -> ir.Model:
+def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:
     """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
 
     Args:

@@ -101,7 +101,9 @@ def batched(example: Any, batch: int | None, spec: str) -> Any:
     import torch
 
     if not isinstance(example, torch.Tensor) or example.ndim < 1:
-        raise UsageError(f"{spec} takes several inputs, or none with a batch; return an example input of {batch} images")
+        raise UsageError(
+            f"{spec} takes several inputs, or none with a batch; return an example input of {batch} images"
+        )
     shape = (batch, *example.shape[1:])
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(example.dtype)
 

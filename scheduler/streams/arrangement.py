@@ -2,8 +2,8 @@
 
 A team is one processor or several that compute inputs by one plan. Two ways lie at the ends:
 
-- *apart*: every processor is a team of its own and computes whole inputs by the plan that is best for it alone. Rates add up, and
-  nobody ever waits for anybody. Cores of one CPU may be divided among teams, too.
+- *apart*: every processor is a team of its own and computes whole inputs by the plan that is best for it alone. Rates add
+  up, and nobody ever waits for anybody. Cores of one CPU may be divided among teams, too.
 - *together*: all processors are one team, whose plan spreads every input over them. With several inputs on their way no
   processor waits at meeting points, it computes for another input meanwhile; the busiest processor sets the rate.
 
@@ -93,9 +93,9 @@ class Arrangement:
         return sum(team.streams * state_bytes(team.compiled.plan) for team in self.teams)
 
     def with_streams(self, streams: int) -> Arrangement:
-        """The arrangement for a number of streams: the fastest teams where there are more teams, and spare streams shared out.
+        """The arrangement for a number of streams: the fastest teams where there are more, and spare streams shared out.
 
-        A second stream keeps a team busy while the first one's answer is handed over; a team of one processor has no use for more.
+        A second stream keeps a team busy while the first one's answer is handed over; one processor has no use for more.
         """
         teams = sorted(self.teams, key=lambda team: team.latency or math.inf)[:streams]
         kept = [team for team in self.teams if team in teams]
@@ -109,7 +109,7 @@ class Arrangement:
 
 
 def choose(candidates: Sequence[Arrangement]) -> Arrangement:
-    """The one with the highest predicted rate; an earlier one where a later one is not clearly faster, or nothing was measured."""
+    """The one with the highest predicted rate; an earlier one where a later one is not clearly faster, or not measured."""
     best = candidates[0]
     for candidate in candidates[1:]:
         if best.rate is not None and candidate.rate is not None and candidate.rate > best.rate * (1 + _MARGIN):

@@ -43,8 +43,8 @@ class _Waiting(Generic[Work]):
 class Dispatch(Generic[Work]):
     """Hands out work in order to whoever is free, the oldest first.
 
-    So a runner gets work in proportion to its speed. A slow one leaves work to faster ones where these would be done with all that
-    waits before it would be with one: the last pieces do not wait for the slowest runner. Thread-safe.
+    So a runner gets work in proportion to its speed. A slow one leaves work to faster ones where these would be done with all
+    that waits before it would be with one: the last pieces do not wait for the slowest runner. Thread-safe.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Dispatch(Generic[Work]):
             self._free(runner)
 
     def give_back(self, runner: int) -> bool:
-        """A runner cannot finish what it took. False if nobody is left to try; else it is the next piece of work for the others."""
+        """A runner cannot finish what it took, which is the next piece of work for the others. False if all have tried."""
         with self._changed:
             piece = self._running[runner]
             piece.refused.add(runner)

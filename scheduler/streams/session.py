@@ -14,6 +14,7 @@ import numpy as np
 
 from nnstretch.closing import Closing
 from nnstretch.errors import DeviceError, NNStretchError, UsageError
+from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.session import NodeArg, Session
 from nnstretch.scheduler.streams.arrangement import Arrangement
 from nnstretch.scheduler.streams.dispatch import Dispatch
@@ -35,8 +36,8 @@ class _Job:
 class StreamSession(Closing):
     """Runs plans for several inputs at a time. Thread-safe, and usable as a context manager.
 
-    Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is submitted
-    must not be changed before its answer is there. Where processors of different kinds compute whole inputs, the last bits of
+    Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is
+    submitted must not be changed before its answer is there. Where processors of different kinds compute whole inputs, the last bits of
     an answer depend on which one did: each is what a run on that processor alone gives.
 
     Attributes:
@@ -68,6 +69,11 @@ class StreamSession(Closing):
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def plan(self) -> Plan:
+        """What the first team runs."""
+        return self._first.plan
 
     @property
     def streams(self) -> int:
@@ -157,8 +163,8 @@ class StreamSession(Closing):
         Args:
             inputs: feeds of each.
             output_names: wanted outputs, all if None.
-            return_errors: an input that failed has its error in the place of its answer; else the first error is raised when all
-                are done.
+            return_errors: an input that failed has its error in the place of its answer; else the first error is raised when
+                all are done.
 
         Raises:
             NNStretchError: the first error, without `return_errors`.

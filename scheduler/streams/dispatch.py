@@ -32,7 +32,7 @@ class _Runner:
         return max(0.0, self.since + self.seconds - now)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Waiting(Generic[Work]):
     """A piece of work, and the runners that have given it back."""
 
@@ -129,13 +129,13 @@ class Dispatch(Generic[Work]):
     # -- under the lock ------------------------------------------------------------------------------------------
 
     def _next(self, runner: int) -> _Waiting[Work] | None:
-        for number, piece in enumerate(self._waiting, 1):
+        for piece in self._waiting:
             if runner not in piece.refused:
-                return piece if self._pays(runner, number, piece) else None
+                return piece if self._pays(runner, piece) else None
         return None
 
-    def _pays(self, number: int, waiting: int, piece: _Waiting[Work]) -> bool:
-        """Whether a runner would be done with a piece before the faster ones would be with all up to it."""
+    def _pays(self, number: int, piece: _Waiting[Work]) -> bool:
+        """Whether a runner would be done with a piece before the faster ones would be with all that waits."""
         mine = self._runners[number].seconds
         if mine is None:
             return True
@@ -149,7 +149,7 @@ class Dispatch(Generic[Work]):
             return True
         ends = [(free + seconds, seconds) for free, seconds in faster]
         heapq.heapify(ends)
-        for _ in range(waiting - 1):
+        for _ in range(len(self._waiting) - 1):
             end, seconds = ends[0]
             heapq.heapreplace(ends, (end + seconds, seconds))
         return mine <= ends[0][0]

@@ -26,7 +26,7 @@ _WAITING = 2
 """Inputs that wait at most, for each one on its way."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Job:
     feeds: Feeds
     output_names: Sequence[str] | None
@@ -37,8 +37,8 @@ class StreamSession(Closing):
     """Runs plans for several inputs at a time. Thread-safe, and usable as a context manager.
 
     Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is
-    submitted must not be changed before its answer is there. Where processors of different kinds compute whole inputs, the last bits of
-    an answer depend on which one did: each is what a run on that processor alone gives.
+    submitted must not be changed before its answer is there. Where processors of different kinds compute whole inputs, the
+    last bits of an answer depend on which one did: each is what a run on that processor alone gives.
 
     Attributes:
         arrangement: which processors compute which inputs.

@@ -96,7 +96,7 @@ def dense_algorithms(layer: Layer) -> set[str]:
 def pointwise_layers(draw: st.DrawFn) -> Layer:
     """Channels with and without a rest beside two halves; outputs that fill pairs of panels or leave single vectors."""
     shape = (
-        draw(st.integers(1, 2)),
+        draw(st.integers(1, 3)),
         draw(st.sampled_from([96, 97, 100, 112, 127, 128, 130, 160])),
         draw(st.integers(2, 9)),
         draw(st.integers(3, 15)),
@@ -149,7 +149,7 @@ def test_direct_convolution_with_every_tile(processor: OpenCLProcessor, layer: L
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([9, 16, 17, 33]),
     out_channels=st.sampled_from([1, 16, 31, 48, 65]),
     height=st.integers(1, 6),
@@ -235,7 +235,7 @@ def test_groups_that_end_within_a_block_by_half_vectors(
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([4, 9, 16, 33]),
     out_channels=st.sampled_from([1, 16, 31, 48]),
     plane=st.tuples(st.integers(1, 13), st.integers(1, 13)),
@@ -391,7 +391,7 @@ def test_planar_convolution_with_every_tile(processor: OpenCLProcessor) -> None:
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([9, 16, 17, 40]),
     height=st.integers(3, 6),
     width=st.integers(13, 30),
@@ -461,7 +461,7 @@ def test_dense(
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([3, 16, 20]),
     height=st.integers(4, 9),
     width=st.integers(4, 17),
@@ -554,7 +554,7 @@ def test_affine(processor: OpenCLProcessor, shape: tuple[int, int, int, int]) ->
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     plane=st.tuples(st.integers(1, 4), st.integers(1, 9)),
     activation=st.sampled_from(ACTIVATIONS[:2]),
@@ -657,7 +657,7 @@ def test_slice(
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.integers(1, 40),
     plane=st.tuples(st.integers(1, 5), st.integers(1, 20)),
     pair=st.sampled_from([(0, 1), (1, 0), (0, 0), (1, 1)]),

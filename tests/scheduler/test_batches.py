@@ -27,7 +27,7 @@ _MOST = 1e-5
 
 
 class EveryKind(nn.Module):
-    """Dense, grouped, depthwise and pointwise convolutions, sums, products, pools, a resize, a concat, a softmax, dense layers."""
+    """Convolutions of all kinds, sums, products, pools, a resize, concats, a softmax and dense layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,10 +57,13 @@ def graph(batch: int) -> ir.Model:
     return export(EveryKind().eval(), torch.zeros(batch, 3, 16, 16), input_names=["x"])
 
 
-@pytest.mark.parametrize("batch", [2, 3])
 @pytest.mark.parametrize(
-    "processors",
-    [f"cpu:{CORES[0]}", "cpu", pytest.param(f"opencl:0@{CORES[-1]}", marks=pytest.mark.opencl)],
+    ("processors", "batch"),
+    [
+        (f"cpu:{CORES[0]}", 2),
+        ("cpu", 3),
+        pytest.param(f"opencl:0@{CORES[-1]}", 3, marks=pytest.mark.opencl),
+    ],
 )
 def test_every_kind_of_layer_computes_batches(processors: str, batch: int) -> None:
     model = graph(batch)

@@ -13,6 +13,7 @@ from nnstretch.devices.spec import ProcessorSpec
 
 _LONGEST_TEXT = 1 << 12
 _MOST = 1 << 16
+_LEAST_REGISTERS = {True: 16, False: 4}  # of OpenCL devices that live on the CPU, and of others
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,12 @@ def description_of(raw: object) -> Description:
         raise ValueError(f"kind is {kind!r}; it is cpu or opencl")
     if block not in (4, 8, 16):
         raise ValueError(f"block is {block}; it is 4, 8 or 16")
+    cores, units, registers = _numbers(raw, "cores"), _number(raw, "compute_units"), _number(raw, "registers")
+    if kind == "opencl" and (units < 1 or registers < _LEAST_REGISTERS[bool(cores)]):
+        raise ValueError(
+            f"compute_units and registers are {units} and {registers}; of such a device they are at least 1 and "
+            f"{_LEAST_REGISTERS[bool(cores)]}"
+        )
     return Description(
         _text(raw, "fingerprint"),
         _text(raw, "name"),
@@ -77,11 +84,11 @@ def description_of(raw: object) -> Description:
         _text(raw, "device"),
         block,
         _number(raw, "index"),
-        _numbers(raw, "cores"),
+        cores,
         _numbers(raw, "ratios"),
         _text(raw, "isa"),
-        _number(raw, "compute_units"),
-        _number(raw, "registers"),
+        units,
+        registers,
         _caches(raw),
     )
 

@@ -16,7 +16,17 @@ from contextlib import contextmanager
 import numpy as np
 
 from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
-from nnstretch.devices.routine import NO_PARAMETERS, PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.routine import (
+    NO_PARAMETERS,
+    PLAIN,
+    KernelCall,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    Routine,
+    has_constant_weights,
+)
 from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
@@ -27,6 +37,7 @@ TFLITE_PROCESSOR = "tflite:float32/"
 """What the routines of LiteRT as a processor are called, before the name of the delegate."""
 
 _MOVES_NOTHING = ("Reshape",)
+_WEIGHTED = ("Conv", "Dense", "Affine")
 
 
 class GuestModel(ABC):
@@ -98,54 +109,8 @@ def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[Ten
         )
 
 
-class GuestRoutine(Routine):
-    """Layers and runs of layers as one call of a guest, all tensors plain.
-
-    What the guest does with layouts of its own is part of its call, and so of its measured time.
-
-    Routine parameters:
-        release: of the guest that was measured, two digits per part of its version: it is not tuned, but tells apart
-            measurements of different releases.
-    """
-
-    def __init__(self, release: int, *, alone: bool = False) -> None:
-        """`alone` says that it is all that its processor has, and not one routine of a CPU beside others."""
-        self._parameters = {"release": release}
-        self._alone = alone
-        self._said: dict[str, bool] = {}
-
-    def supports(self, layer: Layer) -> bool:
-        """Whatever nnstretch computes itself, in float32, with something to compute and something to read.
-
-        A guest that has no others beside it takes layers that move nothing too, so that its calls go on through them; but none
-        that its format has no words for.
-        """
-        links = layer.chain or (layer,)
-        types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
-        known = all(link.op in OPERATORS and _has_weights(link) for link in links)
-        moves = self._alone or any(link.op not in _MOVES_NOTHING for link in links)
-        fits = len(layer.activations) <= MAX_READS and len(layer.outputs) <= MAX_WRITES
-        plain = all(t.dtype == "float32" and t.elements for t in types)
-        return (
-            known and moves and fits and bool(layer.activations) and plain and (not self._alone or self._can_say(links))
-        )
-
-    def _can_say(self, links: Sequence[Layer]) -> bool:
-        """Whether the format has words for layers. All have them for layers with weights; others are written to find out."""
-        return all(self._is_said(link) for link in links if not link.constants)
-
-    def _is_said(self, layer: Layer) -> bool:
-        if layer.workload not in self._said:
-            try:
-                self.model(layer)
-            except ModelError:
-                self._said[layer.workload] = False
-            else:
-                self._said[layer.workload] = True
-        return self._said[layer.workload]
-
-    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return (self._parameters,)
+class ModelRoutine(Routine):
+    """A routine that makes one call of a model, all tensors plain."""
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
@@ -169,10 +134,54 @@ class GuestRoutine(Routine):
         """
 
 
-def _has_weights(layer: Layer) -> bool:
-    """Whether the weights of a layer that has some are known before the run."""
-    wanted = {"Conv": (1, 2), "Dense": (1, 2), "Affine": (1, 2)}.get(layer.op, ())
-    return all(index in layer.constants for index in wanted if layer.has(index))
+class GuestRoutine(ModelRoutine):
+    """Layers and runs of layers as one call of a guest, all tensors plain.
+
+    What the guest does with layouts of its own is part of its call, and so of its measured time.
+
+    Routine parameters:
+        release: of the guest that was measured, two digits per part of its version: it is not tuned, but tells apart
+            measurements of different releases.
+    """
+
+    def __init__(self, release: int, *, alone: bool = False) -> None:
+        """`alone` says that it is all that its processor has, and not one routine of a CPU beside others."""
+        self._parameters = {"release": release}
+        self._alone = alone
+        self._said: dict[str, bool] = {}
+
+    def supports(self, layer: Layer) -> bool:
+        """Whatever nnstretch computes itself, in float32, with something to compute and something to read.
+
+        A guest that has no others beside it takes layers that move nothing too, so that its calls go on through them; but none
+        that its format has no words for.
+        """
+        links = layer.chain or (layer,)
+        types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
+        known = all(link.op in OPERATORS and (link.op not in _WEIGHTED or has_constant_weights(link)) for link in links)
+        moves = self._alone or any(link.op not in _MOVES_NOTHING for link in links)
+        fits = len(layer.activations) <= MAX_READS and len(layer.outputs) <= MAX_WRITES
+        plain = all(t.dtype == "float32" and t.elements for t in types)
+        return (
+            known and moves and fits and bool(layer.activations) and plain and (not self._alone or self._can_say(links))
+        )
+
+    def _can_say(self, links: Sequence[Layer]) -> bool:
+        """Whether the format has words for layers. All have them for layers with weights; others are written to find out."""
+        return all(self._is_said(link) for link in links if not link.constants)
+
+    def _is_said(self, layer: Layer) -> bool:
+        if layer.workload not in self._said:
+            try:
+                self.model(layer)
+            except ModelError:
+                self._said[layer.workload] = False
+            else:
+                self._said[layer.workload] = True
+        return self._said[layer.workload]
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        return (self._parameters,)
 
 
 def release_number(version: str) -> int:

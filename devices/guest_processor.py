@@ -12,21 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build import local_isa
-from nnstretch.devices.guest import GuestRoutine, open_guest
+from nnstretch.devices.guest import GuestRoutine, ModelRoutine, open_guest
 from nnstretch.devices.processor import LaneKind, Processor
-from nnstretch.devices.routine import (
-    NO_PARAMETERS,
-    PLAIN,
-    REORDER,
-    KernelCall,
-    Layout,
-    Lowering,
-    Operand,
-    Parameters,
-    Routine,
-    reorder_layer,
-    reorder_layouts,
-)
+from nnstretch.devices.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
@@ -46,20 +34,12 @@ def open_guest_processor(spec: ProcessorSpec) -> GuestProcessor:
     return OnnxRuntimeProcessor(spec)
 
 
-class HandThrough(Routine):
+class HandThrough(ModelRoutine):
     """A call that hands a plain tensor through and computes nothing: what a call costs beside its layers."""
 
     def supports(self, layer: Layer) -> bool:
         """A plain copy of float32."""
         return layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype == "float32"
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (PLAIN,), (PLAIN,)
-
-    def lower(self, layer: Layer, parameters: Parameters = NO_PARAMETERS) -> Lowering:
-        """One call."""
-        call = KernelCall(layer.name, (Operand("input", 0),), (Operand("output", 0),), model=self.model(layer))
-        return Lowering((call,))
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:

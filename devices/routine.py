@@ -174,6 +174,11 @@ class Routine(ABC):
         """
 
 
+def has_constant_weights(layer: Layer) -> bool:
+    """Whether weights and bias of a layer that has some, its inputs 1 and 2, are known when the network is compiled."""
+    return all(index in layer.constants for index in (1, 2) if layer.has(index))
+
+
 def distinct(*spaces: Iterable[Parameters]) -> tuple[Parameters, ...]:
     """The settings of all `spaces` in order, of equal ones the first."""
     found: dict[tuple[tuple[str, int], ...], Parameters] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from nnstretch.devices.engine.binding import MAX_CORES
 from nnstretch.devices.engine.build import Isa
 from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.guest_processor import GUESTS, open_guest_processor
@@ -27,7 +28,7 @@ from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
 from nnstretch.scheduler.costs import Estimates
-from nnstretch.scheduler.placement.interplay import Contention, MeasuredInterplay
+from nnstretch.scheduler.placement.interplay import MeasuredInterplay
 from nnstretch.scheduler.placement.joint import is_placed, placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
 from nnstretch.scheduler.profiling.caches import cache_sizes
@@ -39,15 +40,12 @@ from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, SimulatedPredictor, one_soc
 from nnstretch.scheduler.simulation.timing import ProfileInterplay, simulate
+from nnstretch.scheduler.slowdowns import Contention
 from nnstretch.scheduler.timeline import Timeline
 from nnstretch.scheduler.units import unit_graph
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.prediction import ProfilePredictor
-
-
-MOST_CORES = 1024
-"""NNS_MAX_CORES of nns_engine.h: cores have numbers below it."""
 
 HALF_TOLERANCE = 1e-3
 """Tolerance from which on OpenCL routines may store data as float16: with a smaller one, hardly any could win."""
@@ -86,17 +84,17 @@ def build_processors(
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
+    if not 0 < tolerance < math.inf:
+        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
+    guests = guest_routines(engines)
+    if guests and all(spec.kind != "cpu" for spec in specs):
+        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
     if "*" not in text:
         specs = tuple(_with_ratios(spec) for spec in specs)
-    guests = guest_routines(engines)
     first = next((spec for spec in specs if spec.kind == "cpu"), None)
-    if guests and first is None:
-        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
-    if not 0 < tolerance < math.inf:
-        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
     dtypes = ("float32", "float16") if tolerance >= HALF_TOLERANCE else ("float32",)
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:
@@ -155,7 +153,7 @@ def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) 
     """
     from nnstretch.devices.cpu.processor import CpuProcessor
 
-    cores = range(MOST_CORES if re.search(r"\d", text) else threads or 1)
+    cores = range(MAX_CORES if re.search(r"\d", text) else threads or 1)
     specs = parse_processors(text, tuple(cores))
     if any(spec.kind != "cpu" for spec in specs):
         raise UsageError(

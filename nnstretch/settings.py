@@ -70,3 +70,13 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise FileError(f"cannot write {path}: {error.strerror}") from error
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, in UTF-8, that appears complete or not at all.
+
+    Raises:
+        FileError: the directory is missing or not writable, or the disk is full.
+    """
+    with atomic_write(path) as file:
+        file.write(text.encode())

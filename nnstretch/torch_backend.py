@@ -8,7 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import fx, nn
@@ -24,6 +24,8 @@ Compute = Callable[..., Sequence[Any]]
 
 _KEPT = 8
 _MOST_COMPILATIONS = 32
+_COMPILING = threading.Lock()
+"""Whoever compiles holds it: torch's exporter is kept quiet by the process's own output and filters of warnings."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,26 @@ class Options:
         """Options by name.
 
         Raises:
-            UsageError: there is no option of that name.
+            UsageError: there is no option of that name, or one has a value of another type.
         """
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(given) - set(known)):
             raise UsageError(f"option {unknown[0]!r} of backend nnstretch is not known; there are {', '.join(known)}")
+        for name, kind in get_type_hints(cls).items():
+            if name in given and not isinstance(given[name], kind | int if kind is float else kind):
+                wanted = getattr(kind, "__name__", str(kind))
+                raise UsageError(
+                    f"option {name!r} of backend nnstretch is {given[name]!r}; give a value of type {wanted}"
+                )
         return cls(**given)
 
 
 def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Compute:
     """The dynamo backend: float32 inference on the CPU's tensors by nnstretch, all else by torch.
 
-    Parameters and buffers are constants of what is compiled; once they have been changed in place or exchanged, the graph is
-    compiled anew. A graph that nnstretch cannot compute is left to torch with one `ModelWarning`.
+    Parameters and buffers are constants of what is compiled; once they, or their `.data`, have been exchanged, or written to in
+    place, the graph is compiled anew. What is written through `.data` torch does not count, so it is not seen: write under
+    `torch.no_grad()` instead. A graph that nnstretch cannot compute is left to torch with one `ModelWarning`.
 
     Args:
         graph: traced by dynamo; parameters and buffers are among its inputs.
@@ -84,10 +93,13 @@ def _opened(processors: str, threads: int | None, tolerance: float) -> Processor
 
 @dataclass(frozen=True)
 class _Variant:
-    """A graph compiled for shapes and constants. Without a session torch computes it. `constants` are held for their ids."""
+    """A graph compiled for shapes and constants. Without a session torch computes it.
+
+    `held` are the constants and aliases of what they were at that time, for as long as their ids and addresses stand for them.
+    """
 
     session: Session | None
-    constants: tuple[torch.Tensor, ...]
+    held: tuple[torch.Tensor, ...]
 
 
 class CompiledGraph:
@@ -125,34 +137,39 @@ class CompiledGraph:
         ]
 
     def _variant(self, arguments: Sequence[Any]) -> _Variant:
-        key = self._key(arguments)
+        constants = (*(a for a, c in zip(arguments, self._is_constant, strict=True) if c), *self._held)
+        key = (*map(_identity, constants), *self._shapes(arguments))
         found = self._variants.get(key)
         if found is None:
-            constants = (*(a for a, c in zip(arguments, self._is_constant, strict=True) if c), *self._held)
-            found = self._variants[key] = _Variant(self._compiled(arguments), constants)
+            held = (*constants, *(tensor.detach() for tensor in constants))
+            found = self._variants[key] = _Variant(self._compiled(arguments, constants), held)
             if len(self._variants) > _KEPT:
                 self._variants.popitem(last=False)
         self._variants.move_to_end(key)
         return found
 
-    def _key(self, arguments: Sequence[Any]) -> tuple[object, ...]:
-        """Shapes of inputs, sizes, and which constants there are and how often they have been changed."""
-        key: list[object] = [(id(tensor), _version(tensor)) for tensor in self._held]
-        for argument, constant in zip(arguments, self._is_constant, strict=True):
-            if constant:
-                key.append((id(argument), _version(argument)))
-            else:
-                key.append(argument.shape if isinstance(argument, torch.Tensor) else argument)
-        return tuple(key)
+    def _shapes(self, arguments: Sequence[Any]) -> list[object]:
+        """Shapes of inputs, and sizes."""
+        return [
+            a.shape if isinstance(a, torch.Tensor) else a
+            for a, constant in zip(arguments, self._is_constant, strict=True)
+            if not constant
+        ]
 
-    def _compiled(self, arguments: Sequence[Any]) -> Session | None:
+    def _compiled(self, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> Session | None:
         """A session for these shapes and constants, or None, after a warning for the first, if there can be none."""
         try:
+            if any(tensor.is_inference() for tensor in constants):
+                raise ModelError(
+                    "it has parameters made under torch.inference_mode(), where nobody can tell whether they have changed; "
+                    "make the module outside it"
+                )
             if self._compilations == _MOST_COMPILATIONS:
                 raise ModelError(f"its shapes or parameters have changed {_MOST_COMPILATIONS} times")
             self._compilations += 1
-            program = _captured(_Bound(self._graph, arguments, self._is_constant), self._inputs(arguments))
-            return compile_model(export_program(program), self._processors, tune=self._tune)
+            with _COMPILING:
+                program = _captured(_Bound(self._graph, arguments, self._is_constant), self._inputs(arguments))
+                return compile_model(export_program(program), self._processors, tune=self._tune)
         except NNStretchError as error:
             if not self._warned:
                 _warn(error)
@@ -189,9 +206,9 @@ def _is_constant(placeholder: fx.Node) -> bool:
     return "_dynamo_static_input_type" in placeholder.meta.get("tensor_dict", {})
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to; those made in inference mode do not count, and cannot be written to outside it."""
-    return 0 if tensor.is_inference() else tensor._version
+def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Which tensor it is, where its numbers lie, and how often it was written to, which inference mode does not count."""
+    return id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 def _check(graph: fx.GraphModule) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, reorder_layer
+from nnstretch.devices.routine import PLAIN
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.draft import Choice
@@ -26,10 +26,7 @@ def crossing_seconds(processor: Processor, tensor: TensorType, costs: CostModel)
     """What a tensor costs to get into a call of a processor, or out of it; nothing where its lane makes none."""
     if processor.lane != "call" or not costs.measured:
         return 0.0
-    layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
-    if not routine.supports(layer):
-        return 0.0
-    return (costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0) / 2
+    return (costs.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0) / 2
 
 
 def inner_seconds(processor: Processor, layer: Layer, seconds: float, costs: CostModel) -> float:

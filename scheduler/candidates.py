@@ -11,12 +11,12 @@ import numpy as np
 from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Layout, Routine, reorder_layer
+from nnstretch.devices.routine import PLAIN, Layout, Routine
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import Choice, Fused, is_view, joinable
+from nnstretch.scheduler.draft import Choice, Fused, becomes_view
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.runs import find_runs
@@ -109,26 +109,23 @@ def lane_workloads(graph: UnitGraph, pool: LanePool, lane: int) -> list[tuple[La
     return [(layer, weights[workload]) for workload, layer in representatives.items()]
 
 
+def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
+    """A processor's own routines for a layer; none if there is nothing to search beyond their short lists."""
+    native = [r for r in processor.routines if not isinstance(r, GuestRoutine) and r.supports(layer)]
+    if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
+        return []
+    return native
+
+
 def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
     placement = graph.units[number].placement
     return placement is None or placement >= len(pool.lane_of) or pool.lane_of[placement] == lane
 
 
 def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
-    """Every working way to compute a unit on the lanes that it may use, with its cost; none for a fallback unit."""
-    found: list[Choice] = []
-    for lane in () if unit.is_fallback else _allowed_lanes(unit, pool):
-        processor = pool.processors[lane]
-        for routine in processor.routines:
-            for parameters in costs.settings(processor, routine, unit.layer) if routine.supports(unit.layer) else ():
-                inputs, outputs = routine.layouts(unit.layer, parameters)
-                seconds: float | None = 0.0
-                if pool.calls(lane) or not _becomes_view(unit.layer, inputs, outputs):
-                    seconds = costs.seconds(processor, routine, unit.layer, parameters)
-                if seconds is not None:
-                    seconds = inner_seconds(processor, unit.layer, seconds, costs)
-                    found.append(Choice(lane, routine, parameters, inputs, outputs, seconds))
-    return found
+    """Every working way to compute a unit on the lanes that it may use, with its measured cost; none for a fallback unit."""
+    lanes = () if unit.is_fallback else _allowed_lanes(unit, pool)
+    return list(_working(unit.layer, lanes, pool, costs, guests=True))
 
 
 def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
@@ -195,11 +192,17 @@ def _cheapest(
 ) -> list[Choice]:
     """The cheapest choices of each (lane, layouts), and those that are near them; of guests only with `guests`."""
     found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
-    for lane in allowed:
+    for choice in _working(layer, allowed, pool, costs, guests=guests):
+        found[choice.lane, choice.inputs, choice.outputs].append(choice)
+    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+
+
+def _working(layer: Layer, lanes: Sequence[int], pool: LanePool, costs: CostModel, *, guests: bool) -> Iterator[Choice]:
+    """The ways to compute `layer` on some lanes that work, with their costs; those of guests only with `guests`."""
+    for lane in lanes:
         for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs, guests), pool, costs):
             if choice.seconds is not None:
-                found[lane, choice.inputs, choice.outputs].append(choice)
-    return [choice for choices in found.values() for choice in _nearest(choices, near)]
+                yield choice
 
 
 def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
@@ -226,20 +229,13 @@ def _lane_choices(layer: Layer, lane: int, pool: LanePool, costs: CostModel, gue
 
 def _priced(layer: Layer, lane: int, choices: Sequence[Choice], pool: LanePool, costs: CostModel) -> Iterator[Choice]:
     """Choices with their costs; all that need a kernel are compared in one go."""
-    busy = [c for c in choices if pool.calls(lane) or not _becomes_view(layer, c.inputs, c.outputs)]
+    busy = [c for c in choices if pool.calls(lane) or not becomes_view(layer, c.inputs, c.outputs)]
     candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
     prices = dict(zip(map(id, busy), costs.compare(pool.processors[lane], layer, candidates), strict=True))
     for choice in choices:
         seconds = prices.get(id(choice), 0.0)
         inner = None if seconds is None else inner_seconds(pool.processors[lane], layer, seconds, costs)
         yield replace(choice, seconds=inner)
-
-
-def _becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
-    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
-    if layer.op == "Concat":
-        return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
-    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
 
 
 def selection_problem(
@@ -327,9 +323,6 @@ class _ProblemMaker:
         key = (tensor, before, after, lane)
         if key not in self._adapt_seconds:
             processor = self._pool.processors[0 if self._pool.calls(lane) else lane]
-            layer, routine = reorder_layer(tensor, before, after), processor.reorder()
-            seconds = None
-            if routine.supports(layer):
-                seconds = self._costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+            seconds = self._costs.reorder_seconds(processor, tensor, before, after)
             self._adapt_seconds[key] = float("inf") if seconds is None else seconds
         return self._adapt_seconds[key]

@@ -1,8 +1,8 @@
 """Better routine parameters than the short lists have, found by climbing from the best of these.
 
 Short lists are right for the caches and ports of the processors that they were made on. From what is fastest among them, one
-parameter at a time is changed by one step for as long as that pays, in the layers that the network spends its time in. What
-an exhaustive search would find is missed by little, for a small part of its measurements.
+parameter is changed by one step, the one that gains most, for as long as that pays, in the layers that the network spends its
+time in. What an exhaustive search would find is missed by little, for a small part of its measurements.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.candidates import LanePool, Progress, lane_workloads
-from nnstretch.scheduler.costs import Candidate, CostModel, Settings
+from nnstretch.scheduler.candidates import LanePool, Progress, lane_workloads, searchable_routines
+from nnstretch.scheduler.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.units import UnitGraph, working_set
 
 _SHARE = 0.01  # of the network's time; layers that take less are left as they are
 _PROMISING = 1.15  # times the fastest way to compute a layer; from slower ones nobody climbs
 _WORTH = 0.01  # a step has to save this share
-_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,10 @@ def climb(graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress
                 if seconds <= _PROMISING * some.least:
                     top = _climbed(processor, some.layer, start, seconds, costs)
                     if top != start:
-                        faster[_key(processor, start.routine, some.layer)].append(top.parameters)
+                        faster[settings_key(processor, start.routine, some.layer)].append(top.parameters)
 
     def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        return faster.get(_key(processor, routine, layer), ())
+        return faster.get(settings_key(processor, routine, layer), ())
 
     return settings
 
@@ -98,10 +96,8 @@ def _distance(one: Parameters, other: Parameters, without: str) -> float:
 
 def _ways(processor: Processor, layer: Layer, weight: int, costs: CostModel) -> _Ways | None:
     """What short lists have for a layer that there is more to search of; None if there is not, or nothing works."""
-    native = [r for r in processor.routines if not isinstance(r, GuestRoutine) and r.supports(layer)]
-    if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
-        return None
-    candidates = [Candidate(r, setting) for r in native for setting in r.parameter_space(layer)]
+    routines = searchable_routines(processor, layer)
+    candidates = [Candidate(r, setting) for r in routines for setting in r.parameter_space(layer)]
     best: dict[tuple[object, ...], tuple[float, Candidate]] = {}
     for candidate, seconds in zip(candidates, costs.compare(processor, layer, candidates), strict=True):
         key = (candidate.routine.descriptor, *candidate.routine.layouts(layer, candidate.parameters))
@@ -111,24 +107,17 @@ def _ways(processor: Processor, layer: Layer, weight: int, costs: CostModel) -> 
 
 
 def _climbed(processor: Processor, layer: Layer, start: Candidate, seconds: float, costs: CostModel) -> Candidate:
-    """The best that is reached from a candidate, in the same layouts."""
+    """The best that is reached from a candidate by the steepest way, in the same layouts."""
     routine = start.routine
     layouts = routine.layouts(layer, start.parameters)
     space = [setting for setting in routine.search_space(layer) if routine.layouts(layer, setting) == layouts]
-    for _ in range(_ROUNDS):
-        before = start
-        for name in start.parameters:
-            while True:
-                near = [Candidate(routine, setting) for setting in neighbours(start.parameters, name, space)]
-                times = [math.inf if t is None else t for t in costs.compare(processor, layer, near)]
-                best = min(times, default=math.inf)
-                if best > (1 - _WORTH) * seconds:
-                    break
-                start, seconds = near[times.index(best)], best
-        if start == before:
-            break
-    return start
-
-
-def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
-    return processor.fingerprint, layer.workload, str(routine.descriptor)
+    while True:
+        settings = (near for name in start.parameters for near in neighbours(start.parameters, name, space))
+        near = [Candidate(routine, setting) for setting in settings]
+        # Beside the start, so that a slow moment counts for all.
+        found = costs.compare(processor, layer, [start, *near])
+        times = [math.inf if t is None else t for t in found[1:]]
+        best = min(times, default=math.inf)
+        if best > (1 - _WORTH) * seconds:
+            return start
+        start, seconds = near[times.index(best)], best

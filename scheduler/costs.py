@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
 
 
@@ -21,6 +21,11 @@ class Candidate:
 
 Settings = Callable[[Processor, Routine, Layer], Sequence[Parameters]]
 """The parameter settings that are worth comparing of a routine that supports a layer."""
+
+
+def settings_key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
+    """What settings that were found are kept by: fingerprint, workload and descriptor."""
+    return processor.fingerprint, layer.workload, str(routine.descriptor)
 
 
 def usual_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
@@ -57,6 +62,13 @@ class CostModel(ABC):
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
         """Seconds of several candidates for one layer, each as `seconds` has it; measured together where they are measured."""
         return [self.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
+
+    def reorder_seconds(self, processor: Processor, tensor: TensorType, before: Layout, after: Layout) -> float | None:
+        """Seconds that a processor takes to bring a tensor into another layout, or to copy it; None if it cannot."""
+        layer, routine = reorder_layer(tensor, before, after), processor.reorder()
+        if not routine.supports(layer):
+            return None
+        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
 
     def expect(self, working_set: int) -> None:  # noqa: B027 - what is not measured does not depend on it
         """Tells how many bytes of weights and activations a whole network goes through between two runs of one layer.

@@ -127,8 +127,8 @@ class Draft:
 Reorders = Mapping[int, Routine]
 """For each lane that can change layouts the routine that does; lane 0 can, and does it for all others."""
 
-Price = Callable[[Layer, int], float | None]
-"""Seconds that the adapt layer of `reorder_layer` takes on a lane, None if they are not known."""
+Price = Callable[[TensorType, Layout, Layout, int], float | None]
+"""Seconds that it takes to bring a tensor from one layout into another on a lane, None if they are not known."""
 
 
 def draft(
@@ -408,7 +408,7 @@ class _Drafter:
         layer = reorder_layer(source.type, before, after)
         routine = self._reorders[lane]
         parameters = routine.parameter_space(layer)[0]
-        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(layer, lane))
+        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(source.type, before, after, lane))
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:
@@ -445,6 +445,13 @@ class _Drafter:
                     layer.macs if position == 0 else 0,
                 )
             )
+
+
+def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
+    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
+    if layer.op == "Concat":
+        return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
+    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
 
 
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,8 +12,9 @@ import onnx_ir as ir
 from nnstretch.devices.engine.program import aligned_array
 from nnstretch.devices.prepared import Constant, write_constants
 from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Layout
 from nnstretch.devices.spec import default_cores
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.calls import join_calls
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.climbing import climb
@@ -57,6 +58,19 @@ class ChoiceSpace:
     choices: Sequence[Sequence[Choice]]
     problem: Problem
     placement: PlacementReport | None = None
+
+    def chosen(self, assignment: Assignment) -> list[Choice]:
+        """The choice of every unit in an assignment of the problem."""
+        return [options[i] for options, i in zip(self.choices, assignment.choices, strict=True)]
+
+    def with_seconds(self, choices: Sequence[Sequence[Choice]]) -> ChoiceSpace:
+        """The space with `choices`, which are its own but for their seconds; what they cost with their neighbours stays."""
+        costs = tuple(
+            node
+            + np.array([(new.seconds or 0.0) - (old.seconds or 0.0) for new, old in zip(after, before, strict=True)])
+            for node, after, before in zip(self.problem.costs, choices, self.choices, strict=True)
+        )
+        return replace(self, choices=choices, problem=replace(self.problem, costs=costs))
 
 
 def make_plan(
@@ -109,9 +123,8 @@ def choice_space(
 
 def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     """The plan of an assignment of the space's problem."""
-    graph, pool = space.graph, space.pool
-    chosen = [options[i] for options, i in zip(space.choices, assignment.choices, strict=True)]
-    graph, chosen = join_calls(graph, chosen, pool.processors, space.costs)
+    pool = space.pool
+    graph, chosen = join_calls(space.graph, space.chosen(assignment), pool.processors, space.costs)
     coherent = all(p.coherent for p in pool.processors)
     steps = draft(graph, chosen, pool.lanes, pool.reorders(), coherent, _reorder_price(space.costs, pool))
     plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
@@ -121,11 +134,8 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
 def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
     """What changes of layout cost, where costs are measured."""
 
-    def price(layer: Layer, lane: int) -> float | None:
-        processor = pool.processors[lane]
-        routine = processor.reorder()
-        parameters = routine.parameter_space(layer)[0]
-        return costs.seconds(processor, routine, layer, parameters) if costs.measured else None
+    def price(tensor: TensorType, before: Layout, after: Layout, lane: int) -> float | None:
+        return costs.reorder_seconds(pool.processors[lane], tensor, before, after) if costs.measured else None
 
     return price
 

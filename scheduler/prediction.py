@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.graph.layer import Layer, TensorType
@@ -11,8 +11,9 @@ from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate
-from nnstretch.scheduler.draft import joinable
+from nnstretch.scheduler.draft import becomes_view
 from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.slowdowns import Contention, Slowdowns
 
 _FIRST = 40  # measurements before anything is learned from
 _HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured
@@ -31,7 +32,7 @@ class ProfilePredictor:
         self,
         processors: Sequence[Processor],
         profiler: Profiler,
-        contention: Callable[[tuple[int, ...]], Sequence[float]],
+        contention: Contention,
         learned: LearnedCosts | None = None,
     ) -> None:
         """Asks for no measurement yet.
@@ -39,17 +40,16 @@ class ProfilePredictor:
         Args:
             processors: are numbered in this order.
             profiler: measures layers and handovers.
-            contention: how many times as long each of some processors takes while the others work too.
+            contention: of these processors.
             learned: costs of layers that were not measured.
         """
         self._processors = tuple(processors)
         self._profiler = profiler
-        self._contention = contention
+        self._slowdowns = Slowdowns(contention)
         self._learned = learned
         self._guessed: set[tuple[int, str]] = set()
         self._asked = 0
         self._next = _FIRST
-        self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
         self._fastest: dict[tuple[int, str], float] = {}
 
     def expect(self, working_set: int) -> None:
@@ -73,10 +73,7 @@ class ProfilePredictor:
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too, as measured with typical layers."""
-        group = tuple(sorted({processor, *others}))
-        if group not in self._slowdowns:
-            self._slowdowns[group] = self._contention(group)
-        return self._slowdowns[group][group.index(processor)]
+        return self._slowdowns.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
         """What predictions of unseen layers on a processor miss by; None where all are measured.
@@ -98,17 +95,17 @@ class ProfilePredictor:
         return changed
 
     def _layer_seconds(self, layer: Layer, number: int) -> float:
-        key = (number, layer.workload)
+        key, processor = (number, layer.workload), self._processors[number]
+        if processor.lane != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+            return 0.0
         if key not in self._fastest:
-            guess = self._guess(layer, self._processors[number])
+            guess = self._guess(layer, processor)
             if guess is not None:
                 self._guessed.add(key)
-            self._fastest[key] = self._measured(layer, self._processors[number]) if guess is None else guess
+            self._fastest[key] = self._measured(layer, processor) if guess is None else guess
         return self._fastest[key]
 
     def _measured(self, layer: Layer, processor: Processor) -> float:
-        if processor.lane != "call" and layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
-            return 0.0
         candidates = default_candidates(layer, processor)
         guesses = self._guesses(candidates, layer, processor)
         least = min((g for g in guesses if g is not None), default=math.inf)

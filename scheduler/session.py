@@ -16,7 +16,7 @@ from nnstretch.package import Package, read_package, write_package
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.loading import Loaded, load_program
 from nnstretch.scheduler.plan import Plan, PlanTensor
-from nnstretch.scheduler.timeline import Event, Timeline, median_timeline
+from nnstretch.scheduler.timeline import Timeline, median_timeline, plan_timeline
 from nnstretch.scheduler.validate import validate
 
 _TYPE_NAMES = {"float32": "tensor(float)", "float64": "tensor(double)"}
@@ -180,11 +180,8 @@ class Session(Closing):
 
     def step_seconds(self, runs: int) -> np.ndarray:
         """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after one run that does not count."""
-        inputs, outputs = self._inputs(self.zeros()), self._new_outputs()
-        self._loaded.activate(self._beside)
-        self._loaded.program.run_traced(inputs, outputs)
-        traces = [self._loaded.program.run_traced(inputs, outputs).steps for _ in range(runs)]
-        return np.stack([steps[:, 1] - steps[:, 0] for steps in traces], axis=1) * 1e-9
+        traces = self.traces(runs=runs)
+        return np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Zeros for all inputs."""
@@ -215,25 +212,13 @@ class Session(Closing):
         return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
 
     def _timeline(self, trace: RunTrace) -> Timeline:
-        """Steps as traced; a lane waits from its last step's end to the first step of a sub-graph that has waits.
+        """Steps as traced.
 
         The trace's own waits are those of whoever walks the sub-graphs, which for a device is not the device.
         """
-        plan = self.plan
-        events: list[Event] = []
-        idle_since = [0] * len(plan.lanes)
-        for subgraph in plan.subgraphs:
-            lane = subgraph.lane
-            begin = int(trace.steps[subgraph.first][0]) - trace.begin
-            if subgraph.waits and begin > idle_since[lane]:
-                events.append(Event("wait", "wait", lane, idle_since[lane], begin))
-            for i in range(subgraph.first, subgraph.first + subgraph.count):
-                step = plan.steps[i]
-                begin, end = (int(t) - trace.begin for t in trace.steps[i])
-                events.append(Event(step.layer, "step", lane, begin, end, step.routine, step.op, step.macs))
-                idle_since[lane] = end
-        lanes = tuple(lane.processor or "host" for lane in plan.lanes)
-        return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), trace.end - trace.begin)
+        times = [(int(begin), int(end)) for begin, end in trace.steps - trace.begin]
+        waits = [bool(subgraph.waits) for subgraph in self.plan.subgraphs]
+        return plan_timeline(self.plan, times, waits, trace.end - trace.begin)
 
 
 def _node_arg(tensor: PlanTensor) -> NodeArg:

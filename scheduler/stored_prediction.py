@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Parameters
+from nnstretch.devices.routine import PLAIN, Parameters
 from nnstretch.errors import DeviceError, MissingExtraError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
+from nnstretch.scheduler.costmodel.workload import handover_bytes
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import joinable
+from nnstretch.scheduler.draft import becomes_view
 from nnstretch.scheduler.prediction import default_candidates
 from nnstretch.scheduler.profiling.store import ProfileStore
+from nnstretch.scheduler.slowdowns import Slowdowns
 
-_HANDOVER = re.compile(r"handover \w+\[(?P<shape>[\d,]*)\]")
 _ADVICE = "run `nnstretch stretch` there on a network or two with these processors, and export the profiles again"
-_BYTES = 4  # of an element
 
 
 class StoredHandovers(CostModel):
@@ -52,17 +51,16 @@ class StoredHandovers(CostModel):
         return None
 
     def handover(self, tensor: TensorType) -> float:
-        return self._base + self._per_byte * tensor.elements * _BYTES
+        return self._base + self._per_byte * PLAIN.bytes(tensor)
 
 
 def _handovers(store: ProfileStore, device: str, host: str) -> list[tuple[int, float]]:
     """Bytes and seconds of the handovers that were measured."""
     points = []
     for row in store.rows(device):
-        found = _HANDOVER.fullmatch(row.workload)
-        if found and row.routine == host and row.measurement.seconds is not None:
-            elements = math.prod(int(size) for size in found["shape"].split(",") if size)
-            points.append((elements * _BYTES, row.measurement.seconds))
+        size = handover_bytes(row.workload)
+        if size is not None and row.routine == host and row.measurement.seconds is not None:
+            points.append((size, row.measurement.seconds))
     return points
 
 
@@ -116,7 +114,7 @@ class StoredPredictor:
         self._learned = learned
         self._handovers = handovers
         self._measured_slowdowns = slowdowns
-        self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
+        self._slowdowns = Slowdowns(self._contention)
         self._layers: dict[tuple[int, str], _Known] = {}
         self._settings: dict[str, Mapping[tuple[str, str], Sequence[Parameters]]] = {}
         self.unknown_slowdowns: set[tuple[str, ...]] = set()
@@ -143,24 +141,25 @@ class StoredPredictor:
         """There is nothing to find out."""
         return False
 
-    def meeting_seconds(self, tensor: TensorType, processors: Sequence[int] = ()) -> float:
+    def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
         return self._handovers.handover(tensor)
 
-    def slowdown(self, processor: int, others: Collection[int]) -> float:
+    def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too."""
-        group = tuple(sorted({processor, *others}))
-        if group not in self._slowdowns:
-            found = self._measured_slowdowns(group)
-            if found is None:
-                self.unknown_slowdowns.add(tuple(self._processors[number].name for number in group))
-                found = [1.0] * len(group)
-            self._slowdowns[group] = found
-        return self._slowdowns[group][group.index(processor)]
+        return self._slowdowns.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
         """What predictions of layers that were not measured miss by; None if nothing can be learned."""
         return self._learned.errors(self._processors[processor])
+
+    def _contention(self, group: tuple[int, ...]) -> Sequence[float]:
+        """Slowdowns as measured, and none, which is noted, where nobody has."""
+        found = self._measured_slowdowns(group)
+        if found is None:
+            self.unknown_slowdowns.add(tuple(self._processors[number].name for number in group))
+            return [1.0] * len(group)
+        return found
 
     def _known(self, layer: Layer, number: int) -> _Known:
         key = (number, layer.workload)
@@ -170,7 +169,7 @@ class StoredPredictor:
 
     def _find(self, layer: Layer, number: int) -> _Known:
         processor = self._processors[number]
-        if layer.op == "Concat" and joinable(layer, processor.blocked) is not None:
+        if becomes_view(layer, (processor.blocked,), (processor.blocked,)):
             return _Known(0.0)
         candidates = default_candidates(layer, processor)
         if not candidates:

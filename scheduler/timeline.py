@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from nnstretch.scheduler.plan import Plan
+
 
 @dataclass(frozen=True)
 class Event:
@@ -52,6 +54,29 @@ class Timeline:
             events.append({"ph": "M", "pid": 0, "tid": lane, "name": "thread_sort_index", "args": {"sort_index": lane}})
         events += [_slice(e) for e in self.events]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+
+
+def plan_timeline(plan: Plan, times: Sequence[tuple[int, int]], waits: Sequence[bool], total: int) -> Timeline:
+    """The timeline of a run of a plan.
+
+    Args:
+        plan: validated.
+        times: of every step its begin and end, nanoseconds from the run's begin.
+        waits: whether every sub-graph waits for something: then its lane waits from the end of its last step on.
+        total: nanoseconds that the run took.
+    """
+    events: list[Event] = []
+    idle_since = [0] * len(plan.lanes)
+    for subgraph, is_waiting in zip(plan.subgraphs, waits, strict=True):
+        lane, begin = subgraph.lane, times[subgraph.first][0]
+        if is_waiting and begin > idle_since[lane]:
+            events.append(Event("wait", "wait", lane, idle_since[lane], begin))
+        for number in range(subgraph.first, subgraph.first + subgraph.count):
+            step, (begin, end) = plan.steps[number], times[number]
+            events.append(Event(step.layer, "step", lane, begin, end, step.routine, step.op, step.macs))
+            idle_since[lane] = end
+    lanes = tuple(lane.processor or "host" for lane in plan.lanes)
+    return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), total)
 
 
 def _meta(kind: str, lane: int, name: str) -> dict[str, Any]:

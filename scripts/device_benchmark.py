@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.profiling.profiler import Profiler
 
 ROUNDS = 9
+BRANCH_IMAGE = (1, 128, 28, 28)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,12 +121,16 @@ def fastest(layer: Layer, processor: Processor, costs: Profiler, peak: float) ->
 def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     """Two equal branches: each alone on its processor, both at once, and both one after another; medians in ms."""
     from nnstretch.compiler import build_processors, plan_model
+    from nnstretch.predicting.chains import convolution_chains
     from nnstretch.scheduler.serial import serial
     from nnstretch.scheduler.session import Session
 
+    def branches(*placed: int) -> ir.Model:
+        return convolution_chains(placed, [(BRANCH_IMAGE[1], 1)] * convolution_count, BRANCH_IMAGE)
+
     opened = build_processors(processors)
-    both = plan_model(two_branches((0, 1), convolution_count), opened)
-    alone = [plan_model(two_branches((i,), convolution_count), opened) for i in range(2)]
+    both = plan_model(branches(0, 1), opened)
+    alone = [plan_model(branches(i), opened) for i in range(2)]
     sessions = [Session(plan) for plan in (*alone, both, serial(both))]
     times: list[list[float]] = [[] for _ in sessions]
     for _ in range(ROUNDS):
@@ -140,44 +145,6 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
         "one_after_another_ms": medians[3],
         "together_over_slower": medians[2] / max(medians[:2]),
     }
-
-
-def two_branches(placed: tuple[int, ...], convolution_count: int) -> ir.Model:
-    """A chain of 3×3 convolutions (128 channels, 28×28) per entry of `placed`, on that processor, joined by a concat."""
-    import onnx
-    import onnx_ir as ir
-    from onnx import TensorProto, helper, numpy_helper
-
-    from nnstretch.graph.placement import PLACEMENT_KEY
-
-    rng = np.random.default_rng(0)
-    channels, size = 128, 28
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
-    for branch, processor in enumerate(placed):
-        source = "x"
-        for i in range(convolution_count):
-            name = f"b{branch}_{i}"
-            values = rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)
-            weights.append(numpy_helper.from_array(values.astype(np.float32), f"{name}_w"))
-            node = helper.make_node("Conv", [source, f"{name}_w"], [name], kernel_shape=[3, 3], pads=[1] * 4)
-            entry = node.metadata_props.add()
-            entry.key, entry.value = PLACEMENT_KEY, str(processor)
-            nodes.append(node)
-            source = name
-    ends = [f"b{branch}_{convolution_count - 1}" for branch in range(len(placed))]
-    nodes.append(helper.make_node("Concat", ends, ["y"], axis=1))
-    shape = [1, channels, size, size]
-    output = [1, channels * len(placed), size, size]
-    graph = helper.make_graph(
-        nodes,
-        "two_branches",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 
 
 def step_gap(graph: ir.Model, processor: str) -> float:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.errors import FileError, NNStretchError, UsageError
-from nnstretch.settings import atomic_write
+from nnstretch.settings import write_text
 
 if TYPE_CHECKING:
     from nnstretch.branching.build import Blueprint
@@ -278,8 +278,7 @@ def progress(design: Mapping[str, Any], done: int, total: int) -> str:
 
 def write(path: Path, answer: Mapping[str, Any]) -> None:
     """Writes the answer as JSON."""
-    with atomic_write(path) as file:
-        file.write((json.dumps(answer, indent=1) + "\n").encode())
+    write_text(path, json.dumps(answer, indent=1) + "\n")
 
 
 def write_picture(path: Path, answer: Mapping[str, Any]) -> None:
@@ -292,8 +291,7 @@ def write_picture(path: Path, answer: Mapping[str, Any]) -> None:
             tip = f"{one['model']} {one['id']}, {branch['name']}, {branch['depth']:.2f} × {branch['width']:.2f}"
             dot = Agreement(branch["predicted_ms"], branch["measured_ms"], tip)
             series.setdefault(branch["processor"], []).append(dot)
-    with atomic_write(path) as file:
-        file.write(agreement_svg(series, TOLERANCE).encode())
+    write_text(path, agreement_svg(series, TOLERANCE))
 
 
 if __name__ == "__main__":

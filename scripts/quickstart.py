@@ -268,7 +268,7 @@ def write_products(
     from nnstretch.frontends.onnx_file import save
     from nnstretch.report.html import write_report
     from nnstretch.report.timeline_picture import timeline_svg
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
     from nnstretch.training.weights import save_weights
 
     save(graphs["branched"].clone(), out / "branched.onnx")
@@ -277,10 +277,8 @@ def write_products(
     with compile_model(graphs["branched"], build_processors(",".join(proof.processors))) as session:
         session.save(out / "branched.nns", {"name": "branched ResNet-18", "top1": branched.result.top1})
         check_package(out / "branched.nns", session.zeros())
-    with atomic_write(out / "timeline.json") as file:
-        file.write(proof.timeline.to_chrome_json().encode())
-    with atomic_write(out / "timeline.svg") as file:
-        file.write(timeline_svg(proof.timeline).encode())
+    write_text(out / "timeline.json", proof.timeline.to_chrome_json())
+    write_text(out / "timeline.svg", timeline_svg(proof.timeline))
     histories = {name: one.result.history for name, one in trained.items()}
     write_report(out / "report.html", proof, histories=histories, design=found.design)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import FileError, UsageError
-from nnstretch.settings import atomic_write
+from nnstretch.settings import write_text
 from nnstretch.training.augmentation import Augmentation
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -123,8 +123,7 @@ class Recipe:
         Raises:
             FileError: it cannot be written.
         """
-        with atomic_write(path) as file:
-            file.write((json.dumps(self.to_json(), indent=2) + "\n").encode())
+        write_text(path, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 # Lowest and highest value of each number; None where there is no limit.

@@ -15,6 +15,7 @@ from nnstretch.devices.engine.build import (
     SourceFile,
     Toolchain,
     build_file,
+    c_files,
     engine_sources,
     make_toolchain,
     source_files,
@@ -65,4 +66,4 @@ def build_binaries(target: BuildTarget, sanitize: str | None = None) -> Binaries
 
 
 def _front_sources(toolchain: Toolchain, folders: tuple[str, ...]) -> list[SourceFile]:
-    return source_files(toolchain, folders, ("include", "src", "standalone", "standalone/cli"))
+    return source_files(toolchain, c_files(*folders), ("include", "src", "standalone", "standalone/cli"))

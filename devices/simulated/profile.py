@@ -11,7 +11,8 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,6 @@ class SocProfile:
     element_bytes: int = 4
     channel_multiple: int = 8
     description: str = ""
-    _found: dict[tuple[str, str], PairProfile] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def pair(self, one: str, other: str) -> PairProfile:
         """The pair of two processors, in whatever order it is given.
@@ -107,14 +107,16 @@ class SocProfile:
         Raises:
             DeviceError: the profile has none.
         """
-        if not self._found:
-            self._found.update({pair.processors: pair for pair in self.pairs})
-        found = self._found.get((one, other)) or self._found.get((other, one))
+        found = self._pairs.get(frozenset((one, other)))
         if found is None:
             raise DeviceError(
                 f"the profile does not say how {one} and {other} work together; add them to its pairs, or name one of them"
             )
         return found
+
+    @cached_property
+    def _pairs(self) -> dict[frozenset[str], PairProfile]:
+        return {frozenset(pair.processors): pair for pair in self.pairs}
 
     def slowdown(self, processor: str, others: frozenset[str]) -> float:
         """How many times as long a processor takes while `others` compute too."""
@@ -158,7 +160,7 @@ class SocProfile:
             raise DeviceError(f"not JSON ({error}); write a profile as docs/formats.md says") from error
         return _soc(raw)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Short hash of all that decides latencies."""
         text = json.dumps({**json.loads(self.to_json()), "description": ""}, sort_keys=True)

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from nnstretch.devices.engine.program import RunTrace
+from nnstretch.graph.placement import branch_of
 from nnstretch.scheduler.plan import Plan
 
 Key = tuple[int, int]
@@ -25,7 +26,6 @@ UNBRANCHED: Key = (-1, 0)
 JOINING: Key = (-1, 1)
 """A step that brings tensors together, or into another layout, between branches."""
 
-_PATH = re.compile(r"(?:^|\+)segments\.(\d+)\.branches\.(\d+)(?:\.|$)")
 _MEETING_PATH = re.compile(r"segments\.\d+(#\d+)?$")
 
 
@@ -113,7 +113,7 @@ def step_keys(plan: Plan) -> list[Key]:
     Layers of branched networks have their branch in their names. Changes of layout belong to a branch if they lie between two
     of its steps.
     """
-    paths = [_path(step.layer) for step in plan.steps]
+    paths = [branch_of(step.layer) for step in plan.steps]
     segments: dict[int, set[int]] = {}
     for path in paths:
         if path:
@@ -129,11 +129,6 @@ def step_keys(plan: Plan) -> list[Key]:
     for lane in set(lanes):
         _settle(keys, [i for i in range(len(keys)) if lanes[i] == lane])
     return [JOINING if key is None else key for key in keys]
-
-
-def _path(name: str) -> Key | None:
-    found = _PATH.search(name)
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def _settle(keys: list[Key | None], own: Sequence[int]) -> None:

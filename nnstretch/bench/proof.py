@@ -10,8 +10,7 @@ All latencies are taken in turns of a fraction of a second, one candidate after 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +27,9 @@ from nnstretch.bench.counting import count_parameters
 from nnstretch.bench.engines import ENGINES, Job
 from nnstretch.bench.proof_result import Proof, ProofRow, ProvenBranch
 from nnstretch.bench.reference import reference_outputs
-from nnstretch.bench.statistics import (
-    Interval,
-    Latency,
-    interval,
-    latency,
-    perfect_split,
-    resampled,
-)
+from nnstretch.bench.statistics import Interval, Latency, interval, latency, perfect_split, resampled
 from nnstretch.bench.subject import random_feeds
+from nnstretch.bench.turns import Progress, Settings, Timed, take_turns, timed
 from nnstretch.devices.engine.program import RunTrace
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.session import Session
@@ -45,26 +38,12 @@ from nnstretch.scheduler.timeline import Timeline
 if TYPE_CHECKING:
     from nnstretch.branching.design import Design
 
-Progress = Callable[[int, int, str], None]
-
 ALONE = "alone"
 """How a row ran that had one processor to itself."""
 
-_PAUSE = 0.02
 _RUNS = 3
-_WARMUP = 2
 _FEWEST_TRACED, _MOST_TRACED = 6, 100  # runs in a turn
 _TRACED_TURNS = 4
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a proof is measured: rounds, seconds of a turn (above 0), whether plans are tuned, seed of the inputs."""
-
-    rounds: int = 10
-    turn: float = 0.15
-    tune: bool = True
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +53,7 @@ class _Candidate:
     network: str
     how: str
     processors: str
-    run: Callable[[float], np.ndarray]  # seconds of all runs within a budget
+    run: Timed
 
 
 @dataclass
@@ -111,12 +90,7 @@ class _Bench:
 
     def timed(self, network: str, how: str, processors: str, session: Session) -> _Candidate:
         """A session as a candidate."""
-        feeds = self.feeds_of(session)
-
-        def run(budget: float) -> np.ndarray:
-            return session.time(feeds, warmup=_WARMUP, runs=100_000, budget=budget)
-
-        return _Candidate(network, how, processors, run)
+        return _Candidate(network, how, processors, timed(session, self.feeds_of(session)))
 
     def serial(self, network: str, processors: str) -> Session:
         """The serial twin of a session."""
@@ -167,7 +141,7 @@ def prove(
         feeds = random_feeds(models["original"], settings.seed)
         bench = _Bench(models, feeds, settings, progress or _silent, stack)
         candidates = _candidates(bench, names)
-        times = _take_turns(bench, candidates)
+        times = take_turns([one.run for one in candidates], bench.settings, bench.progress)
         return _proof(bench, names, candidates, times, top1 or {}, design)
 
 
@@ -199,20 +173,6 @@ def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list
         bench.failure = str(failure)
         return []
     return [_Candidate("original", "ONNX Runtime", processors, lambda budget: process.time(budget, _RUNS))]
-
-
-def _take_turns(bench: _Bench, candidates: Sequence[_Candidate]) -> list[list[np.ndarray]]:
-    """Seconds of all runs, per candidate and round; the order shifts from round to round."""
-    slices: list[list[np.ndarray]] = [[] for _ in candidates]
-    rounds = bench.settings.rounds
-    for number in range(rounds):
-        bench.progress(number, rounds, f"measuring, round {number + 1} of {rounds}")
-        for i in range(len(candidates)):
-            turn = (i + number) % len(candidates)
-            time.sleep(_PAUSE)
-            slices[turn].append(candidates[turn].run(bench.settings.turn))
-    bench.progress(rounds, rounds, "measured")
-    return slices
 
 
 def _largest_error(bench: _Bench) -> float:

@@ -16,10 +16,10 @@ import onnx_ir as ir
 from nnstretch.bench.client import EngineError, EngineProcess
 from nnstretch.bench.comparison import largest_error
 from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.proof import Progress, Settings
 from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import significant
 from nnstretch.bench.subject import random_feeds
+from nnstretch.bench.turns import Progress, Settings, Timed, take_turns
 from nnstretch.compiler import build_processors, compile_model
 from nnstretch.devices.spec import all_cores
 from nnstretch.scheduler.session import Session
@@ -27,7 +27,6 @@ from nnstretch.scheduler.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.streams.session import StreamSession
 from nnstretch.throughput import arrangements
 
-_PAUSE = 0.02
 _FEWEST = 12
 """Inputs in a turn, per stream: so many that beginning and end of a turn hardly count."""
 
@@ -122,6 +121,15 @@ class _Candidate:
     run: Callable[[float], tuple[int, float]]
     arrangement: Arrangement | None = None
 
+    def per_image(self, batch: int) -> Timed:
+        """Seconds per image, one number a turn."""
+
+        def run(budget: float) -> np.ndarray:
+            done, seconds = self.run(budget)
+            return np.array([seconds / (done * batch)])
+
+        return run
+
 
 def measure_throughput(
     model: str, graph: ir.Model, processors: str, streams: int, settings: Settings, progress: Progress
@@ -152,7 +160,9 @@ def measure_throughput(
         peers, failure = _peers(stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress)
         ours = [_Candidate("one at a time", _one_by_one(single, feeds))]
         ours += [_Candidate(way.name, _streaming(one, feeds), way) for way, one in zip(ways, sessions, strict=True)]
-        rates = _take_turns([*ours, *peers], batch, settings, progress)
+        candidates = [*ours, *peers]
+        turns = take_turns([candidate.per_image(batch) for candidate in candidates], settings, progress)
+        rates = [_rate(candidate, slices) for candidate, slices in zip(candidates, turns, strict=True)]
         wanted = reference_outputs(graph, feeds)
         answers = [answer for one in sessions for answer in one.run_many([feeds] * (3 * one.streams))]
         names = [output.name for output in single.get_outputs()]
@@ -220,22 +230,6 @@ def _peers(
     return found, ""
 
 
-def _take_turns(candidates: Sequence[_Candidate], batch: int, settings: Settings, progress: Progress) -> list[Rate]:
-    """Rates of all candidates, in turns whose order shifts from round to round."""
-    found: list[list[float]] = [[] for _ in candidates]
-    for number in range(settings.rounds):
-        progress(number, settings.rounds, f"round {number + 1} of {settings.rounds}")
-        for place in range(len(candidates)):
-            turn = (place + number) % len(candidates)
-            time.sleep(_PAUSE)
-            done, seconds = candidates[turn].run(settings.turn)
-            found[turn].append(done * batch / seconds)
-    return [
-        Rate(candidate.how, float(np.median(rates)), _spread(rates), candidate.arrangement)
-        for candidate, rates in zip(candidates, found, strict=True)
-    ]
-
-
-def _spread(rates: Sequence[float]) -> float:
-    low, middle, high = np.percentile(rates, (25, 50, 75))
-    return float((high - low) / middle)
+def _rate(candidate: _Candidate, slices: Sequence[np.ndarray]) -> Rate:
+    low, middle, high = np.percentile(1 / np.concatenate(slices), (25, 50, 75))
+    return Rate(candidate.how, float(middle), float((high - low) / middle), candidate.arrangement)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +11,15 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.comparison import largest_error
-from nnstretch.bench.proof import Progress, Settings
 from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import Latency, latency, significant
 from nnstretch.bench.subject import random_feeds
+from nnstretch.bench.turns import Progress, Settings, take_turns, timed
 from nnstretch.scheduler.critical_path import longest_chain
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 
-_PAUSE = 0.02
-_WARMUP = 2
-_TRACED = 25
+_TRACED = 25  # runs for the critical path
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,8 @@ def measure_together(
         all_of_them = session(",".join(processors))
         one_by_one = stack.enter_context(Session.from_compiled(serial(all_of_them.compiled)))
         alone = {name: session(name) for name in processors}
-        times = _timed([all_of_them, one_by_one, *alone.values()], feeds, settings, progress)
+        candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
+        times = [latency(slices) for slices in take_turns(candidates, settings, progress)]
         outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
         report = all_of_them.compiled.placement
         predicted = all_of_them.plan.predicted_ms or 0.0
@@ -120,19 +118,6 @@ def measure_together(
             pays=report is not None and report.pays,
             max_rel_error=largest_error(outputs, reference_outputs(graph, feeds)),
         )
-
-
-def _timed(
-    sessions: Sequence[Session], feeds: Mapping[str, np.ndarray], settings: Settings, progress: Callable[..., None]
-) -> list[Latency]:
-    slices: list[list[np.ndarray]] = [[] for _ in sessions]
-    for number in range(settings.rounds):
-        progress(number, settings.rounds, f"round {number + 1} of {settings.rounds}")
-        for place in range(len(sessions)):
-            turn = (place + number) % len(sessions)
-            time.sleep(_PAUSE)
-            slices[turn].append(sessions[turn].time(feeds, warmup=_WARMUP, runs=100_000, budget=settings.turn))
-    return [latency(found) for found in slices]
 
 
 def _critical_path_ms(session: Session, feeds: Mapping[str, np.ndarray]) -> float:

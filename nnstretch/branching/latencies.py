@@ -45,8 +45,8 @@ class Latencies:
         predictor: who is asked.
         processors: number of processors.
         workloads: the different layers that were asked for, with the processor.
-        corrections: for branches of segments that were run, how many times as long as predicted alone they took, by segment
-            and processor.
+        corrections: how many times as long as predicted alone a block's processor took for it in a branch that was run, by
+            block and processor; all blocks of a branch have the branch's.
         unpredicted: operators of layers that no processor can compute itself. Whoever computes them does so in every design,
             so that they count as nothing.
     """
@@ -55,7 +55,7 @@ class Latencies:
     predictor: LatencyPredictor
     processors: int
     workloads: set[tuple[int, str]] = field(default_factory=set)
-    corrections: dict[tuple[Segment, int], float] = field(default_factory=dict)
+    corrections: dict[tuple[int, int], float] = field(default_factory=dict)
     unpredicted: set[str] = field(default_factory=set)
     _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
     _fixed: dict[tuple[LayerFamily, int], float] = field(default_factory=dict)
@@ -174,12 +174,19 @@ class Latencies:
         return self._meetings[tensor]
 
     def slowdown(self, segment: Segment, processor: int, together: Collection[int]) -> float:
-        """How many times as long as alone a branch takes while all of `together` work, its processor among them."""
+        """How many times as long as alone a branch takes while all of `together` work, its processor among them.
+
+        As seen in runs, where there were some; blocks that were in none of them are taken to be as the predictor says.
+        """
         others = frozenset(together) - {processor}
         if not others:
             return 1.0
-        seen = self.corrections.get((segment, processor))
-        return self.predictor.slowdown(processor, others) if seen is None else seen
+        expected = self.predictor.slowdown(processor, others)
+        if not any((block, processor) in self.corrections for block in segment.blocks):
+            return expected
+        work = [self._block_seconds(block)[processor] for block in segment.blocks]
+        times = [self.corrections.get((block, processor), expected) for block in segment.blocks]
+        return sum(w * t for w, t in zip(work, times, strict=True)) / sum(work)
 
     def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
         """Shape of what the block of that number reads, or past the last one the head, with so many channels."""

@@ -35,7 +35,7 @@ _COARSE = 8  # width ratios are multiples of one over this
 _FINE = 32
 _REACH = 4  # steps to either side
 _CONFIRMATIONS = 3  # times that what was guessed of the best designs is measured and the search repeated
-_TRIALS = 3  # runs of designs
+_TRIALS = 4  # runs of designs
 _BOUNDARIES = 24  # meeting points are looked for at so many places at most
 
 
@@ -182,7 +182,7 @@ class _Search:
             raise DesignError(self._why_none(censuses))
         found = self._refined(coarse, designs, pareto=pareto)
         if self.trial is not None and not pareto and self.limits.target_ms is None:
-            found = self._improved(found, self.trial)
+            found = self._improved(found, choices, self.trial)
         made = self._designs(found)
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
         report = SearchReport(
@@ -326,11 +326,11 @@ class _Search:
             wanted = self._reached([*coarse, *self._near(centres)], designs, pareto=pareto)
         return wanted
 
-    def _improved(self, found: Sequence[Found], trial: Trial) -> list[Found]:
+    def _improved(self, found: Sequence[Found], choices: Choices, trial: Trial) -> list[Found]:
         """The networks, but first the fastest one of some that were run.
 
         What every branch takes in a run, beside the others and with its inputs in their caches, takes the place of what was
-        predicted, and the work is shared out anew.
+        predicted, and the work is shared out anew: near the network that was run, and near the best on the coarse grid.
         """
         tried: dict[tuple[SegmentChoice, ...], tuple[float, Found]] = {}
         network = found[0]
@@ -341,7 +341,8 @@ class _Search:
             self.measured_ms[design.id] = 1e3 * measured.seconds
             tried[network.choices] = (measured.seconds, network)
             self._correct(network, measured)
-            nearby = self._wanted(self._near([network]), 1, pareto=False)
+            coarse = self._centres(self._join(choices, "joining segments anew"), 1, pareto=False)
+            nearby = self._wanted(self._near([network, *coarse]), 1, pareto=False)
             if not nearby:  # by what was measured, none of them is within the limits
                 break
             network = nearby[0]
@@ -358,7 +359,8 @@ class _Search:
         for choice, found, guesses in zip(network.choices, measured.branches, predicted, strict=True):
             if len(choice.branches) > 1:
                 for branch, seconds, guess in zip(choice.branches, found, guesses, strict=True):
-                    self.latencies.corrections[choice.segment, branch.processor] = seconds / guess
+                    places = ((block, branch.processor) for block in choice.segment.blocks)
+                    self.latencies.corrections.update(dict.fromkeys(places, seconds / guess))
 
     def _near(self, centres: Sequence[Found]) -> list[Found]:
         """Networks with the same segments as some others, and widths and depths next to theirs."""

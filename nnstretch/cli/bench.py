@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nnstretch.cli.comparing import Wishes, check_pages, compare_models, write_pages
+from nnstretch.cli.comparing import Wishes, check_endings, compare_models, write_json
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     Batch,
@@ -22,6 +24,10 @@ from nnstretch.cli.options import (
     several_processors,
 )
 from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    from nnstretch.bench.turns import Settings
+    from nnstretch.cli.sources import Source
 
 ProcessorsOfBench = Annotated[
     str | None,
@@ -68,7 +74,7 @@ Outputs = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write the results there too: .json, .html (a report) or, but for --design, .svg (a picture).",
+        help="Write the results there too: .json; .html (a report) but for --processors alone; .svg (a picture) of engines.",
         show_default=False,
     ),
 ]
@@ -105,14 +111,14 @@ def bench(
     resume: Resume = False,
     design: DesignFile = None,
     weights: Weights = None,
-    control_weights: OriginalWeights = None,
+    original_weights: OriginalWeights = None,
     processors: ProcessorsOfBench = None,
     json: Json = False,
 ) -> int:
     """Time engines on the same cores with interleaved rounds; or, with --design, prove what a branching is worth.
 
     With --processors alone, one network is placed on several processors and timed on all of them and on each. With --streams,
-    images per second of one network with several inputs on their way are compared with one at a time and with ONNX Runtime.
+    images per second with several inputs on their way are compared with one at a time and with ONNX Runtime.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
     """
@@ -120,130 +126,119 @@ def bench(
     with reporting(as_json=json) as report:
         for path in outputs:
             check_writable(path)
-        if streams is not None:
-            if suite is not None or design is not None or len(models or []) != 1:
-                raise UsageError(
-                    f"--streams is for one network without --design; {suite or len(models or [])} was given"
-                )
-            assert models is not None
-            report.finish(
-                _streams(report, models[0], processors or "cpu", streams, rounds, seed, shape, batch, tune=not no_tune)
-            )
-            return 0
+        if design is None and (weights is not None or original_weights is not None):
+            raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
+        if design is not None and (streams is not None or batch is not None):
+            raise UsageError("--streams and --batch do not go with --design, whose proof is of single images")
+        if design is None and processors is None and streams is None:
+            shapes = tuple(shape or ())
+            wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
+            return compare_models(report, models or [], wishes, outputs, resume=resume)
+
+        from nnstretch.bench.turns import Settings
+        from nnstretch.cli.sources import make_source
+
+        settings = Settings(rounds=rounds, tune=not no_tune, seed=seed)
         if design is not None:
-            if suite is not None or len(models or []) != 1:
-                raise UsageError(f"--design is for one network; {suite or len(models or [])} was given")
-            assert models is not None
-            check_pages(outputs)
-            named = processors or "cpu,opencl"
-            several_processors(named, "a proof, which compares one with all,")
-            answer, page = _prove(
-                report, models[0], design, weights, control_weights, named, rounds, seed, tune=not no_tune
-            )
-            for path in outputs:
-                write_pages(path, answer, page)
-            report.finish(answer)
-            return 0
-        if weights is not None:
-            raise UsageError("--weights goes with --design; speed does not depend on weights")
-        if processors is not None:
-            if suite is not None or len(models or []) != 1:
-                raise UsageError(
-                    f"--processors is for one network, which is placed on them; {suite or len(models or [])} was given"
-                )
-            assert models is not None
-            report.finish(_together(report, models[0], processors, rounds, seed, shape, batch, tune=not no_tune))
-            return 0
-        shapes = tuple(shape or ())
-        wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
-        return compare_models(report, models or [], wishes, outputs, resume=resume)
+            model = _only_one(models or [], suite, "--design is for one network")
+            files = BranchingFiles(design, weights, original_weights)
+            _prove(report, model, files, processors or "cpu,opencl", settings, outputs)
+        elif streams is not None:
+            model = _only_one(models or [], suite, "--streams is for one network")
+            source = make_source(model, shape, batch=batch)
+            _streams(report, source, processors or "cpu", streams, replace(settings, turn=_STREAMED_TURN), outputs)
+        elif processors is not None:
+            model = _only_one(models or [], suite, "--processors is for one network, which is placed on them")
+            _together(report, make_source(model, shape, batch=batch), processors, settings, outputs)
+        return 0
+
+
+def _only_one(models: Sequence[str], suite: str | None, purpose: str) -> str:
+    """The only model that was named.
+
+    Raises:
+        UsageError: there are others, or none.
+    """
+    if suite is not None or len(models) != 1:
+        raise UsageError(f"{purpose}; {suite or len(models)} was given")
+    return models[0]
 
 
 def _streams(
-    report: Reporter,
-    model: str,
-    processors: str,
-    streams: int,
-    rounds: int,
-    seed: int,
-    shape: list[str] | None,
-    batch: int | None,
-    *,
-    tune: bool,
-) -> dict[str, Any]:
-    """The answer as JSON."""
-    from nnstretch.bench.proof import Settings
+    report: Reporter, source: Source, processors: str, streams: int, settings: Settings, outputs: Sequence[Path]
+) -> None:
+    """Times one network with several inputs on their way; shows, writes and answers what was found."""
     from nnstretch.bench.throughput import measure_throughput
-    from nnstretch.cli.sources import make_source
     from nnstretch.report.throughput_text import memory_text, throughput_table
 
-    source = make_source(model, shape, batch=batch)
+    check_endings(outputs, "a comparison of streams is", (".json",))
     if source.is_package:
-        raise UsageError(f"{model} is a package, whose plan is for one input; give the model that it was made from")
-    settings = Settings(rounds=rounds, turn=_STREAMED_TURN, tune=tune, seed=seed)
+        raise UsageError(
+            f"{source.model} is a package, which is arranged already; give the model that it was made from"
+        )
+    name = Path(source.model).name
     with report.progress("Comparing") as told:
-        found = measure_throughput(Path(model).name, source.load(), processors, streams, settings, told)
+        found = measure_throughput(name, source.load(), processors, streams, settings, told)
+    answer = found.to_json()
+    for path in outputs:
+        write_json(path, answer)
     report.show(throughput_table(found))
     if found.best.arrangement is not None:
         report.note(memory_text(found.best.arrangement))
-    return found.to_json()
+    report.finish(answer)
 
 
-def _together(
-    report: Reporter,
-    model: str,
-    processors: str,
-    rounds: int,
-    seed: int,
-    shape: list[str] | None,
-    batch: int | None,
-    *,
-    tune: bool,
-) -> dict[str, Any]:
-    """The answer as JSON."""
-    from nnstretch.bench.proof import Settings
+def _together(report: Reporter, source: Source, processors: str, settings: Settings, outputs: Sequence[Path]) -> None:
+    """Times one network on several processors, together and alone; shows, writes and answers what was found."""
     from nnstretch.bench.together import measure_together
-    from nnstretch.cli.sources import make_source
     from nnstretch.report.placement_text import together_table
 
+    check_endings(outputs, "a comparison of processors is", (".json",))
     names = several_processors(processors, "a comparison of all with each")
-    source = make_source(model, shape, batch=batch)
     if source.is_package:
-        raise UsageError(f"{model} is a package, which is placed already; give the model that it was made from")
-    settings = Settings(rounds=rounds, tune=tune, seed=seed)
+        raise UsageError(f"{source.model} is a package, which is placed already; give the model that it was made from")
     with report.progress("Comparing") as told:
-        found = measure_together(Path(model).name, source.load(), names, settings, told)
+        found = measure_together(Path(source.model).name, source.load(), names, settings, told)
+    answer = found.to_json()
+    for path in outputs:
+        write_json(path, answer)
     report.show(together_table(found))
-    return found.to_json()
+    report.finish(answer)
+
+
+@dataclass(frozen=True)
+class BranchingFiles:
+    """Files of a branching: its design, the weights of the branched network, and those of the network as it was."""
+
+    design: Path
+    weights: Path | None
+    original_weights: Path | None
 
 
 def _prove(
-    report: Reporter,
-    model: str,
-    design: Path,
-    weights: Path | None,
-    original_weights: Path | None,
-    processors: str,
-    rounds: int,
-    seed: int,
-    *,
-    tune: bool,
-) -> tuple[dict[str, Any], str]:
-    """The answer as JSON and as a page."""
-    from nnstretch.bench.proof import Settings, prove
+    report: Reporter, model: str, files: BranchingFiles, processors: str, settings: Settings, outputs: Sequence[Path]
+) -> None:
+    """Measures original, control and branched network; shows, writes and answers what was found."""
+    from nnstretch.bench.proof import prove
     from nnstretch.branching.control import single_branch_control
     from nnstretch.cli.networks import Options, branch, build_network
     from nnstretch.frontends.torch_module import export
     from nnstretch.report.html import report_html
     from nnstretch.report.table import branches_table, causes_table, proof_table
+    from nnstretch.settings import write_text
 
-    original = build_network(model, Options(seed=seed), original_weights)
-    branched = build_network(model, original.options, weights, design) if weights else branch(original, design)
+    check_endings(outputs, "a proof is", (".json", ".html"))
+    several_processors(processors, "a proof, which compares one with all,")
+    original = build_network(model, Options(seed=settings.seed), files.original_weights)
+    if files.weights is None:
+        branched = branch(original, files.design)
+    else:
+        branched = build_network(model, original.options, files.weights, files.design)
     assert branched.design is not None
     control = single_branch_control(
         original.module, original.example_input, branched.design.macs, branched.design.multiple
     )
-    tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if weights else None}
+    tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}
     with report.progress("Proving") as told:
         proof = prove(
             original.export(),
@@ -252,10 +247,17 @@ def _prove(
             processors,
             top1={name: float(value) for name, value in tops.items() if value is not None},
             design=branched.design,
-            settings=Settings(rounds=rounds, tune=tune, seed=seed),
+            settings=settings,
             progress=told,
         )
+    answer = proof.to_json()
+    for path in outputs:
+        if path.suffix == ".html":
+            title = f"A branching of {Path(model).name}"
+            write_text(path, report_html(proof, {}, branched.design, None, title))
+        else:
+            write_json(path, answer)
     report.show(proof_table(proof), causes_table(proof), branches_table(proof))
     if proof.onnxruntime_error:
         report.note(f"ONNX Runtime failed: {proof.onnxruntime_error}")
-    return proof.to_json(), report_html(proof, {}, branched.design, None, f"A branching of {Path(model).name}")
+    report.finish(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,14 +81,12 @@ class BoundsFile:
             FileError: they were not found to the end, or the file cannot be read or written.
             NNStretchError: they cannot be learned.
         """
-        from nnstretch.cli.stretching import channel_block
-
         if self.learning is None:
             found = read_bounds(self.path)
             if found.subject.model != network.spec:
                 report.note(f"{self.path}: learned of {found.subject.model}, not of {network.spec}")
             return found
-        multiple = profiled.block if profiled else channel_block(names)
+        multiple = profiled.block if profiled else _channel_block(names)
         found = _learned(report, network, merge, multiple, self.learning, self.path)
         report.show(bounds_table(found))
         return found
@@ -128,9 +126,16 @@ def read_bounds(path: Path) -> LearnedBounds:
     return found
 
 
-def with_bounds(limits: SearchLimits, learned: Bounds, **given: float | None) -> SearchLimits:
-    """`limits` with learned bounds in place of those, of `given`, that nobody has given."""
+def with_bounds(limits: SearchLimits, learned: Bounds, given: Mapping[str, float | None]) -> SearchLimits:
+    """`limits` with learned bounds in place of those that nobody has given: the names whose value in `given` is None."""
     return replace(limits, **{name: getattr(learned, name) for name, value in given.items() if value is None})
+
+
+def _channel_block(names: Sequence[str]) -> int:
+    """What widths of branches on processors are multiples of."""
+    from nnstretch.compiler import build_processors
+
+    return build_processors(",".join(names)).host.blocked.block
 
 
 def _learned(

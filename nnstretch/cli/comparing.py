@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _INTERRUPTED_STATUS = 130
 _STARTS = 3
 _SUFFIXES = (".json", ".svg", ".html")
-_PROOF_SUFFIXES = (".json", ".html")
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,7 @@ def _series(given: Sequence[str], wishes: Wishes) -> Series:
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
     """The file whose results are kept."""
-    for path in outputs:
-        if path.suffix not in _SUFFIXES:
-            raise UsageError(f"-o {path}: results are written as {', '.join(_SUFFIXES)}; choose one of these endings")
+    check_endings(outputs, "results are", _SUFFIXES)
     files = [path for path in outputs if path.suffix == ".json"]
     if resume and not files:
         raise UsageError("--resume goes on with a .json file; name it with -o")
@@ -136,58 +133,45 @@ def _show(report: Reporter, series: Series, results: Sequence[Result], wishes: W
 
 
 def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> None:
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
     if not outputs:
         return
     answer = _answer(series, results)
     for path in outputs:
         if path.suffix == ".json":
-            write_json(answer, path)
+            write_json(path, answer)
             continue
         if path.suffix == ".svg":
             from nnstretch.report.bench_picture import bench_picture as made
         else:
             from nnstretch.report.bench_page import bench_html as made
-        with atomic_write(path) as file:
-            file.write(made(answer).encode())
+        write_text(path, made(answer))
 
 
-def check_pages(outputs: Sequence[Path]) -> None:
-    """Looks whether a proof can be written to files of these names.
+def check_endings(outputs: Sequence[Path], what: str, endings: Sequence[str]) -> None:
+    """Looks whether files of these names say how something is to be written.
+
+    Args:
+        outputs: the files.
+        what: is written, with its verb, as the begin of a sentence.
+        endings: of file names.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: one has another ending.
     """
     for path in outputs:
-        if path.suffix not in _PROOF_SUFFIXES:
-            raise UsageError(
-                f"-o {path}: a proof is written as {', '.join(_PROOF_SUFFIXES)}; choose one of these endings"
-            )
+        if path.suffix not in endings:
+            named = "choose one of these endings" if len(endings) > 1 else "choose this ending"
+            raise UsageError(f"-o {path}: {what} written as {', '.join(endings)}; {named}")
 
 
-def write_pages(path: Path, answer: dict[str, Any], page: str) -> None:
-    """Writes a proof as JSON, or as a page if the file's name says so.
-
-    Raises:
-        FileError: the place is not writable or the disk is full.
-    """
-    from nnstretch.settings import atomic_write
-
-    if path.suffix != ".html":
-        write_json(answer, path)
-        return
-    with atomic_write(path) as file:
-        file.write(page.encode())
-
-
-def write_json(answer: dict[str, Any], path: Path) -> None:
+def write_json(path: Path, answer: Mapping[str, Any]) -> None:
     """Writes an answer as JSON.
 
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
-    with atomic_write(path) as file:
-        file.write(json.dumps(answer, indent=1).encode())
+    write_text(path, json.dumps(answer, indent=1))

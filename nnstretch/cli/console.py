@@ -42,7 +42,7 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """Tells something beside the answer, on the standard error."""
-        self._console(sys.stderr).print(text, markup=False, highlight=False)
+        self._console(sys.stderr).print(text, highlight=False)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
@@ -54,11 +54,11 @@ class Reporter:
         from rich.progress import Progress as Bar
 
         columns = (
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[what]}", markup=True),
+            TextColumn("{task.fields[what]}", style="dim", markup=False),
         )
         with Bar(*columns, console=self._console(sys.stderr), transient=True) as bar:
             task = bar.add_task(title, total=None, what="")
@@ -72,7 +72,9 @@ class Reporter:
     def _console(file: IO[str]) -> Console:
         from rich.console import Console
 
-        return Console(file=file, soft_wrap=False, width=None if file.isatty() else _PIPE_WIDTH)
+        # Names of files, layers and models are shown as they are, whatever they look like.
+        width = None if file.isatty() else _PIPE_WIDTH
+        return Console(file=file, soft_wrap=False, width=width, markup=False, emoji=False)
 
 
 @contextmanager

@@ -8,9 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nnstretch.cli.console import reporting
-from nnstretch.cli.options import (
-    Json,
-)
+from nnstretch.cli.options import Json
 from nnstretch.report.text import plain_table
 
 

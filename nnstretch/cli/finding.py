@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nnstretch.cli.predicting import doubts_table, predict, predicted_errors
+from nnstretch.cli.predicting import doubts_table, errors_by_name, predict, predicted_errors
 from nnstretch.cli.stretching import designs_table, pruning_table
 
 if TYPE_CHECKING:
@@ -97,9 +97,7 @@ def prediction_errors(names: Sequence[str]) -> dict[str, Spread | None]:
     from nnstretch.compiler import build_processors, predictor
 
     opened = build_processors(",".join(names))
-    predicting = predictor(opened)
-    errors = [predicting.error(number) for number in range(len(opened.named))]
-    return {p.name: error.all if error else None for p, error in zip(opened.named, errors, strict=True)}
+    return errors_by_name([processor.name for processor in opened.named], predictor(opened).error)
 
 
 def show(report: Reporter, finding: Finding, names: Sequence[str], profiled: Profiled | None) -> None:

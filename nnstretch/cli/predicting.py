@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.networks import Network
     from nnstretch.predicting.doubts import DesignDoubts
     from nnstretch.predicting.profiled import Profiled
-    from nnstretch.scheduler.costmodel.trees import Spread
+    from nnstretch.scheduler.costmodel.trees import Errors, Spread
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,13 @@ def predicted_errors(predicted: Predicted, profiled: Profiled) -> dict[str, Spre
     """Cross-validated errors of guesses, by processor; of none if nothing was guessed."""
     if not any(doubts.layers for doubts in predicted.doubts):
         return {}
-    errors = [profiled.predictor.error(number) for number in range(len(profiled.names))]
-    return {name: error.all if error else None for name, error in zip(profiled.names, errors, strict=True)}
+    return errors_by_name(profiled.names, profiled.predictor.error)
+
+
+def errors_by_name(names: Sequence[str], error: Callable[[int], Errors | None]) -> dict[str, Spread | None]:
+    """Cross-validated errors by processor; None where nothing could be learned. `error` is asked by number."""
+    errors = map(error, range(len(names)))
+    return {name: found.all if found else None for name, found in zip(names, errors, strict=True)}
 
 
 def doubts_table(predicted: Predicted, names: Sequence[str]) -> Table:

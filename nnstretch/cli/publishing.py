@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnstretch.cli.stretching import Writing, design_object, designs_table, write_design
+from nnstretch.cli.design_files import Writing, write_design
+from nnstretch.cli.stretching import design_object, designs_table
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:

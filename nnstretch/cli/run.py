@@ -140,8 +140,6 @@ def _time_runs(
     report: Reporter, session: Session, feeds: dict[str, np.ndarray], runs: int, timeline: Path | None
 ) -> dict[str, Any]:
     """Times one run after another, shows latencies, and returns them as JSON."""
-    from rich.markup import escape
-
     from nnstretch.bench.statistics import latency
 
     times = latency([session.time(feeds, warmup=3, runs=runs)])
@@ -150,7 +148,7 @@ def _time_runs(
         report.note(placement_text(placement, session.plan))
     report.show(_latency_line(times, session.plan.macs))
     if summary is not None:
-        report.show(timeline_table(summary), escape(timeline_text(summary)))
+        report.show(timeline_table(summary), timeline_text(summary))
     return {**times.to_json(), "timeline": None if summary is None else summary.to_json()}
 
 
@@ -207,11 +205,10 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.critical_path import run_summary
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
     found = session.profile(feeds)
-    with atomic_write(path) as file:
-        file.write(found.to_chrome_json().encode())
+    write_text(path, found.to_chrome_json())
     return run_summary(session.plan, found)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from nnstretch.cli.bounding import Learning, bounds_object, open_bounds, with_bounds
 from nnstretch.cli.console import reporting
@@ -22,200 +19,71 @@ from nnstretch.cli.options import (
     parse_milliseconds,
     several_processors,
 )
+from nnstretch.cli.stretch_options import (
+    Alpha,
+    Beta,
+    Budget,
+    DesignsFolder,
+    FromScratch,
+    HowToMerge,
+    ImageSize,
+    KnownBounds,
+    LatencyTarget,
+    LearnBounds,
+    Learned,
+    LearningData,
+    LearningRecipe,
+    MaxSegment,
+    MinDepth,
+    MinMacs,
+    MinWidth,
+    Pareto,
+    PredictOnly,
+    ProfileFile,
+    Published,
+    Tolerance,
+    Top,
+    Trials,
+    Yaml,
+)
 from nnstretch.cli.train import let_idle_threads_sleep
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
     from nnstretch.branching.limits import SearchLimits
 
-_LIMITS = "Limits"
-_BOUNDS = "Learning bounds"
-_ELSEWHERE = "Processors that are not here"
-
 
 def stretch(
     model: Network,
     processors: Processors = "cpu,opencl",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Write designs, weights, ONNX files and a page that shows why there.",
-            show_default=False,
-        ),
-    ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, metavar="K", help="How many designs to keep.")] = 3,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--latency-target",
-            metavar="TIME",
-            help="Give the designs with the most MACs that take at most so long, as in 12ms.",
-            show_default=False,
-        ),
-    ] = None,
-    pareto: Annotated[
-        bool, typer.Option("--pareto", help="Spread the designs over the front of latency and MACs.")
-    ] = False,
-    alpha: Annotated[
-        float,
-        typer.Option(
-            "--alpha",
-            min=0.0,
-            help="A meeting point may cost this share of the segment before it.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 0.3,
-    beta: Annotated[
-        float,
-        typer.Option(
-            "--beta",
-            min=0.0,
-            help="A branch may take this share of the segment on the fastest processor.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 0.8,
-    min_depth: Annotated[
-        float | None,
-        typer.Option(
-            "--min-depth",
-            help="A branch keeps this share of the segment's blocks, or more.",
-            show_default="by the network's family",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    min_width: Annotated[
-        float | None,
-        typer.Option(
-            "--min-width",
-            help="A branch has this share of the segment's width, or more.",
-            show_default="by the network's family",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    min_macs: Annotated[
-        float | None,
-        typer.Option(
-            "--min-macs",
-            help="The branches of a segment have this share of its MACs, or more.",
-            show_default="0.8",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    max_segment: Annotated[
-        float,
-        typer.Option(
-            "--max-segment",
-            help="A segment has this share of the network's MACs, or less; then branches must meet.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 0.4,
-    bounds: Annotated[
-        Path | None,
-        typer.Option(
-            "--bounds",
-            metavar="FILE",
-            help="Take depth, width and MACs that are not given from what --learn-bounds found.",
-            show_default=False,
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    learn_bounds: Annotated[
-        bool,
-        typer.Option(
-            "--learn-bounds",
-            help="First find the least depth, width and MACs that keep the accuracy, by short trainings; kept in --bounds.",
-            rich_help_panel=_BOUNDS,
-        ),
-    ] = False,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="SET",
-            help="To learn from: digits or folder:PATH.",
-            show_default=False,
-            rich_help_panel=_BOUNDS,
-        ),
-    ] = None,
-    recipe: Annotated[
-        str, typer.Option("--recipe", metavar="NAME", help="A preset, or a JSON file.", rich_help_panel=_BOUNDS)
-    ] = "quick-retrain",
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            "--tolerance",
-            metavar="POINTS",
-            help="Top-1 that may be lost; or the standard error on the test images, if that is more.",
-            rich_help_panel=_BOUNDS,
-        ),
-    ] = 0.2,
-    budget: Annotated[
-        int | None,
-        typer.Option(
-            "--budget",
-            min=1,
-            metavar="N",
-            help="Trainings at most; about twelve are enough.",
-            show_default=False,
-            rich_help_panel=_BOUNDS,
-        ),
-    ] = None,
-    predict_only: Annotated[
-        bool,
-        typer.Option(
-            "--predict-only",
-            help="Run nothing: predict all layers from profiles, and say what that may miss by.",
-            rich_help_panel=_ELSEWHERE,
-        ),
-    ] = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE",
-            help="What `nnstretch profiles export` wrote on the machine of the processors.",
-            show_default="this machine's",
-            rich_help_panel=_ELSEWHERE,
-        ),
-    ] = None,
-    merge: Annotated[
-        str, typer.Option("--merge", metavar="HOW", help="How branches meet: concat, concat+1x1 or add.")
-    ] = "concat",
-    published: Annotated[
-        Path | None,
-        typer.Option(
-            "--published",
-            metavar="FILE",
-            help="Make the branching of a YAML file of NN-Stretch's authors instead of searching.",
-            show_default=False,
-        ),
-    ] = None,
-    yaml: Annotated[
-        bool, typer.Option("--yaml", help="Write designs as such YAML files, too, where these can say them.")
-    ] = False,
-    from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Begin with new weights instead of inherited ones.")
-    ] = False,
-    learned: Annotated[
-        bool | None,
-        typer.Option(
-            "--learned/--measure-all",
-            help="Predict layers from those measured before and measure those of the best designs, or measure every one.",
-            show_default="learned where xgboost is installed",
-        ),
-    ] = None,
-    trials: Annotated[
-        bool, typer.Option("--trials/--no-trials", help="Run the best design and share its work out anew.")
-    ] = True,
+    output: DesignsFolder = None,
+    top: Top = 3,
+    target: LatencyTarget = None,
+    pareto: Pareto = False,
+    alpha: Alpha = 0.3,
+    beta: Beta = 0.8,
+    min_depth: MinDepth = None,
+    min_width: MinWidth = None,
+    min_macs: MinMacs = None,
+    max_segment: MaxSegment = 0.4,
+    bounds: KnownBounds = None,
+    learn_bounds: LearnBounds = False,
+    data: LearningData = None,
+    recipe: LearningRecipe = "quick-retrain",
+    tolerance: Tolerance = 0.2,
+    budget: Budget = None,
+    predict_only: PredictOnly = False,
+    profile: ProfileFile = None,
+    merge: HowToMerge = "concat",
+    published: Published = None,
+    yaml: Yaml = False,
+    from_scratch: FromScratch = False,
+    learned: Learned = None,
+    trials: Trials = True,
     weights: Weights = None,
     num_classes: Classes = None,
     small_images: SmallImages = False,
-    image_size: Annotated[
-        int | None, typer.Option("--image-size", min=8, metavar="PIXELS", help="Side of the input.", show_default=False)
-    ] = None,
+    image_size: ImageSize = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -227,17 +95,24 @@ def stretch(
         if learn_bounds:
             let_idle_threads_sleep()
         from nnstretch.branching.design import parse_merge
+        from nnstretch.cli.design_files import Writing, write_all
         from nnstretch.cli.finding import Wanted, find, show
         from nnstretch.cli.networks import Options, build_network
         from nnstretch.cli.predicting import doubts_object, opened_profiles
         from nnstretch.cli.publishing import make_published
-        from nnstretch.cli.stretching import Writing, answer, write_all
+        from nnstretch.cli.stretching import answer
 
         _refuse_alone({"--data": data, "--budget": budget}, "--learn-bounds", there=learn_bounds)
         _refuse_alone({"--profile": profile}, "--predict-only", there=predict_only)
         if predict_only and learned is False:
             raise UsageError("--measure-all runs layers and --predict-only runs nothing; give one of them")
-        limits = _limits(alpha, beta, max_segment, target, min_depth=min_depth, min_width=min_width, min_macs=min_macs)
+        if published is not None and (learn_bounds or bounds or predict_only):
+            raise UsageError(
+                "--published makes the branching of a file and searches for none; leave out --learn-bounds, --bounds and "
+                "--predict-only"
+            )
+        least = {"min_depth": min_depth, "min_width": min_width, "min_macs": min_macs}
+        limits = _limits(alpha, beta, max_segment, target, least)
         wanted = Wanted(top, pareto, parse_merge(merge), learned, trials)
         writing = Writing(make_directory(output) if output else None, yaml, seed if from_scratch else None)
         learning = Learning(data, recipe, tolerance, budget) if learn_bounds else None
@@ -250,7 +125,7 @@ def stretch(
             return
         bounded = known.of(report, network, names, wanted.merge, profiled) if known else None
         if bounded is not None:
-            limits = with_bounds(limits, bounded.bounds, min_depth=min_depth, min_width=min_width, min_macs=min_macs)
+            limits = with_bounds(limits, bounded.bounds, least)
         finding = find(report, network, names, limits, wanted, profiled)
         files, page = write_all(report, writing, network, names, finding.results)
         show(report, finding, names, profiled)
@@ -271,8 +146,10 @@ def stretch(
             )
 
 
-def _limits(alpha: float, beta: float, max_segment: float, target: str | None, **bounds: float | None) -> SearchLimits:
-    """The limits that were asked for, the usual ones elsewhere.
+def _limits(
+    alpha: float, beta: float, max_segment: float, target: str | None, least: Mapping[str, float | None]
+) -> SearchLimits:
+    """The limits that were asked for, the usual ones elsewhere; `least` has those of depth, width and MACs, or None.
 
     Raises:
         UsageError, DesignError: a number is out of range.
@@ -280,7 +157,7 @@ def _limits(alpha: float, beta: float, max_segment: float, target: str | None, *
     from nnstretch.branching.limits import SearchLimits
 
     target_ms = None if target is None else parse_milliseconds(target)
-    given = {name: value for name, value in bounds.items() if value is not None}
+    given = {name: value for name, value in least.items() if value is not None}
     limits = SearchLimits(alpha=alpha, beta=beta, max_segment=max_segment, target_ms=target_ms, **given)
     limits.check()
     return limits

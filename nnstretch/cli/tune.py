@@ -216,15 +216,12 @@ def _placement(report: PlacementReport) -> dict[str, Any]:
 def _write(answer: dict[str, Any], plan: Plan, model: str, plans: Sequence[Path], pictures: Sequence[Path]) -> None:
     from nnstretch.report.selection_page import selection_html
     from nnstretch.report.selection_picture import selection_picture
-    from nnstretch.settings import atomic_write
+    from nnstretch.settings import write_text
 
     for path in plans:
-        with atomic_write(path) as file:
-            file.write(plan.to_json().encode())
+        write_text(path, plan.to_json())
     for path in pictures:
-        text = selection_html(answer, model) if path.suffix == ".html" else selection_picture(answer)
-        with atomic_write(path) as file:
-            file.write(text.encode())
+        write_text(path, selection_html(answer, model) if path.suffix == ".html" else selection_picture(answer))
 
 
 def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:

@@ -5,6 +5,7 @@ What runs fast is checked against it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -51,12 +52,14 @@ def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
     """Largest difference as a share of the reference's range (0 in it); infinite if only one is not finite."""
     if not result.size:
         return 0.0
-    got, wanted = result.astype(np.float64), reference.astype(np.float64)
-    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
-    with np.errstate(invalid="ignore"):
-        difference = np.where(same, 0.0, np.abs(got - wanted))
-    finite = wanted[np.isfinite(wanted)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.subtract(result, reference, dtype=np.float64)
+    worst = float(np.abs(difference, out=difference).max())
+    finite = reference
+    if not math.isfinite(worst):  # somewhere not finite: on both sides alike is no difference
+        same = (result == reference) | (np.isnan(result) & np.isnan(reference))
+        worst = float(np.nan_to_num(np.where(same, 0.0, difference), nan=np.inf, posinf=np.inf).max())
+        finite = reference[np.isfinite(reference)]
     # Zero counts into the range, or the error of a single large number would be compared with nothing.
-    scale = max(float(np.ptp(np.append(finite, 0.0))), _SMALLEST_RANGE)
-    worst = float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max())
-    return worst / scale
+    low, high = (float(edge(finite, initial=0)) for edge in (np.min, np.max))
+    return worst / max(high - low, _SMALLEST_RANGE)

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
-import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
 
 from nnstretch.compiler import Processors, compile_model
 from nnstretch.devices.processor import Processor
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.predicting.chains import convolution_chains
 from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
@@ -58,9 +55,12 @@ def stored_slowdowns(
 def _row_key(
     processors: Sequence[Processor], group: Sequence[int], number: int
 ) -> tuple[str, str, str, dict[str, int]]:
-    others = "+".join(processors[other].fingerprint for other in group if other != number)
-    place = {"place": group.index(number)}  # equal processors have equal fingerprints
-    return processors[number].fingerprint, f"together with {others}", "typical layers", place
+    """Where a ratio is kept: under the same key in whatever order the processors are named."""
+    own = processors[number].fingerprint
+    others = "+".join(sorted(processors[other].fingerprint for other in group if other != number))
+    # Equal processors have equal fingerprints.
+    place = sum(processors[other].fingerprint == own for other in group if other < number)
+    return own, f"together with {others}", "typical layers", {"place": place}
 
 
 def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]:
@@ -68,7 +68,7 @@ def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]
     feeds = {"x": np.random.default_rng(0).standard_normal(_IMAGE).astype(np.float32)}
     ratios: list[list[float]] = [[] for _ in group]
     with (
-        compile_model(_chains(group), processors, tune=False) as together,
+        compile_model(convolution_chains(group, _CHAIN, _IMAGE), processors, tune=False) as together,
         Session.from_compiled(serial(together.compiled)) as apart,
     ):
         names = [lane.processor for lane in together.plan.lanes]
@@ -78,33 +78,3 @@ def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]
             for found, lane in zip(ratios, lanes, strict=True):
                 found.append(both.busy(lane) / max(single.busy(lane), 1))
     return ratios
-
-
-def _chains(group: Sequence[int]) -> ir.Model:
-    """A chain of convolutions for every processor, which meet at a concat."""
-    rng = np.random.default_rng(0)
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
-    ends = []
-    for processor in group:
-        source, channels = "x", _IMAGE[1]
-        for place, (width, stride) in enumerate(_CHAIN):
-            name = f"p{processor}_{place}"
-            values = rng.standard_normal((width, channels, 3, 3)) / np.sqrt(9 * channels)
-            weights.append(numpy_helper.from_array(values.astype(np.float32), f"{name}_w"))
-            node = helper.make_node("Conv", [source, f"{name}_w"], [name], pads=[1] * 4, strides=[stride] * 2)
-            entry = node.metadata_props.add()
-            entry.key, entry.value = PLACEMENT_KEY, str(processor)
-            nodes.append(node)
-            source, channels = name, width
-        ends.append(source)
-    nodes.append(helper.make_node("Concat", ends, ["y"], axis=1))
-    graph = helper.make_graph(
-        nodes,
-        "chains",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, _IMAGE)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return ir.from_proto(onnx.shape_inference.infer_shapes(model))

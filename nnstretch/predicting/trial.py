@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +11,11 @@ from nnstretch.branching.export import export_branched
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.predictor import Measured
 from nnstretch.compiler import Processors, compile_model
+from nnstretch.graph.placement import branch_of
 from nnstretch.scheduler.timeline import Timeline
 
 _ROUNDS = 5
 _RUNS = 7
-_BRANCH = re.compile(r"segments\.(\d+)\.branches\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class DesignTrial:
     def __call__(self, network: BranchedNetwork) -> Measured:
         """Medians over several runs of what the network and each of its branches take."""
         model = export_branched(network, self.example_input)
-        with compile_model(model, self.processors, climbing=False) as session:
+        with compile_model(model, self.processors) as session:
             timelines = [session.profile(runs=_RUNS) for _ in range(_ROUNDS)]
-        busy = [branch_times(timeline) for timeline in timelines]
+        busy = [_branch_times(timeline) for timeline in timelines]
         branches = tuple(
             tuple(
                 float(np.median([times.get((number, branch), 0.0) for times in busy]))
@@ -47,12 +46,11 @@ class DesignTrial:
         return Measured(float(np.median([timeline.total for timeline in timelines])) * 1e-9, branches)
 
 
-def branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:
+def _branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:
     """Seconds that the steps of every branch took in a run, by segment and branch."""
     times: dict[tuple[int, int], float] = {}
     for event in timeline.events:
-        found = _BRANCH.match(event.name) if event.kind == "step" else None
-        if found:
-            key = (int(found[1]), int(found[2]))
-            times[key] = times.get(key, 0.0) + (event.end - event.begin) * 1e-9
+        branch = branch_of(event.name) if event.kind == "step" else None
+        if branch is not None:
+            times[branch] = times.get(branch, 0.0) + (event.end - event.begin) * 1e-9
     return times

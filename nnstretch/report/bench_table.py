@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.report.text import count_text, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 _OURS = "nnstretch"
 _REFERENCE = "onnxruntime"
@@ -16,7 +20,7 @@ Results = Sequence[Mapping[str, Any]]
 
 def comparison_table(
     results: Results, engines: Sequence[str], machine: Mapping[str, Any], summary: Mapping[str, Any]
-) -> Any:
+) -> Table:
     """One line per model, for one number of threads; the fastest engine of each line stands out."""
     threads = summary["threads"]
     title = (
@@ -54,7 +58,7 @@ def _caption(summary: Mapping[str, Any]) -> str:
     )
 
 
-def start_table(results: Results, engines: Sequence[str]) -> Any:
+def start_table(results: Results, engines: Sequence[str]) -> Table:
     """From the file to the first result, and the memory that this takes, per model and engine."""
     shown = plain_table(
         "model",
@@ -85,7 +89,7 @@ def _start_caption(results: Results) -> str:
     )
 
 
-def layer_table(result: Mapping[str, Any]) -> Any:
+def layer_table(result: Mapping[str, Any]) -> Table:
     """One line per layer of ours, in the order in which they run."""
     peak = float(result["peak_gflops_per_core"]) * result["threads"]
     title = f"{Path(result['model']).name} on {result['threads']} core{'s' * (result['threads'] > 1)}"
@@ -124,9 +128,10 @@ def failures(results: Results) -> list[str]:
     return lines
 
 
-def _time(value: float | None, *, stands_out: bool) -> str:
-    text = _number(value, ".2f")
-    return f"[bold]{text}[/bold]" if stands_out else text
+def _time(value: float | None, *, stands_out: bool) -> Text:
+    from rich.text import Text
+
+    return Text(_number(value, ".2f"), style="bold" if stands_out else "")
 
 
 def _start(about: Mapping[str, Any]) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.report.page import Html, opening, page, section, table
-from nnstretch.report.table import prediction_text
+from nnstretch.report.table import branch_cells, prediction_text
 from nnstretch.report.text import count_text, interval_text, ms_text
-from nnstretch.settings import atomic_write
+from nnstretch.settings import write_text
 
 if TYPE_CHECKING:
     from nnstretch.bench.proof_result import Proof, ProofRow
@@ -39,8 +39,7 @@ def write_report(
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    with atomic_write(path) as file:
-        file.write(report_html(proof, histories or {}, design, machine, title).encode())
+    write_text(path, report_html(proof, histories or {}, design, machine, title))
 
 
 def report_html(
@@ -155,19 +154,8 @@ def _causes(proof: Proof) -> str:
 
 
 def _branches(proof: Proof) -> str:
-    rows = [
-        (
-            str(branch.time.segment),
-            branch.time.processor,
-            ms_text(branch.predicted_ms),
-            ms_text(branch.time.alone_ms),
-            "" if branch.error is None else f"{branch.error:+.1%}",
-            ms_text(branch.time.beside_ms),
-        )
-        for branch in proof.branches
-    ]
     titles = ("segment", "processor", "predicted ms", "alone ms", "error", "beside the others ms")
-    return table(titles, rows, texts=2)
+    return table(titles, [branch_cells(branch) for branch in proof.branches], texts=2)
 
 
 def _table(proof: Proof) -> str:

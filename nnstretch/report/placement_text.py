@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nnstretch.report.text import ms_text, plain_table, times_text
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from nnstretch.bench.together import Together
     from nnstretch.scheduler.placement.report import PlacementReport
     from nnstretch.scheduler.plan import Plan
@@ -40,7 +42,7 @@ def _others(report: PlacementReport) -> str:
     return ", ".join(name for name in report.alone if name != report.fastest)
 
 
-def together_table(found: Together) -> Any:
+def together_table(found: Together) -> Table:
     """A line per way to run the network."""
     shown = plain_table("on", ">p50 ms", ">p90 ms", ">min ms", ">spread", title=found.model)
     rows = {"together": found.together, "together, one after another": found.serial, **found.alone}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nnstretch.bench.proof_result import GOOD_PREDICTION
 from nnstretch.report.text import count_text, interval_text, ms_text, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nnstretch.bench.proof_result import Proof
+    from nnstretch.bench.proof_result import Proof, ProvenBranch
 
 
 def proof_table(proof: Proof) -> Table:
@@ -60,27 +61,25 @@ def causes_table(proof: Proof) -> Table:
 
 def branches_table(proof: Proof) -> Table:
     """One line per branch: what was predicted, and what was measured alone and beside the others."""
-    shown = plain_table(
-        ">segment",
-        "processor",
-        ">predicted ms",
-        ">alone ms",
-        ">error",
-        ">beside the others ms",
-    )
+    shown = plain_table(">segment", "processor", ">predicted ms", ">alone ms", ">error", ">beside the others ms")
     for branch in proof.branches:
-        time, error = branch.time, branch.error
-        shown.add_row(
-            str(time.segment),
-            time.processor,
-            ms_text(branch.predicted_ms),
-            ms_text(time.alone_ms),
-            "" if error is None else f"{error:+.1%}",
-            ms_text(time.beside_ms),
-        )
+        shown.add_row(*branch_cells(branch))
     shown.caption = prediction_text(proof)
     shown.caption_justify = "left"
     return shown
+
+
+def branch_cells(branch: ProvenBranch) -> tuple[str, ...]:
+    """Segment, processor, predicted and measured milliseconds alone, the error, and milliseconds beside the others."""
+    time, error = branch.time, branch.error
+    return (
+        str(time.segment),
+        time.processor,
+        ms_text(branch.predicted_ms),
+        ms_text(time.alone_ms),
+        "" if error is None else f"{error:+.1%}",
+        ms_text(time.beside_ms),
+    )
 
 
 def prediction_text(proof: Proof) -> str:
@@ -92,5 +91,6 @@ def prediction_text(proof: Proof) -> str:
             f"the whole: predicted {proof.predicted_ms:.3f} ms, measured {proof.branched_ms:.3f} ms ({error:+.1%})"
         )
     if proof.well_predicted is not None:
-        said.append(f"{proof.well_predicted:.0%} of the branches within 10 % of their prediction")
+        near = f"{100 * GOOD_PREDICTION:.0f} %"
+        said.append(f"{proof.well_predicted:.0%} of the branches within {near} of their prediction")
     return "; ".join(said)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nnstretch.report.text import ms_text, plain_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from nnstretch.scheduler.critical_path import RunSummary, Wait
     from nnstretch.scheduler.timeline import Event
 
 _SHOWN = 3  # of the longest steps and waits
 
 
-def timeline_table(found: RunSummary) -> Any:
+def timeline_table(found: RunSummary) -> Table:
     """A line per processor."""
     shown = plain_table("processor", ">busy ms", ">waiting ms", ">idle ms", ">busy")
     for lane in found.lanes:

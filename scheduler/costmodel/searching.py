@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine, distinct
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.candidates import LanePool, lane_workloads
+from nnstretch.scheduler.candidates import LanePool, lane_workloads, searchable_routines
 from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Measure, Predictor, Schedule, Task, Told
 from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
-from nnstretch.scheduler.costs import Candidate, CostModel, Settings
+from nnstretch.scheduler.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.profiling.caches import layer_state, network_state
 from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
 from nnstretch.scheduler.units import UnitGraph, working_set
@@ -129,14 +128,14 @@ def explore(
         explorations[processor.name] = found
         for options, _ in tasks:
             for option in options:
-                measured.setdefault(_key(processor, option.routine, option.layer), [])
+                measured.setdefault(settings_key(processor, option.routine, option.layer), [])
         for (task, number), seconds in found.measured.items():
             option = tasks[task][0][number]
             if seconds is not None:
-                measured[_key(processor, option.routine, option.layer)].append(option.parameters)
+                measured[settings_key(processor, option.routine, option.layer)].append(option.parameters)
 
     def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        key = _key(processor, routine, layer)
+        key = settings_key(processor, routine, layer)
         return measured[key] if key in measured else routine.parameter_space(layer)
 
     return Explored(settings, explorations)
@@ -161,10 +160,6 @@ def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
     return measure
 
 
-def _key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
-    return processor.fingerprint, layer.workload, str(routine.descriptor)
-
-
 def _tasks(graph: UnitGraph, pool: LanePool, lane: int) -> _Tasks:
     """Options of every task of a lane, with the number of layers that have the workload."""
     return [
@@ -176,12 +171,8 @@ def _tasks(graph: UnitGraph, pool: LanePool, lane: int) -> _Tasks:
 
 def _by_layouts(processor: Processor, layer: Layer) -> list[list[_Option]]:
     """The options of a layer, those with equal layouts together; none if its routines have no more than their short lists."""
-    native = [routine for routine in processor.routines if not isinstance(routine, GuestRoutine)]
-    routines = [routine for routine in native if routine.supports(layer)]
-    if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in routines):
-        return []
     groups: dict[object, list[_Option]] = defaultdict(list)
-    for routine in routines:
+    for routine in searchable_routines(processor, layer):
         for parameters in distinct(routine.parameter_space(layer), routine.search_space(layer)):
             groups[routine.layouts(layer, parameters)].append(_Option(routine, layer, parameters))
     return list(groups.values())

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nnstretch.graph.layer import CHAIN
+from nnstretch.graph.layer import CHAIN, TensorType
 
 Shape = tuple[int, ...]
 
 _TYPE = re.compile(r"(?P<name>[a-z]+(?P<bits>\d+)?)\[(?P<shape>[\d,]*)\]")
 _BITS_OF_OTHERS = 8  # of types whose name has no number: bool
+_HANDOVER = "handover "
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,19 @@ def parse_workload(text: str) -> Workload | None:
     try:
         return _workload(json.loads(text))
     except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def handover_workload(tensor: TensorType) -> str:
+    """The store's key of what it takes to hand a tensor over."""
+    return f"{_HANDOVER}{tensor}"
+
+
+def handover_bytes(text: str) -> int | None:
+    """The bytes of the tensor that is handed over; None if the key is none of a handover."""
+    try:
+        return _tensor(text.removeprefix(_HANDOVER)).bytes if text.startswith(_HANDOVER) else None
+    except ValueError:
         return None
 
 

@@ -143,7 +143,7 @@ def _entry_cost(sub: PlacementProblem, entries: int, entry: Lanes) -> tuple[floa
     if first is None:
         return ()
     lanes = [*entry, *([0] * (len(sub.reads) - entries))]
-    return tuple(handover(sub, first, lane, lanes, frozenset()) for lane in range(sub.lanes))
+    return tuple(handover(sub, first, lane, lanes) for lane in range(sub.lanes))
 
 
 def _best(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
+from nnstretch.devices.routine import PLAIN, Layout
 from nnstretch.scheduler.draft import Choice, Fused
 from nnstretch.scheduler.placement.problem import PlacementProblem
 from nnstretch.scheduler.planner import ChoiceSpace
@@ -59,13 +59,36 @@ class Contraction:
         for group, choice in zip(self.group_of, chosen, strict=True):
             if group is not None:
                 taken[group] += choice.seconds or 0.0
-        for maker, reader, seconds in _adapts(space, chosen):
-            groups = (
-                self.begin if maker is None else self.group_of[maker],
-                self.end if reader is None else self.group_of[reader],
-            )
-            taken[next((g for g in groups if g is not None), self.end)] += seconds
+        for group, seconds in self._adapts(space, chosen):
+            taken[group] += seconds
         return taken
+
+    def _adapts(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int, float]]:
+        """Changes of layout: the unit of placement that pays, and seconds. Each tensor and layout counts once.
+
+        Who made a tensor pays for what it wants to be changed into, but a device changes types for itself.
+        """
+        graph, pool = space.graph, space.pool
+        home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (self.begin, PLAIN, 0))
+        found: dict[tuple[str, Layout], tuple[int, float]] = {}
+
+        def read(name: str, wanted: Layout, reader: int | None, reading: int) -> None:
+            maker, made, making = home[name]
+            if made == wanted or isinstance(made, Fused) or (name, wanted) in found:
+                return
+            changes_itself = bool(wanted.dtype) and pool.lanes[making].kind != "opencl"
+            lane, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
+            processor = pool.processors[0 if pool.calls(lane) else lane]
+            seconds = space.costs.reorder_seconds(processor, graph.types[name], made, wanted)
+            found[name, wanted] = (next((p for p in payers if p is not None), self.end), seconds or 0.0)
+
+        for unit, group, choice in zip(graph.units, self.group_of, chosen, strict=True):
+            for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
+                read(name, wanted, group, choice.lane)
+            home.update({n: (group, made, choice.lane) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
+        for name in graph.outputs:
+            read(name, PLAIN, self.end, 0)
+        return list(found.values())
 
     def lanes(self, placed: Sequence[int]) -> list[int | None]:
         """For every unit of the graph its lane, None for views."""
@@ -134,29 +157,3 @@ def _connected(space: ChoiceSpace, group_of: tuple[int | None, ...], end: int) -
     for group in range(1, end):  # what reads nothing begins when the caller does
         reads[group] = reads[group] or {0}
     return Contraction(group_of, tuple(tuple(sorted(sources)) for sources in reads), tuple(sizes))
-
-
-def _adapts(space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int | None, int | None, float]]:
-    """Changes of layout: maker, first reader (None: the caller), seconds. Each tensor and layout counts once."""
-    graph = space.graph
-    home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (None, PLAIN, 0))
-    found: dict[tuple[str, Layout], tuple[int | None, int | None, float]] = {}
-
-    def read(name: str, wanted: Layout, reader: int | None) -> None:
-        maker, made, lane = home[name]
-        if made != wanted and not isinstance(made, Fused) and (name, wanted) not in found:
-            processor = space.pool.processors[0 if space.pool.calls(lane) else lane]
-            layer = reorder_layer(graph.types[name], made, wanted)
-            routine = processor.reorder()
-            seconds = None
-            if routine.supports(layer):
-                seconds = space.costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
-            found[name, wanted] = (maker, reader, seconds or 0.0)
-
-    for number, (unit, choice) in enumerate(zip(graph.units, chosen, strict=True)):
-        for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
-            read(name, wanted, number)
-        home.update({n: (number, made, choice.lane) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
-    for name in graph.outputs:
-        read(name, PLAIN, None)
-    return list(found.values())

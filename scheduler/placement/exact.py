@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nnstretch.scheduler.placement.local_search import Plan
-from nnstretch.scheduler.placement.problem import PlacementProblem
+from nnstretch.scheduler.placement.problem import PlacementProblem, handover
 
 _EPSILON = 1e-12
 """Share of a plan's time by which another must be faster to count as better."""
@@ -93,7 +93,7 @@ class _Search:
         self._left = most_states
         self._count = len(problem.reads)
         self._all = (1 << self._count) - 1
-        self._reads = [sum(1 << s for s in sources) for sources in problem.reads]
+        self._reads = problem.read_bits
         self._readers = [sum(1 << r for r in readers) for readers in problem.readers]
         self._wanted = sum(1 << u for u in exits)
         self._seconds = [[float(s) for s in row] for row in problem.seconds]
@@ -158,13 +158,7 @@ class _Search:
 
     def _delay(self, state: _State, unit: int, lane: int) -> float:
         """Seconds of the handover before a lane can begin a unit."""
-        elsewhere = [
-            s for s in self._problem.reads[unit] if state.lanes[s] != lane and not state.fetched[lane] >> s & 1
-        ]
-        if not elsewhere:
-            return 0.0
-        others = frozenset(state.lanes[s] for s in elsewhere)
-        return self._problem.handover(lane, others, sum(self._problem.sizes[s] for s in elsewhere))
+        return handover(self._problem, unit, lane, state.lanes, state.fetched[lane])
 
     def _pass(self, state: _State) -> None:
         """Lets time pass until something ends."""

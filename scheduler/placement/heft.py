@@ -6,8 +6,6 @@ import numpy as np
 
 from nnstretch.scheduler.placement.problem import PlacementProblem, handover
 
-_NOTHING: frozenset[int] = frozenset()
-
 
 def heft(problem: PlacementProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Lanes and order: the unit with the longest way to the end first, on the lane where it is done first, in gaps too.
@@ -23,7 +21,7 @@ def heft(problem: PlacementProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
         ready = max((ends[s] for s in problem.reads[unit]), default=0.0)
         found = []
         for lane in problem.allowed(unit):
-            taken = handover(problem, unit, lane, lanes, _NOTHING) + float(problem.seconds[unit, lane])
+            taken = handover(problem, unit, lane, lanes) + float(problem.seconds[unit, lane])
             begin = _first_gap(busy[lane], ready, taken)
             found.append((begin + taken, lane, begin))
         ends[unit], lanes[unit], begins[unit] = min(found)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
+from nnstretch.devices.routine import PLAIN
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.candidates import LanePool
 from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.slowdowns import Contention, Slowdowns
 
 _SMALL = TensorType((1, 16, 7, 7))
 _LARGE = TensorType((1, 64, 56, 56))
-_BYTES = 4
-
-Contention = Callable[[tuple[int, ...]], Sequence[float]]
-"""How many times as long each of some processors, by number, takes while the others work too."""
 
 
 class MeasuredInterplay:
@@ -27,9 +23,8 @@ class MeasuredInterplay:
             costs: know what tensors cost that pass from one processor to another.
             contention: of processors as they are named.
         """
-        self._pool, self._costs, self._contention = pool, costs, contention
+        self._pool, self._costs, self._slowdowns = pool, costs, Slowdowns(contention)
         self._lines: dict[frozenset[int], tuple[float, float]] = {}
-        self._slowdowns: dict[tuple[int, ...], Sequence[float]] = {}
 
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         """As with the slowest of the others."""
@@ -41,10 +36,7 @@ class MeasuredInterplay:
         numbers = [self._pool.lane_of.index(m) for m in (lane, *others) if m in self._pool.lane_of]
         if lane not in self._pool.lane_of or len(numbers) < 2:
             return 1.0
-        group = tuple(sorted(numbers))
-        if group not in self._slowdowns:
-            self._slowdowns[group] = self._contention(group)
-        return self._slowdowns[group][group.index(numbers[0])]
+        return self._slowdowns.of(numbers[0], numbers)
 
     def _line(self, one: int, other: int) -> tuple[float, float]:
         """Seconds of a handover of nothing, and of every byte more."""
@@ -52,6 +44,7 @@ class MeasuredInterplay:
         if pair not in self._lines:
             processors = [self._pool.processors[lane] for lane in sorted(pair)]
             small, large = (self._costs.passing(processors[0], processors[-1], tensor) for tensor in (_SMALL, _LARGE))
-            per_byte = max(0.0, large - small) / (_BYTES * (_LARGE.elements - _SMALL.elements))
-            self._lines[pair] = (max(0.0, small - per_byte * _BYTES * _SMALL.elements), per_byte)
+            least, most = PLAIN.bytes(_SMALL), PLAIN.bytes(_LARGE)
+            per_byte = max(0.0, large - small) / (most - least)
+            self._lines[pair] = (max(0.0, small - per_byte * least), per_byte)
         return self._lines[pair]

@@ -63,7 +63,7 @@ class _Candidate:
 
     @property
     def chosen(self) -> list[Choice]:
-        return [options[i] for options, i in zip(self.space.choices, self.assignment.choices, strict=True)]
+        return self.space.chosen(self.assignment)
 
 
 class _Joint:
@@ -206,13 +206,10 @@ def only(space: ChoiceSpace, lane: int) -> ChoiceSpace | None:
 def with_costs(space: ChoiceSpace, lane: int, single: ChoiceSpace) -> ChoiceSpace:
     """The space with the costs that a lane's choices have in the space of its processor alone."""
     choices: list[list[Choice]] = []
-    costs = []
-    for unit, old, new, node in zip(space.graph.units, space.choices, single.choices, space.problem.costs, strict=True):
+    for old, new in zip(space.choices, single.choices, strict=True):
         fresh = iter(new)
-        mine = [replace(c, seconds=next(fresh).seconds) if unit.is_fallback or c.lane == lane else c for c in old]
-        choices.append(mine)
-        costs.append(node + np.array([(b.seconds or 0.0) - (a.seconds or 0.0) for a, b in zip(old, mine, strict=True)]))
-    return replace(space, choices=choices, problem=replace(space.problem, costs=tuple(costs)))
+        choices.append([replace(c, seconds=next(fresh).seconds) if c.lane == lane else c for c in old])
+    return space.with_seconds(choices)
 
 
 def narrowed(space: ChoiceSpace, lanes: Sequence[Collection[int] | None], order: Sequence[int]) -> ChoiceSpace:

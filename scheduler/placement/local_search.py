@@ -13,7 +13,6 @@ Cost = Callable[[Plan], float]
 """Seconds of a plan, and of what comes after it."""
 
 _MOST_TRIED = 1500
-_NOTHING: frozenset[int] = frozenset()
 
 
 def improved(problem: PlacementProblem, plan: Plan, cost: Cost) -> tuple[Plan, float]:
@@ -49,7 +48,7 @@ def by_rank(problem: PlacementProblem, lanes: Sequence[int]) -> tuple[int, ...]:
     for unit in reversed(range(len(lanes))):
         after = 0.0
         for reader in problem.readers[unit]:
-            delay = handover(problem, reader, lanes[reader], lanes, _NOTHING) if lanes[reader] != lanes[unit] else 0.0
+            delay = handover(problem, reader, lanes[reader], lanes) if lanes[reader] != lanes[unit] else 0.0
             after = max(after, delay + ranks[reader])
         ranks[unit] = float(problem.seconds[unit, lanes[unit]]) + after
     depth = [0] * len(lanes)  # units of no duration have the rank of their reader, and still come before it

@@ -62,6 +62,11 @@ class PlacementProblem:
         return int(self.seconds.shape[1])
 
     @cached_property
+    def read_bits(self) -> tuple[int, ...]:
+        """`reads` as sets of bits."""
+        return tuple(sum(1 << s for s in sources) for sources in self.reads)
+
+    @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each unit those that read its result."""
         found: list[list[int]] = [[] for _ in self.reads]
@@ -166,14 +171,12 @@ class Placement:
         return 0.0 if self.optimal else (self.makespan - self.bound) / self.makespan
 
 
-def handover(
-    problem: PlacementProblem, unit: int, lane: int, lanes: Sequence[int], fetched: set[int] | frozenset[int]
-) -> float:
+def handover(problem: PlacementProblem, unit: int, lane: int, lanes: Sequence[int], fetched: int = 0) -> float:
     """Seconds from when all that a unit reads is done until `lane` can begin it.
 
-    It fetches what other lanes made and nothing before it on the lane has fetched.
+    It fetches what other lanes made and nothing before it on the lane has `fetched`, a set of units as bits.
     """
-    elsewhere = [s for s in problem.reads[unit] if lanes[s] != lane and s not in fetched]
+    elsewhere = [s for s in problem.reads[unit] if lanes[s] != lane and not fetched >> s & 1]
     if not elsewhere:
         return 0.0
     others = frozenset(lanes[s] for s in elsewhere)
@@ -183,13 +186,13 @@ def handover(
 def makespan(problem: PlacementProblem, lanes: Sequence[int], order: Sequence[int]) -> float:
     """Seconds that the units take on these lanes, each lane taking its own in this order as soon as it can."""
     position = {unit: place for place, unit in enumerate(order)}
-    fetched: list[set[int]] = [set() for _ in range(problem.lanes)]
+    fetched = [0] * problem.lanes
     tasks = []
     for unit in order:
         lane = lanes[unit]
         waits = tuple(position[s] for s in problem.reads[unit])
         delay = handover(problem, unit, lane, lanes, fetched[lane])
-        fetched[lane].update(problem.reads[unit])
+        fetched[lane] |= problem.read_bits[unit]
         tasks.append(Task(lane, waits, delay, (float(problem.seconds[unit, lane]),)))
     times = run_tasks(tasks, problem.interplay.slowdown)
     return max((end for task in times for _, end in task.steps), default=0.0)

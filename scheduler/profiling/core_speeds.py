@@ -12,6 +12,7 @@ from nnstretch.scheduler.profiling.store import Measurement, ProfileStore
 DIFFERENT = 1.15
 """Cores whose speeds differ by no more than this factor count as equal."""
 
+_WORKLOAD = "float32 peak, seconds per billion operations"
 _ROUNDS = 40
 _MILLISECONDS = 5
 _STEPS = 4
@@ -64,9 +65,6 @@ def proposed_ratios(speeds: Sequence[float]) -> tuple[int, ...]:
     if max(speeds) <= DIFFERENT * slowest:
         return ()
     return simplest_ratios(tuple(round(_STEPS * speed / slowest) for speed in speeds))
-
-
-_WORKLOAD = "float32 peak, seconds per billion operations"
 
 
 def _are_equal(speeds: dict[int, float]) -> bool:

@@ -199,12 +199,7 @@ class _Refinement:
                 zip(cs, ks, strict=True) for cs, ks in zip(self._space.choices, self._known.keys, strict=True)
             )
         ]
-        costs = tuple(
-            node
-            + np.array([(new.seconds or 0.0) - (old.seconds or 0.0) for new, old in zip(after, before, strict=True)])
-            for node, after, before in zip(self._space.problem.costs, choices, self._space.choices, strict=True)
-        )
-        return replace(self._space, choices=choices, problem=replace(self._space.problem, costs=costs))
+        return self._space.with_seconds(choices)
 
     def _measured(self, assignment: Assignment) -> dict[Key, Samples]:
         """Samples of a path's layers; of several runs, if the first seems disturbed, those that least was the matter with.
@@ -233,9 +228,9 @@ class _Refinement:
         for step, times in zip(compiled.plan.steps, samples, strict=True):
             of_layer[step.layer] = of_layer[step.layer] + times
         found: dict[Key, list[np.ndarray]] = defaultdict(list)
-        for number, key in enumerate(self._chosen_keys(assignment)):
-            choice = self._space.choices[number][assignment.choices[number]]
-            name = choice.run.layer.name if choice.run else self._space.graph.units[number].name
+        chosen = self._space.chosen(assignment)
+        for unit, choice, key in zip(self._space.graph.units, chosen, self._chosen_keys(assignment), strict=True):
+            name = choice.run.layer.name if choice.run else unit.name
             if key is not None and name in of_layer:
                 found[key].append(of_layer[name])
         return {key: tuple(np.mean(times, axis=0)) for key, times in found.items()}

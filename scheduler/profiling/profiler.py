@@ -23,6 +23,7 @@ from nnstretch.devices.routine import PLAIN, REORDER, Layout, Parameters, Routin
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.costmodel.workload import handover_workload
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.draft import Choice, draft
 from nnstretch.scheduler.planner import assemble, lane_pool
@@ -59,7 +60,7 @@ _OPEN_BYTES = 1 << 30
 _HANDOVER_RUNS = 25
 _HANDOVER_BUDGET = 0.03
 _QUIET = 0.2
-"""Quantile of a round trip's samples that counts as undisturbed."""
+"""Quantile of a round trip's samples that counts as undisturbed: what disturbs one lane holds up both."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
@@ -94,7 +95,7 @@ class Profiler(CostModel, Closing):
         self._trials = trials or Trials()
         self._network: CacheState = "memory"
         self._known: dict[_Key, Measurement] = {}
-        self._references = _References()
+        self._examples = _Examples()
         self._clocks: dict[str, _Clock] = {}
         self._handovers: dict[tuple[str, TensorType], float] = {}
         self._device: Processor | None = None
@@ -214,7 +215,7 @@ class Profiler(CostModel, Closing):
         state: CacheState,
     ) -> list[Measurement]:
         """Measures candidates in groups that fit memory; the best one so far, or `incumbent`, runs again in every group."""
-        task = _Task(processor, layer, state, random_inputs(layer), self._references.of(layer), self._tolerance)
+        task = _Task(processor, self._examples.of(layer), state, self._tolerance)
         found: dict[int, Measurement] = {}
         waiting = list(enumerate(candidates))
         best: tuple[Candidate, float] | None = None
@@ -248,23 +249,19 @@ class Profiler(CostModel, Closing):
 
         Other cores count as a device; a call that copies is a copy, too.
         """
-        workload = f"handover {tensor}"
-        route = self._host.fingerprint
+        workload, route = handover_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
             with Session(_round_trip(self._host, device, tensor)) as session:
                 samples = session.time({}, warmup=2, runs=_HANDOVER_RUNS, budget=_HANDOVER_BUDGET)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            quiet = float(
-                np.quantile(samples, _QUIET)
-            )  # lanes that wait for each other suffer twice from what disturbs one
+            quiet = float(np.quantile(samples, _QUIET))
             found = Measurement(max(0.0, (quiet - copies) / 2), tuple(map(float, samples)))
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
-        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
-        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0]) or 0.0
+        return self.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0
 
 
 def _inside(key: Key) -> str:
@@ -302,21 +299,44 @@ class _Clock:
         return reading is not None and reading < _STEADY * statistics.median(self._readings)
 
 
-class _References:
-    """ONNX Runtime's answers. Weights differ between equal workloads, so only the last layer's is kept."""
+@dataclass(frozen=True, eq=False)
+class _Example:
+    """What a layer's candidates compute: random inputs, and ONNX Runtime's answers.
+
+    There are none for a change of layout, which is not checked.
+    """
+
+    layer: Layer
+    inputs: Sequence[np.ndarray]
+    reference: Sequence[np.ndarray] | None
+    _packed: dict[tuple[Layout, ...], tuple[np.ndarray, ...]] = field(default_factory=dict)
+
+    def packed(self, candidate: Candidate) -> tuple[np.ndarray, ...]:
+        """The inputs as a candidate reads them: the same arrays for all that want the same layouts."""
+        layouts, _ = candidate.routine.layouts(self.layer, candidate.parameters)
+        if layouts not in self._packed:
+            self._packed[layouts] = packed_inputs(self.layer, self.inputs, layouts)
+        return self._packed[layouts]
+
+
+class _Examples:
+    """Examples of layers. Weights differ between equal workloads, so only the last layer's is kept."""
 
     def __init__(self) -> None:
-        self._last: tuple[Layer, list[np.ndarray]] | None = None
+        self._last: _Example | None = None
 
-    def of(self, layer: Layer) -> list[np.ndarray] | None:
-        """Outputs for `random_inputs`; None for a change of layout, which is not checked."""
-        from nnstretch.graph.reference import run_layer
+    def of(self, layer: Layer) -> _Example:
+        """The layer's example; the same as before while it is asked for the same layer."""
+        if self._last is None or self._last.layer is not layer:
+            inputs = random_inputs(layer)
+            self._last = _Example(layer, inputs, None if layer.op == REORDER else _answers(layer, inputs))
+        return self._last
 
-        if layer.op == REORDER:
-            return None
-        if self._last is None or self._last[0] is not layer:
-            self._last = layer, run_layer(layer, *random_inputs(layer))
-        return self._last[1]
+
+def _answers(layer: Layer, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    from nnstretch.graph.reference import run_layer
+
+    return run_layer(layer, *inputs)
 
 
 class _WrongAnswerError(TrialError):
@@ -336,19 +356,14 @@ class _Task:
     """A layer on a processor, with all that its candidates share."""
 
     processor: Processor
-    layer: Layer
+    example: _Example
     state: CacheState
-    inputs: Sequence[np.ndarray]
-    reference: Sequence[np.ndarray] | None
     tolerance: float
-    _packed: dict[tuple[Layout, ...], tuple[np.ndarray, ...]] = field(default_factory=dict)
 
-    def packed(self, candidate: Candidate) -> tuple[np.ndarray, ...]:
-        """The inputs as a candidate reads them: the same arrays for all that want the same layouts."""
-        layouts, _ = candidate.routine.layouts(self.layer, candidate.parameters)
-        if layouts not in self._packed:
-            self._packed[layouts] = packed_inputs(self.layer, self.inputs, layouts)
-        return self._packed[layouts]
+    @property
+    def layer(self) -> Layer:
+        """The layer."""
+        return self.example.layer
 
 
 @dataclass(eq=False)
@@ -414,7 +429,7 @@ class _Group:
         lowering = candidate.routine.lower(task.layer, candidate.parameters)
         single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
         repeats = _repeats(single, task.state)
-        checked = task.reference is not None
+        checked = task.example.reference is not None
         if task.processor.memory == "host":
             trial, outputs = self._opened(replace(single, repeats=repeats), checked)
             return trial, self._error(candidate, outputs) if checked else None
@@ -425,7 +440,7 @@ class _Group:
         return self._opened(replace(single, repeats=repeats), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
-        plan = single_layer_plan(single, self.task.packed(Candidate(single.routine, single.parameters)))
+        plan = single_layer_plan(single, self.task.example.packed(Candidate(single.routine, single.parameters)))
         self.bytes += plan.bytes
         return self.trials.open(plan, outputs)
 
@@ -439,9 +454,9 @@ class _Group:
 
         layer = self.task.layer
         _, layouts = candidate.routine.layouts(layer, candidate.parameters)
-        assert self.task.reference is not None
+        assert self.task.example.reference is not None
         worst = 0.0
-        for index, expected in enumerate(self.task.reference):
+        for index, expected in enumerate(self.task.example.reference):
             found = unpack(stored[index], layouts[index], layer.outputs[index].shape)
             error = relative_error(found, expected)
             if not error <= self.task.tolerance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Parameters, Routine
@@ -14,7 +14,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.draft import is_view, joinable
+from nnstretch.scheduler.draft import becomes_view
 
 
 def one_soc(processors: Sequence[Processor]) -> SocProfile | None:
@@ -70,16 +70,15 @@ class SimulatedPredictor:
             layer_seconds(profile, layer, self._soc.element_bytes) for layer in layers if not costs_nothing(layer)
         )
 
-    def meeting_seconds(self, tensor: TensorType, processors: Sequence[int] = ()) -> float:
-        """Seconds that processors need to meet at `tensor`, beyond waiting: these, or the slowest pair of all."""
-        pairs = itertools.combinations([self._names[p] for p in processors], 2) if processors else self._pairs
-        return handover_seconds(self._soc, tuple(pairs), tensor)
+    def meeting_seconds(self, tensor: TensorType) -> float:
+        """Seconds that the slowest pair of processors needs to meet at `tensor`, beyond waiting."""
+        return handover_seconds(self._soc, self._pairs, tensor)
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         """There is nothing to find out."""
         return False
 
-    def slowdown(self, processor: int, others: Collection[int]) -> float:
+    def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while others compute too."""
         return self._soc.slowdown(self._names[processor], frozenset(self._names[other] for other in others))
 
@@ -95,6 +94,4 @@ def handover_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: 
 
 def costs_nothing(layer: Layer) -> bool:
     """Whether a plan has no step for a layer."""
-    if layer.op == "Concat":
-        return joinable(layer, PLAIN) is not None
-    return layer.op == "Reshape" and is_view(layer, PLAIN, PLAIN)
+    return becomes_view(layer, (PLAIN,), (PLAIN,))

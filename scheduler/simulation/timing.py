@@ -9,7 +9,7 @@ from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import DeviceError
 from nnstretch.scheduler.plan import Plan, PlanSubgraph
 from nnstretch.scheduler.simulation.events import Task, TaskTimes, run_tasks
-from nnstretch.scheduler.timeline import Event, Timeline
+from nnstretch.scheduler.timeline import Timeline, plan_timeline
 
 _NANO = 1e9
 _ELEMENT_BYTES = 4
@@ -167,17 +167,6 @@ def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:
 
 def _timeline(plan: Plan, tasks: list[Task], times: list[TaskTimes]) -> Timeline:
     """Events as `Session.profile` has them."""
-    events: list[Event] = []
-    idle_since = [0] * len(plan.lanes)
-    for subgraph, task, found in zip(plan.subgraphs, tasks, times, strict=True):
-        lane = subgraph.lane
-        begin = round(found.steps[0][0] * _NANO)
-        if (task.waits or task.handover) and begin > idle_since[lane]:
-            events.append(Event("wait", "wait", lane, idle_since[lane], begin))
-        for number, (start, end) in enumerate(found.steps, subgraph.first):
-            step = plan.steps[number]
-            at, until = round(start * _NANO), round(end * _NANO)
-            events.append(Event(step.layer, "step", lane, at, until, step.routine, step.op, step.macs))
-            idle_since[lane] = until
-    lanes = tuple(lane.processor or "host" for lane in plan.lanes)
-    return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), max(idle_since, default=0))
+    steps = [(round(begin * _NANO), round(end * _NANO)) for found in times for begin, end in found.steps]
+    waits = [bool(task.waits or task.handover) for task in tasks]
+    return plan_timeline(plan, steps, waits, max((end for _, end in steps), default=0))

@@ -1,8 +1,9 @@
-"""Engines of every instruction set that runs here, and their routines, for the tests of kernels."""
+"""Engines of every instruction set that runs here with their routines, and an OpenCL device, for the tests of kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,10 @@ from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.routine import Routine
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
+
+if TYPE_CHECKING:
+    from nnstretch.devices.opencl.processor import OpenCLProcessor
 
 RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
 
@@ -36,3 +41,11 @@ def routines(isa: build.Isa, native: Engine) -> tuple[Routine, ...]:
     """The heavy routines of that engine."""
     assert native.block == isa.block
     return heavy_routines(isa)
+
+
+@pytest.fixture(scope="module")
+def processor() -> OpenCLProcessor:
+    """The first OpenCL device, on all cores if it lives on the CPU."""
+    from nnstretch.devices.opencl.processor import OpenCLProcessor
+
+    return OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()))

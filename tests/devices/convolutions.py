@@ -82,6 +82,41 @@ def conv_layer(
     )
 
 
+@st.composite
+def pointwise_layers(
+    draw: st.DrawFn,
+    channels: st.SearchStrategy[int],
+    outputs: st.SearchStrategy[int],
+    ends: st.SearchStrategy[Activation],
+) -> Layer:
+    """1 × 1 convolutions of small planes, for Strassen's algorithm.
+
+    Channels should be with and without a rest beside two halves, and outputs fill pairs of panels or leave single vectors.
+    """
+    shape = (draw(st.integers(1, 2)), draw(channels), draw(st.integers(2, 9)), draw(st.integers(3, 15)))
+    return conv_layer(
+        shape,
+        draw(outputs),
+        (1, 1),
+        pads=(0, 0, 0, 0),
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(ends),
+    )
+
+
+FOR_STRASSEN = conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0))
+NOT_FOR_STRASSEN = (
+    conv_layer((1, 128, 8, 8), 128, (3, 3)),
+    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0), strides=(2, 2)),
+    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(1, 1, 1, 1)),
+    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0), groups=2),
+    conv_layer((1, 16, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0)),
+    conv_layer((1, 128, 1, 1), 128, (1, 1), pads=(0, 0, 0, 0)),
+)
+"""Too large a kernel, a stride, pads, groups, too few channels, too few pixels."""
+
+
 def feeds_of(layer: Layer) -> list[np.ndarray]:
     """Random inputs, in the order of `layer.activations`."""
     return [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]

@@ -11,8 +11,8 @@ from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.devices.routine import Layout, reorder_layer
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType
-from tests.devices.convolutions import conv_layer
-from tests.devices.test_opencl_parity import ACTIVATIONS, RELU, make_layer, numbers, reference
+from tests.devices.convolutions import conv_layer, reference
+from tests.devices.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
 
 pytestmark = pytest.mark.opencl
 
@@ -46,7 +46,7 @@ def processor() -> OpenCLProcessor:
     ids=lambda value: value.op if isinstance(value, Layer) else "",
 )
 def test_half_routines(processor: OpenCLProcessor, layer: Layer, algorithms: set[str], traits: Traits | None) -> None:
-    inputs = [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
+    inputs = feeds_of(layer)
     supporting = [r for r in routines(traits or processor.runtime.traits, (HALF,)) if r.supports(layer)]
     assert {routine.descriptor.algorithm for routine in supporting} == algorithms
     wanted = reference(layer, inputs)

@@ -13,30 +13,24 @@ from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.devices.routine import Routine
 from nnstretch.devices.strassen import strassen_weights
 from nnstretch.graph.layer import Layer
-from tests.devices.convolutions import activations, check, check_setting, conv_layer, feeds_of, reference
+from tests.devices.convolutions import (
+    FOR_STRASSEN,
+    NOT_FOR_STRASSEN,
+    activations,
+    check,
+    check_setting,
+    conv_layer,
+    feeds_of,
+    pointwise_layers,
+    reference,
+)
 
-
-@st.composite
-def pointwise_layers(draw: st.DrawFn) -> Layer:
-    """Channels with and without a rest beside the two halves; outputs that fill pairs of panels or leave single vectors."""
-    return conv_layer(
-        (
-            draw(st.integers(1, 2)),
-            draw(st.sampled_from([24, 28, 48, 51, 77, 96, 97, 100, 112, 128, 130, 160])),
-            draw(st.integers(2, 9)),
-            draw(st.integers(3, 15)),
-        ),
-        draw(st.sampled_from([16, 31, 64, 72, 96, 100, 128, 168])),
-        (1, 1),
-        pads=(0, 0, 0, 0),
-        bias=draw(st.booleans()),
-        residual=draw(st.booleans()),
-        activation=draw(activations),
-    )
+CHANNELS = st.sampled_from([24, 28, 48, 51, 77, 96, 97, 100, 112, 128, 130, 160])
+OUTPUTS = st.sampled_from([16, 31, 64, 72, 96, 100, 128, 168])
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-@given(layer=pointwise_layers())
+@given(layer=pointwise_layers(CHANNELS, OUTPUTS, activations))
 def test_any_pointwise_layer(routines: Sequence[Routine], layer: Layer) -> None:
     mine = [r for r in routines if isinstance(r, StrassenConvolution) and r.supports(layer)]
     if mine:
@@ -63,14 +57,8 @@ def test_small_units_of_work(routines: Sequence[Routine]) -> None:
 
 def test_other_layers_are_left_to_others(routines: Sequence[Routine]) -> None:
     (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
-    plain = (0, 0, 0, 0)
-    assert mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain))
-    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (3, 3)))
-    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain, strides=(2, 2)))
-    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(1, 1, 1, 1)))
-    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), pads=plain, groups=2))
-    assert not mine.supports(conv_layer((1, 16, 8, 8), 128, (1, 1), pads=plain))
-    assert not mine.supports(conv_layer((1, 128, 1, 1), 128, (1, 1), pads=plain))
+    assert mine.supports(FOR_STRASSEN)
+    assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)
 
 
 def test_weights_take_seven_quarters() -> None:

@@ -1,16 +1,19 @@
-"""What tests of graphs share: the check that a fused graph computes what the original does."""
+"""What tests share: the check that a fused graph computes what the original does, and calls of commands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+from nnstretch.cli.main import main
 from nnstretch.graph.layers import GraphNode, graph_inputs, layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_layers, run_proto
+from tests.nnstretch.command_line import Answer, Cli
 
 
 def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:
@@ -41,3 +44,23 @@ def fuse_and_compare(model: ir.Model, tolerance: float = 1e-5) -> list[GraphNode
 def check() -> Callable[..., list[GraphNode]]:
     """`fuse_and_compare(model, tolerance=1e-5) -> layers`."""
     return fuse_and_compare
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Calls a command; returns exit status, standard output and standard error."""
+
+    def call(*arguments: str) -> Answer:
+        capsys.readouterr()
+        status = main(list(arguments))
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call

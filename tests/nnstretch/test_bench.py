@@ -21,11 +21,11 @@ from nnstretch.bench.comparison import Comparison, Settings, compare, parse_engi
 from nnstretch.bench.counting import count_parameters
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.layers import layer_table
-from nnstretch.bench.proof import Settings as ProofSettings
 from nnstretch.bench.proof import prove
 from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import Latency, latency, perfect_split
 from nnstretch.bench.subject import Subject, random_feeds, subject
+from nnstretch.bench.turns import Settings as ProofSettings
 from nnstretch.bench.workshop import Workshop
 from nnstretch.branching import accounting
 from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design

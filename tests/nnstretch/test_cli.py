@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,13 @@ import onnxruntime
 import pytest
 
 from nnstretch.branching.published import parse_published, read_published
+from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding import engine
 from nnstretch.package.format import FORMAT_VERSION
+from nnstretch.report.text import plain_table
 from nnstretch.scheduler.plan import Plan
+from tests.nnstretch.command_line import Cli, answer_of, refuses
 from tests.nnstretch.published_networks import SETTINGS
 
 NETWORK = """
@@ -48,29 +50,11 @@ def not_a_module():
     return 42
 """
 
-Answer = tuple[int, str, str]
-Cli = Callable[..., Answer]
-
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own as the working directory, with a network in it."""
-    (tmp_path / "net.py").write_text(NETWORK)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Calls a command; returns exit status, standard output and standard error."""
-
-    def call(*arguments: str) -> Answer:
-        capsys.readouterr()
-        status = main(list(arguments))
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
+def network(folder: Path) -> None:
+    """A network in the working directory."""
+    (folder / "net.py").write_text(NETWORK)
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +75,6 @@ def package(onnx_file: Path) -> Path:
     path = onnx_file.with_suffix(".nns")
     assert main(["compile", str(onnx_file), "-o", str(path), "--no-tune", "--threads", "1"]) == 0
     return path
-
-
-def answer_of(result: Answer) -> dict[str, Any]:
-    """The JSON object that is all of the standard output."""
-    status, out, err = result
-    assert status == 0, err
-    answer = json.loads(out)
-    assert isinstance(answer, dict)
-    return answer
-
-
-def refuses(result: Answer, *words: str) -> None:
-    """Status 2, nothing on the standard output, and one line on the standard error that says `words`."""
-    status, out, err = result
-    assert status == 2, (out, err)
-    assert out == ""
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    for word in words:
-        assert word in line
 
 
 def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -168,6 +132,19 @@ def test_version(cli: Cli) -> None:
     status, out, _ = cli("--version")
     assert status == 0
     assert out.startswith("nnstretch ")
+
+
+def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["out[a]/net.nns", "layer[/b]", "model:smile:"]
+    with reporting(as_json=False) as report:
+        shown = plain_table("name")
+        for name in names:
+            shown.add_row(name)
+            report.note(name)
+        report.show(shown, *names)
+    out, err = capsys.readouterr()
+    assert [out.count(name) for name in names] == [2, 2, 2]
+    assert err.split() == names
 
 
 # -- what commands answer ------------------------------------------------------------------------------------------
@@ -484,6 +461,8 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("evaluate", "resnet18", "--data", "digits", "--engine", "abacus"), "abacus")
     refuses(cli("zoo", "resnet18", "--weights", "missing.safetensors"), "missing.safetensors")
     refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
+    refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.svg"), "d.svg", ".json, .html")
+    refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
 
 
 def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) -> None:
@@ -564,13 +543,15 @@ def test_bench_on_several_processors(cli: Cli, onnx_file: Path) -> None:
     first, *_, last = sorted(os.sched_getaffinity(0))
     names = [f"cpu:{first}", f"cpu:{last}"]
     command = ("bench", str(onnx_file), "--no-tune", "-r", "1")
-    found = answer_of(cli(*command, "-p", ",".join(names), "--json"))
+    found = answer_of(cli(*command, "-p", ",".join(names), "-o", "together.json", "--json"))
+    assert json.loads(Path("together.json").read_text()) == found
     assert list(found["alone"]) == names
     assert found["max_rel_error"] < 1e-4
     assert found["speedup"] == pytest.approx(
         min(times["p50_ms"] for times in found["alone"].values()) / found["together"]["p50_ms"], rel=1e-3
     )
     refuses(cli(*command, "-p", names[0]), "two or more")
+    refuses(cli(*command, "-p", ",".join(names), "-o", "together.svg"), "together.svg", ".json")
     refuses(cli(*command, str(onnx_file), "-p", ",".join(names)), "one network")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nnstretch.cli.main import main
 from nnstretch.devices.spec import usable_cores
+from tests.nnstretch.command_line import Cli, answer_of, refuses
 
 NETWORK = """
 import torch
@@ -29,52 +28,24 @@ def small():
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
     )
     return net, torch.zeros(1, 1, 16, 16)
+
+
+def varied():
+    torch.manual_seed(0)
+    depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+    net = nn.Sequential(block(1, 16, 2), block(16, 32), depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return net, torch.zeros(1, 1, 16, 16)
 """
 RECIPE = {"name": "brief", "epochs": 1, "batch": 64, "learning_rate": 0.05, "distillation_weight": 0.5, "threads": 1}
 SIMULATED = ("-p", "sim:phone/cpu,sim:phone/gpu", "--alpha", "100", "--beta", "100", "--top", "1")
 CORES = usable_cores()
-Answer = tuple[int, str, str]
-Cli = Callable[..., Answer]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own as the working directory, with a network and a recipe in it."""
-    (tmp_path / "net.py").write_text(NETWORK)
-    (tmp_path / "brief.json").write_text(json.dumps(RECIPE))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Calls a command; returns exit status, standard output and standard error."""
-
-    def call(*arguments: str) -> Answer:
-        capsys.readouterr()
-        status = main(list(arguments))
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
-def answer_of(result: Answer) -> dict[str, Any]:
-    status, out, err = result
-    assert status == 0, err
-    answer: dict[str, Any] = json.loads(out)
-    return answer
-
-
-def refuses(result: Answer, *words: str) -> None:
-    """Status 2, nothing on the standard output, and one line on the standard error that says `words`."""
-    status, out, err = result
-    assert status == 2, (out, err)
-    assert out == ""
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    for word in words:
-        assert word in line
+def files(folder: Path) -> None:
+    """A network and a recipe in the working directory."""
+    (folder / "net.py").write_text(NETWORK)
+    (folder / "brief.json").write_text(json.dumps(RECIPE))
 
 
 def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path) -> None:
@@ -162,6 +133,25 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
     refuses(cli("stretch", "net.py:small", "--profile", "p.json", "-p", cores), "--profile is for --predict-only")
 
 
+def test_no_processor_can_compute_the_whole_network(cli: Cli, folder: Path) -> None:
+    rate = {"gmacs_per_s": [[1.0, 100.0]]}
+    common = {"launch_us": 5.0, "memory_gb_per_s": {"any": 4.0}}
+    halves = {
+        "a": {**common, "compute": {"conv": rate, "dense": rate}},
+        "b": {**common, "compute": {"conv": rate, "depthwise": rate}},
+    }
+    pair = {"processors": ["a", "b"], "sync_us": 5.0, "gb_per_s": 4.0}
+    profile = {"format": 1, "description": "no one has all", "processors": halves, "pairs": [pair]}
+    (folder / "halves.json").write_text(json.dumps(profile))
+    names = ["sim:halves.json/a", "sim:halves.json/b"]
+    found = answer_of(cli("stretch", "net.py:varied", "-p", ",".join(names), *SIMULATED[2:], "-o", "designs", "--json"))
+    assert found["original_ms"] == dict.fromkeys(names)
+    (design,) = found["designs"]
+    assert design["predicted_ms"] > 0
+    assert design["perfect_split_ms"] is None
+    assert "inf" not in re.sub("<style>.*?</style>", "", Path(found["page"]).read_text())
+
+
 def test_what_no_design_can_meet(cli: Cli) -> None:
     stretch = ("stretch", "net.py:small", "-p", "sim:phone/cpu,sim:phone/gpu")
     for option, value, says in [
@@ -180,6 +170,9 @@ def test_what_no_design_can_meet(cli: Cli) -> None:
     refuses(cli("stretch", "net.py:small", "-p", "sim:phone/cpu,sim:phone/tpu"), "phone", "tpu", "gpu")
     refuses(cli("stretch", "net.py:small", "-p", "sim:nothing/cpu,sim:nothing/gpu"), "nothing")
     refuses(cli("stretch", "net.py:small", "-p", "cpu:99999,opencl"), "99999")
+    refuses(
+        cli(*stretch, "--published", "p.yaml", "--learn-bounds", "--data", "digits"), "--published", "--learn-bounds"
+    )
 
 
 @pytest.mark.slow

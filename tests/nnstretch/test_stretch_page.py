@@ -15,7 +15,7 @@ from torch import nn
 from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.search import SearchReport
 from nnstretch.branching.stretch import StretchResult, stretch
-from nnstretch.cli.stretching import PAGE, write_page
+from nnstretch.cli.design_files import PAGE, write_page
 from nnstretch.errors import FileError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.report.agreement_picture import Agreement, agreement_svg

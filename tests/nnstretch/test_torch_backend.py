@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import tomllib
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nnstretch import torch_backend
 from nnstretch.frontends import ModelWarning
 from nnstretch.torch_backend import CompiledGraph, backend
 from tests.cores import OWN_CORE
@@ -75,8 +79,8 @@ class Sessions:
         self.graphs, self.sessions = 0, 0
         compiled = CompiledGraph._compiled
 
-        def counting(graph: CompiledGraph, arguments: Any) -> Any:
-            session = compiled(graph, arguments)
+        def counting(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
+            session = compiled(graph, arguments, constants)
             self.sessions += session is not None
             return session
 
@@ -115,6 +119,59 @@ def test_outputs_are_those_of_eager_for_all_shapes_and_weights(made: Sessions) -
     nn.init.constant_(module.get_parameter("second.0.bias"), 1.0)
     torch.testing.assert_close(compiled(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4)
     assert made.sessions == 4
+
+
+def test_parameters_that_get_other_data_are_seen(made: Sessions) -> None:
+    module = Part().eval()
+    compiled = made.compile(module)
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        module.conv.weight.data = factor * module.conv.weight.data  # memory that was freed may come back
+        torch.testing.assert_close(compiled(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4)
+    assert made.sessions == 4
+
+
+def test_parameters_of_inference_mode_may_change_unseen(made: Sessions) -> None:
+    with torch.inference_mode():
+        module = Part().eval()
+        compiled = made.compile(module)
+        with pytest.warns(ModelWarning, match=r"made under torch.inference_mode\(\)"):
+            compiled(IMAGE)
+        module.conv.weight.mul_(2)
+        torch.testing.assert_close(compiled(IMAGE), module(IMAGE))
+    assert made.sessions == 0
+
+
+def test_graphs_are_compiled_one_at_a_time(made: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = [Part().eval(), Part().eval()]
+    compiled = [made.compile(module) for module in modules]
+    for call in compiled:
+        call(IMAGE)
+    inside: list[str] = []
+    most = 0
+    captured = torch_backend._captured
+
+    def slow(*arguments: Any) -> Any:
+        nonlocal most
+        inside.append("")
+        most = max(most, len(inside))
+        time.sleep(0.2)
+        inside.pop()
+        return captured(*arguments)
+
+    def run(number: int) -> Tensor:
+        with torch.no_grad():
+            modules[number].conv.weight.mul_(2)
+            y: Tensor = compiled[number](IMAGE)
+            return y
+
+    monkeypatch.setattr(torch_backend, "_captured", slow)
+    before = sys.stdout, list(warnings.filters)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, range(2)))
+    assert (most, made.sessions) == (1, 4)
+    assert (sys.stdout, list(warnings.filters)) == before
+    for y, module in zip(found, modules, strict=True):
+        torch.testing.assert_close(y, module(IMAGE), atol=1e-4, rtol=1e-4)
 
 
 def test_graph_breaks_make_several_graphs(made: Sessions) -> None:
@@ -181,6 +238,8 @@ def test_what_cannot_be_compiled_is_left_to_torch_with_one_warning(
         ({"speed": 2}, "option 'speed' of backend nnstretch"),
         ({"processors": "abacus"}, "abacus"),
         ({"threads": 0}, "threads is 0"),
+        ({"threads": "4"}, r"option 'threads' .* is '4'; give a value of type int \| None"),
+        ({"processors": ["cpu"]}, "give a value of type str"),
     ],
 )
 def test_wrong_options_are_errors(made: Sessions, options: dict[str, Any], message: str) -> None:
@@ -193,8 +252,8 @@ def test_options_say_on_which_processors(made: Sessions, monkeypatch: pytest.Mon
     lanes: list[tuple[str, ...]] = []
     compiled = CompiledGraph._compiled
 
-    def noting(graph: CompiledGraph, arguments: Any) -> Any:
-        session = compiled(graph, arguments)
+    def noting(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
+        session = compiled(graph, arguments, constants)
         assert session is not None
         lanes.append(tuple(lane.processor for lane in session.plan.lanes))
         return session

@@ -1,23 +1,29 @@
 """Runs of branched networks, and how much processors slow each other down."""
 
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from torch import nn
 
 from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
-from nnstretch.compiler import build_processors
+from nnstretch.compiler import Processors, build_processors
+from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import usable_cores
-from nnstretch.predicting.contention import slowdowns
+from nnstretch.predicting import contention
+from nnstretch.predicting.contention import slowdowns, stored_slowdowns
 from nnstretch.predicting.trial import DesignTrial
 from nnstretch.scheduler.profiling.store import ProfileStore
 
 CORES = usable_cores()
-pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 PROCESSORS = f"cpu:{CORES[0]},cpu:{CORES[1]}" if len(CORES) > 1 else ""
 
 
+@needs_two_cores
 def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
     image = torch.zeros(1, 3, 64, 64)
     network = nn.Sequential(
@@ -35,9 +41,23 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
     assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
 
 
+@needs_two_cores
 def test_slowdowns_are_measured_once(tmp_path: Path) -> None:
     processors, store = build_processors(PROCESSORS), ProfileStore(tmp_path / "profiles.sqlite")
     found = slowdowns(processors, (0, 1), store)
     assert len(found) == 2
     assert all(1.0 <= ratio < 20.0 for ratio in found)
     assert slowdowns(processors, (0, 1), store) == found
+
+
+def test_slowdowns_are_known_in_whatever_order_processors_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, same, other = (cast("Processor", SimpleNamespace(fingerprint=name)) for name in ("cpu", "cpu", "other"))
+    monkeypatch.setattr(contention, "_measured", lambda *_: [[1.5], [1.25], [2.0]])
+    opened = cast("Processors", SimpleNamespace(named=(cpu, same, other)))
+    with closing(ProfileStore(tmp_path / "profiles.sqlite")) as store:
+        assert slowdowns(opened, (0, 1, 2), store) == (1.5, 1.25, 2.0)
+        assert stored_slowdowns((other, cpu, same), (0, 1, 2), store) == (2.0, 1.5, 1.25)
+        assert stored_slowdowns((cpu, other, same), (0, 1, 2), store) == (1.5, 2.0, 1.25)
+        assert stored_slowdowns((other, cpu), (0, 1), store) is None

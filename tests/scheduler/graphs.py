@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-PLACEMENT = "nnstretch.processor"
+from nnstretch.graph.placement import PLACEMENT_KEY
 
 
 class RandomNetwork:
@@ -97,7 +97,7 @@ class RandomNetwork:
         """Adds a node, on a random processor if there are any."""
         if self._processors and self._rng.random() < 0.8:
             entry = node.metadata_props.add()
-            entry.key, entry.value = PLACEMENT, str(self._rng.integers(self._processors))
+            entry.key, entry.value = PLACEMENT_KEY, str(self._rng.integers(self._processors))
         self._nodes.append(node)
 
     def _add_rows(self) -> list[tuple[str, tuple[int, int]]]:

@@ -8,7 +8,9 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx import parser
 
 from nnstretch.compiler import HALF_TOLERANCE, build_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
@@ -31,6 +33,7 @@ from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.planner import choice_space, make_plan
 from nnstretch.scheduler.session import Session
@@ -144,6 +147,26 @@ def test_halves_do_not_pass_between_two_devices(host: CpuProcessor) -> None:
                         assert space.problem.edges[u, v][i, j] == math.inf
                         seen += 1
     assert seen
+
+
+def test_a_device_pays_for_halves_that_it_makes_of_what_the_host_made(host: CpuProcessor) -> None:
+    device, prices = FakeDevice(0, host.blocked.block, ("float32", HALF)), Prices(0, 0.2)
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        net (float[1,32,6,6] x) => (float[1,32,6,6] y) { a = Relu (x) y = Sigmoid (a) }"""
+    )
+    space = choice_space(optimize(ir.from_proto(model)), [host, device], host, prices)
+    first = next(c for c in space.choices[0] if c.lane == 0 and c.outputs == (PLAIN,))
+    second = next(c for c in space.choices[1] if c.lane == 1 and c.inputs[0].dtype == HALF)
+    contraction = contract(space, [[first, second]])
+    tensor = space.graph.types["a"]
+    casts = [
+        prices.reorder_seconds(device, tensor, PLAIN, second.inputs[0]),
+        prices.reorder_seconds(device, tensor, second.outputs[0], PLAIN),
+    ]
+    expected = [0.0, first.seconds, (second.seconds or 0.0) + sum(cast or 0.0 for cast in casts), 0.0]
+    assert all(casts)
+    assert contraction.seconds(space, [first, second]) == pytest.approx(expected)
 
 
 def test_plans_keep_the_size_of_elements(host: CpuProcessor) -> None:

@@ -29,7 +29,7 @@ from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.placement.cells import find_cells, place
 from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.placement.heft import heft
-from nnstretch.scheduler.placement.joint import is_placed, placed
+from nnstretch.scheduler.placement.joint import is_placed, only, placed, with_costs
 from nnstretch.scheduler.placement.local_search import by_rank
 from nnstretch.scheduler.placement.problem import PlacementProblem, makespan
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
@@ -273,6 +273,26 @@ def test_what_a_design_placed_stays_where_it_is() -> None:
     next(iter(model.graph)).metadata_props[PLACEMENT_KEY] = "1"
     assert is_placed(space_of(model, TWO_CPUS))
     assert plan_model(model, build_processors(TWO_CPUS), tune=False).placement is None
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+def test_what_is_refined_on_one_processor_changes_no_other_costs() -> None:
+    """A fallback runs on lane 0 alone, so that its cost is corrected once."""
+    model = ir.from_proto(
+        parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 20]>
+            net (float[1,32,8,8] x) => (float[1,32,8,8] y) { a = Relu (x) b = Erf (a) y = Sigmoid (b) }"""
+        )
+    )
+    space = corrected = space_of(model, TWO_CPUS)
+    for lane, factor in enumerate((2.0, 3.0)):
+        single = only(corrected, lane)
+        assert single is not None
+        slower = [[replace(c, seconds=factor * (c.seconds or 0.0)) for c in options] for options in single.choices]
+        corrected = with_costs(corrected, lane, single.with_seconds(slower))
+    for unit, before, after in zip(space.graph.units, space.choices, corrected.choices, strict=True):
+        ratios = {c.lane: (c.seconds or 0.0) / (b.seconds or 1.0) for b, c in zip(before, after, strict=True)}
+        assert ratios == pytest.approx({0: 2.0} if unit.is_fallback else {0: 2.0, 1: 3.0})
 
 
 def test_concats_are_no_units() -> None:

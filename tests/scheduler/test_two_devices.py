@@ -18,6 +18,7 @@ from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.graph.passes import optimize
+from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.scheduler import loading
 from nnstretch.scheduler.compiled import Compiled
@@ -26,7 +27,7 @@ from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 from tests.examples import examples
-from tests.scheduler.graphs import PLACEMENT, RandomNetwork
+from tests.scheduler.graphs import RandomNetwork
 from tests.scheduler.test_half_plans import FakeDevice, Prices
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -153,7 +154,7 @@ def placed(body: str, outputs: str, weights: Sequence[str], lanes: dict[str, int
         model.graph.initializer.append(numpy_helper.from_array(values, name))
     for node in model.graph.node:
         entry = node.metadata_props.add()
-        entry.key, entry.value = PLACEMENT, str(lanes[node.output[0]])
+        entry.key, entry.value = PLACEMENT_KEY, str(lanes[node.output[0]])
     return ir.from_proto(model)
 
 
@@ -204,7 +205,7 @@ def test_a_concat_of_three_lanes(processors: Processors, unified: bool, home: in
     model = CONCAT.clone()
     for node in model.graph:
         if node.op_type == "Concat":
-            node.metadata_props[PLACEMENT] = str(home)
+            node.metadata_props[PLACEMENT_KEY] = str(home)
     plan = compared(model, processors)
     assert {s.lane for s in plan.subgraphs} == {0, 1, 2}
     if unified:

@@ -11,7 +11,7 @@ import numpy as np
 from nnstretch.devices.cpu.routines.childnet import pipeline
 from nnstretch.devices.cpu.routines.light_base import INPUT, OUTPUT
 from nnstretch.devices.cpu.routines.light_reorder import change_layout
-from nnstretch.devices.cpu.routines.window import has_constant_weights, is_convolution, lowering
+from nnstretch.devices.cpu.routines.window import has_native_operands, is_convolution, lowering
 from nnstretch.devices.prepared import Piece, Prepared
 from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.strided import StridedCopy
@@ -32,7 +32,7 @@ class Dense(Routine):
         self.vectors = vectors
 
     def supports(self, layer: Layer) -> bool:
-        return layer.op == "Dense" and has_constant_weights(layer) and len(layer.type_of(0).shape) == 2
+        return layer.op == "Dense" and has_native_operands(layer) and len(layer.type_of(0).shape) == 2
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (PLAIN,) * len(layer.activations), (PLAIN,)
@@ -75,7 +75,7 @@ class DenseAsConvolution(Routine):
         self.convolution = convolution
 
     def supports(self, layer: Layer) -> bool:
-        if layer.op != "Dense" or not has_constant_weights(layer) or len(layer.type_of(0).shape) != 2:
+        if layer.op != "Dense" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 2:
             return False
         if layer.type_of(0).shape[0] < 2 or layer.has(3):
             return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.devices.prepared import Constant
-from nnstretch.devices.routine import KernelCall, Lowering, Operand
+from nnstretch.devices.routine import KernelCall, Lowering, Operand, has_constant_weights
 from nnstretch.graph.layer import Layer
 
 
@@ -86,7 +86,7 @@ LARGEST_WINDOW = 1 << 12
 
 def is_convolution(layer: Layer) -> bool:
     """Whether `layer` is a 2-D float32 convolution with constant weights that the kernels' bounds admit."""
-    if layer.op != "Conv" or not has_constant_weights(layer) or len(layer.type_of(0).shape) != 4:
+    if layer.op != "Conv" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 4:
         return False
     pads = layer.ints("pads")
     window = Window.of(layer)
@@ -99,11 +99,10 @@ def is_convolution(layer: Layer) -> bool:
     )
 
 
-def has_constant_weights(layer: Layer) -> bool:
+def has_native_operands(layer: Layer) -> bool:
     """Whether a Conv or Dense layer computes in float32 on a run-time input with weights and bias known now."""
     floats = all(t.dtype == "float32" for t in (*layer.inputs, *layer.outputs) if t is not None)
-    fixed = 1 in layer.constants and (not layer.has(2) or 2 in layer.constants)
-    return floats and fixed and 0 not in layer.constants and 3 not in layer.constants
+    return floats and has_constant_weights(layer) and 0 not in layer.constants and 3 not in layer.constants
 
 
 def operands(layer: Layer) -> tuple[Operand | None, ...]:

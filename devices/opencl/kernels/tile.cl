@@ -1,9 +1,9 @@
 /* Tiles of PIXELS neighbouring outputs of one row times VECTORS vectors of outputs, as convolutions compute them.
  *
- * Macros: PIXELS; VECTORS; LENGTH, the outputs of a vector, a block or half of one; STRIDE_W, the horizontal stride; REACH, at least the input pixels that the taps of a kernel row
- * span, (KW - 1) * dilation + 1. So layers of several kernel widths share one build.
+ * Macros: PIXELS; VECTORS; LENGTH, the outputs of a vector, a block or half of one; STRIDE_W, the horizontal stride; REACH, at
+ * least the input pixels that the taps of a kernel row span, (KW - 1) * dilation + 1. So layers of several kernel widths share
+ * one build.
  */
-
 #ifndef LENGTH
 #define LENGTH B
 #endif

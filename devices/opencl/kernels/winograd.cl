@@ -70,8 +70,7 @@ static inline tile_place place_of(int tile, int out_height, int out_width)
 #define REACH ((ALPHA - 1) * STRIDE + 1) /* pixels from the first to the last of a patch */
 
 /* Encodes a patch whose first pixel is (y0, x0) of the plane `x`; positions are `v_position` floats apart. */
-PART void encode_patch(const global number *x, int y0, int x0, int height, int width, global float *v,
-                                long v_position)
+PART void encode_patch(const global number *x, int y0, int x0, int height, int width, global float *v, long v_position)
 {
     vec d[POSITIONS];
     if (y0 >= 0 && x0 >= 0 && y0 + REACH <= height && x0 + REACH <= width) {
@@ -142,8 +141,8 @@ static inline void activate_tile(global number *y, int y_row, int rows, int colu
 }
 
 /* Decodes sums to up to `rows` × `columns` pixels of the output, whose rows are `y_row` numbers apart. */
-PART void decode_tile(const global float *m, long m_position, vec bias, const global number *residual,
-                               global number *y, int y_row, int rows, int columns, int has_residual, int kind, int a, int b)
+PART void decode_tile(const global float *m, long m_position, vec bias, const global number *residual, global number *y,
+                      int y_row, int rows, int columns, int has_residual, int kind, int a, int b)
 {
     const float low = kind == ACT_RELU ? 0.0f : kind == ACT_CLIP ? as_float(a) : -INFINITY;
     const float high = kind == ACT_CLIP ? as_float(b) : INFINITY;
@@ -220,7 +219,7 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
                            const global number *bias_buffer, int bias_offset, const global number *residual_buffer,
                            int residual_offset, global number *y_buffer, int y_offset, global float *scratch_buffer,
                            int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int tiles, int per_block,
-                            int blocks_per_item, int panels_per_item, int v_position, int m_position,
+                           int blocks_per_item, int panels_per_item, int v_position, int m_position,
                            int scratch_item, int few_begin, int has_residual, int kind, int a, int b)
 {
     const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;

@@ -1,5 +1,6 @@
 /* The one-dimensional transforms of Winograd's minimal filtering F(M, TAPS), in place on numbers that lie `step` apart, for
- * ALPHA = M + TAPS - 1 = 4, 6 or 8 positions; infinity's counts for the last output alone. Their points are those of devices/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
+ * ALPHA = M + TAPS - 1 = 4, 6 or 8 positions; infinity's counts for the last output alone. Their points are those of
+ * devices/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
  *
  * An item handles LANES neighbouring lanes as one `vec`: a whole block on a CPU, one lane on other devices.
  */
@@ -12,13 +13,13 @@ typedef floatb vec;
 #define WRITE_VEC(value, pointer) WRITE_BLOCK(value, pointer)
 #define ACTIVATE_VEC(x, kind, a, b) activate(x, kind, a, b)
 #else
-#define ACTIVATE_VEC(x, kind, a, b) activate_one(x, kind, a, b)
 #define LANES 1
 typedef float vec;
 #define LOAD_VEC(pointer) (*(pointer))
 #define STORE_VEC(value, pointer) (*(pointer) = (value))
 #define READ_VEC(pointer) READ_ONE(pointer)
 #define WRITE_VEC(value, pointer) WRITE_ONE(value, pointer)
+#define ACTIVATE_VEC(x, kind, a, b) activate_one(x, kind, a, b)
 #endif
 
 #define ALPHA (M + TAPS - 1)

@@ -66,11 +66,6 @@ def is_image(kind: TensorType) -> bool:
 INPUT, OUTPUT = Operand("input", 0), Operand("output", 0)
 
 
-def has_constant_weights(layer: Layer) -> bool:
-    """Whether weights and bias, its inputs 1 and 2, are known when the network is compiled."""
-    return all(index in layer.constants for index in (1, 2) if layer.has(index))
-
-
 def constant(index: int) -> Operand:
     """The prepared constant `index` of a lowering."""
     return Operand("constant", index)

@@ -14,11 +14,10 @@ from nnstretch.devices.opencl.routines.base import (
     OpenCLRoutine,
     ceil_div,
     constant,
-    has_constant_weights,
     is_image,
     padded,
 )
-from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.graph.layer import Layer
 
 _PLANAR_CHANNELS = 8  # up to so many channels a plain input is read without being blocked first
@@ -132,7 +131,7 @@ class Direct(_Conv):
         if not splits or shape.groups == 1 or shape.group_out % length or per_group % 2 == 0:
             return ()
         vectors = next(v for v in range(min(per_group, _MOST_HALVES), 0, -1) if per_group % v == 0)
-        most = next(p for p in range(self.traits.registers, 0, -1) if fits_registers(self.traits.registers, p, vectors))
+        most = max(1, most_pixels(self.traits.registers, vectors))
         pixels = ceil_div(shape.out_width, ceil_div(shape.out_width, most))
         return ({"pixels": pixels, "vectors": vectors, "length": length},)
 
@@ -275,9 +274,9 @@ class Depthwise(_Conv):
         return Lowering((call,), (self.stored(packed), self._bias(layer, blocks * b)))
 
 
-def fits_registers(registers: int, pixels: int, vectors: int) -> bool:
-    """Whether the sums of a tile stay in registers beside the weights that they are made of."""
-    return pixels * vectors + max(vectors, 2) < registers
+def most_pixels(registers: int, vectors: int) -> int:
+    """Pixels of the widest tile whose sums stay in registers beside the weights that they are made of; below 1: of none."""
+    return (registers - 1 - max(vectors, 2)) // vectors
 
 
 def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
@@ -303,7 +302,7 @@ def _tile_space(registers: int, shape: ConvShape, block: int) -> tuple[Parameter
         (pixels, vectors)
         for vectors in _VECTORS
         for pixels in _PIXELS
-        if fits_registers(registers, pixels, vectors) and vectors <= out_blocks and pixels < shape.out_width + 4
+        if pixels <= most_pixels(registers, vectors) and vectors <= out_blocks and pixels < shape.out_width + 4
     ]
     ranked = sorted(tiles or [(1, 1)], key=cost)
     return tuple({"pixels": pixels, "vectors": vectors} for pixels, vectors in ranked[:_SETTINGS])

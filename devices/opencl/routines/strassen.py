@@ -12,12 +12,11 @@ from nnstretch.devices.opencl.routines.base import (
     OpenCLRoutine,
     ceil_div,
     constant,
-    has_constant_weights,
     is_image,
     padded,
 )
-from nnstretch.devices.opencl.routines.conv import ConvShape, conv_shape, fits_registers
-from nnstretch.devices.routine import Lowering, Operand, Parameters
+from nnstretch.devices.opencl.routines.conv import ConvShape, conv_shape, most_pixels
+from nnstretch.devices.routine import Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.devices.strassen import LEAST_HALF, strassen_weights
 from nnstretch.graph.layer import Layer
 
@@ -63,7 +62,7 @@ class Strassen(OpenCLRoutine):
     def _pixels(self, shape: ConvShape, vectors: int) -> int:
         """The width of tiles that are as even as they can be, two of which make the least number of pairs."""
         total = shape.out_width
-        most = next(p for p in range(self.traits.registers, 0, -1) if fits_registers(self.traits.registers, p, vectors))
+        most = max(1, most_pixels(self.traits.registers, vectors))
         return ceil_div(ceil_div(total, ceil_div(total, 2 * most)), 2)
 
     def _waste(self, shape: ConvShape, pixels: int, vectors: int) -> float:

@@ -15,12 +15,20 @@ from nnstretch.devices.opencl.routines.base import (
     OpenCLRoutine,
     ceil_div,
     constant,
-    has_constant_weights,
     is_image,
     padded,
 )
 from nnstretch.devices.opencl.routines.conv import ConvShape, channel_ranges, conv_shape
-from nnstretch.devices.routine import PLAIN, KernelCall, Launch, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.routine import (
+    PLAIN,
+    KernelCall,
+    Launch,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    has_constant_weights,
+)
 from nnstretch.devices.winograd import Axis, Division, weight_panels
 from nnstretch.graph.layer import Layer
 
@@ -67,12 +75,11 @@ class Winograd(OpenCLRoutine):
         (kernel, kernel_w), (stride, stride_w) = shape.kernel, shape.strides
         square = kernel == kernel_w > 1 and stride == stride_w <= _LARGEST_STRIDE and shape.dilations == (1, 1)
         few = _is_planar(shape) and self.dtype == DTYPE
-        if not square or (shape.group_in < _LEAST_GROUP and not few) or not self._divisions(_computed(shape)):
+        if not square or (shape.group_in < _LEAST_GROUP and not few):
             return False
-        if (kernel, stride) == (3, 1) and not few:
-            return True
-        best = min(self._cost(_computed(shape), division) for division in self._divisions(_computed(shape)))
-        return best < _WORTH_TRYING * self._direct_cost(shape)
+        costs = self._costs(_computed(shape))
+        plain = (kernel, stride) == (3, 1) and not few
+        return bool(costs) and (plain or min(costs.values()) < _WORTH_TRYING * self._direct_cost(shape))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Blocked, but for a plain input of few channels."""
@@ -82,13 +89,13 @@ class Winograd(OpenCLRoutine):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The transform that is guessed to be best, and the second if it is close."""
         shape = _computed(conv_shape(layer))
-        costs = {division: self._cost(shape, division) for division in self._divisions(shape)}
+        costs = self._costs(shape)
         best, *others = sorted(costs, key=costs.__getitem__)
         worth = [best, *(other for other in others[:1] if costs[other] < _WORTH_MEASURING * costs[best])]
         return tuple(self._setting(shape, division) for division in worth)
 
-    def _divisions(self, shape: ConvShape) -> list[Division]:
-        """The kernel divided for each transform that does not have more taps than it, and makes few parts of it."""
+    def _costs(self, shape: ConvShape) -> dict[Division, float]:
+        """The kernel divided for each transform that has no more taps than it and makes few parts of it, with `_cost`."""
         longest = ceil_div(shape.kernel[0], shape.strides[0])
         transforms = [
             (alpha, taps)
@@ -96,7 +103,7 @@ class Winograd(OpenCLRoutine):
             if taps <= longest and (self.dtype != HALF or alpha <= _HALF_ALPHA)
         ]
         divisions = [_division(shape, alpha, taps) for alpha, taps in transforms]
-        return [division for division in divisions if len(division.parts) <= _MOST_PARTS]
+        return {division: self._cost(shape, division) for division in divisions if len(division.parts) <= _MOST_PARTS}
 
     def _setting(self, shape: ConvShape, division: Division) -> Parameters:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""

@@ -1,0 +1,32 @@
+"""Calling commands in this process, and what tests expect of their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+Answer = tuple[int, str, str]
+"""Exit status, standard output and standard error of a command."""
+Cli = Callable[..., Answer]
+"""The fixture `cli`: calls a command with arguments."""
+
+
+def answer_of(result: Answer) -> dict[str, Any]:
+    """The JSON object that is all of the standard output."""
+    status, out, err = result
+    assert status == 0, err
+    answer = json.loads(out)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def refuses(result: Answer, *words: str) -> None:
+    """Status 2, nothing on the standard output, and one line on the standard error that says `words`."""
+    status, out, err = result
+    assert status == 2, (out, err)
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line

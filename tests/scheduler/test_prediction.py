@@ -1,0 +1,40 @@
+"""Predictions for the search of branchings: what is measured, what is guessed, and what costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.costs import Estimates
+from nnstretch.scheduler.prediction import ProfilePredictor
+from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.profiling.store import ProfileStore
+
+
+class Guesses(LearnedCosts):
+    """A second for everything."""
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return 1.0
+
+
+@pytest.mark.parametrize("channels", [16, 5])
+def test_a_concat_whose_parts_lie_in_its_memory_costs_nothing_even_where_it_could_be_guessed(
+    tmp_path: Path, channels: int
+) -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    part, whole = TensorType((1, channels, 4, 4)), TensorType((1, 2 * channels, 4, 4))
+    concat = Layer("concat", "Concat", (part, part), (whole,), {"axis": 1})
+    with Profiler(store, processor) as profiler:
+        learned = Guesses(store, Estimates(), folder=tmp_path)
+        predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group), learned)
+        assert predictor.seconds([concat], 0) == (0.0 if channels == 16 else 1.0)
+    store.close()

@@ -583,7 +583,7 @@ def test_batches(cli: Cli, onnx_file: Path, package: Path, tmp_path: Path) -> No
     assert answer["passed"] is True
     assert [one["shape"] for one in answer["outputs"].values()] == [[3, 10]]
     file = str(tmp_path / "dynamic.onnx")
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
     shapes = ({0: torch.export.Dim("n")},)
     torch.onnx.export(net, (torch.zeros(2, 3, 8, 8),), file, dynamo=True, dynamic_shapes=shapes, verbose=False)
     packed = str(tmp_path / "b.nns")

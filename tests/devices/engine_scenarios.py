@@ -10,6 +10,7 @@ import ctypes
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -199,10 +200,12 @@ def random_dag(engine: Engine, seed: int) -> Iterator[None]:
 
 
 def lanes(engine: Engine, examples: int) -> None:
-    """Two random networks alive at once, which share pools."""
-    for seed in range(examples):
-        for _ in zip(random_dag(engine, seed), random_dag(engine, seed + 1000), strict=True):
-            pass
+    """Random networks that run at once, which share pools."""
+    with ThreadPoolExecutor(3) as threads:
+        for seed in range(examples):
+            networks = [random_dag(engine, seed + thousand) for thousand in (0, 1000, 2000)]
+            for _ in threads.map(list, networks):
+                pass
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:

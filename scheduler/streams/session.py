@@ -13,7 +13,7 @@ from typing import Literal, overload
 import numpy as np
 
 from nnstretch.closing import Closing
-from nnstretch.errors import DeviceError, NNStretchError, UsageError
+from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.session import NodeArg, Session
 from nnstretch.scheduler.streams.arrangement import Arrangement
@@ -134,7 +134,7 @@ class StreamSession(Closing):
         coming: deque[Future[Outputs]] = deque()
         try:
             for feeds in inputs:
-                coming.append(self.submit(feeds, output_names))
+                coming.append(self._begun(feeds, output_names))
                 while coming and (len(coming) >= most or coming[0].done()):
                     yield coming.popleft().result()
             while coming:
@@ -170,14 +170,7 @@ class StreamSession(Closing):
             NNStretchError: the first error, without `return_errors`.
             UsageError: the session is closed.
         """
-        coming: list[Future[Outputs] | NNStretchError] = []
-        for feeds in inputs:
-            try:
-                coming.append(self.submit(feeds, output_names))
-            except UsageError:
-                raise
-            except NNStretchError as error:
-                coming.append(error)
+        coming = [self._begun(feeds, output_names) for feeds in inputs]
         found = [_outcome(answer) for answer in coming]
         if return_errors:
             return found
@@ -201,6 +194,15 @@ class StreamSession(Closing):
         for thread in self._threads:
             thread.join()
         self._held.close()
+
+    def _begun(self, feeds: Feeds, output_names: Sequence[str] | None) -> Future[Outputs]:
+        """The answer of an input that was given in; of one that does not fit, the error."""
+        try:
+            return self.submit(feeds, output_names)
+        except FeedError as error:
+            answer: Future[Outputs] = Future()
+            answer.set_exception(error)
+            return answer
 
     @property
     def _first(self) -> Session:
@@ -235,9 +237,7 @@ def _sessions(arrangement: Arrangement, stack: ExitStack) -> Iterator[tuple[int,
             yield number, stack.enter_context(first.twin())
 
 
-def _outcome(answer: Future[Outputs] | NNStretchError) -> Outputs | NNStretchError:
-    if isinstance(answer, NNStretchError):
-        return answer
+def _outcome(answer: Future[Outputs]) -> Outputs | NNStretchError:
     try:
         return answer.result()
     except NNStretchError as error:

@@ -141,8 +141,11 @@ def test_an_input_that_does_not_fit_is_the_only_one_that_fails() -> None:
             streams.run_many(wrong)
         with pytest.raises(FeedError, match="unknown output"):
             streams.submit(inputs[0], ["nothing"])
+        coming = streams.stream(wrong)
+        assert same(next(coming), single.run(None, inputs[0]))
+        assert same(next(coming), single.run(None, inputs[1]))
         with pytest.raises(FeedError, match="shape"):
-            list(streams.stream(wrong))
+            next(coming)
 
 
 def test_what_one_processor_fails_at_another_one_computes(monkeypatch: pytest.MonkeyPatch) -> None:

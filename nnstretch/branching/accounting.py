@@ -6,12 +6,12 @@ of the papers, in which ResNet-50 has 4.09 G at 224 x 224.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+from nnstretch.frontends.modes import evaluating
 
 _COUNTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
@@ -44,7 +44,7 @@ def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     def count(name: str, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         macs[name] += call_macs(layer, args[0].numel(), output.numel())
 
-    with _evaluating(module), torch.no_grad():
+    with evaluating(module), torch.no_grad():
         hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
         try:
             module(example_input[:1])
@@ -76,7 +76,7 @@ def working_set(module: nn.Module, example_input: Tensor) -> int:
         if isinstance(output, Tensor):
             largest = max(largest, output.numel())
 
-    with _evaluating(module), torch.no_grad():
+    with evaluating(module), torch.no_grad():
         hooks = [child.register_forward_hook(note) for child in module.modules()]
         try:
             module(example_input)
@@ -84,15 +84,3 @@ def working_set(module: nn.Module, example_input: Tensor) -> int:
             for hook in hooks:
                 hook.remove()
     return 4 * (count_parameters(module) + 2 * largest)
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode while the block runs; the training flags are put back."""
-    was_training = {child: child.training for child in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for child, training in was_training.items():
-            child.training = training

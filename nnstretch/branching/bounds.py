@@ -20,6 +20,7 @@ from torch import nn
 
 from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, build, make_design, segment_cost
 from nnstretch.branching.design import Design
+from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError
 
@@ -121,9 +122,6 @@ class Retrain(Protocol):
         """Trains `module` in place, which is called `what`; returns top-1 in percent on the test images, and seconds."""
 
 
-Progress = Callable[[str, int, int], None]
-
-
 def learn_bounds(
     blueprint: Blueprint,
     original: nn.Module,
@@ -148,7 +146,7 @@ def learn_bounds(
     Raises:
         DesignError: nothing can be branched, or nothing stays within the tolerance, or the budget ended before.
     """
-    return _Learning(blueprint, original, retrain, keep, budget, progress or _silent, known).run()
+    return _Learning(blueprint, original, retrain, keep, budget, progress or silent, known).run()
 
 
 @dataclass(eq=False)
@@ -242,10 +240,6 @@ def _bisections(settings: Sequence[Setting]) -> int:
     return math.ceil(math.log2(len(settings))) + 1
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """No progress."""
-
-
 # -- networks that are tried -------------------------------------------------------------------------------------------
 
 
@@ -306,7 +300,7 @@ def _setting(blueprint: Blueprint, depth: float, width: float) -> Setting:
             pair = [BranchChoice(processor, blocks, width) for processor in (0, 1)]
             choices.append(SegmentChoice(stage, blueprint.meeting(stage, pair)))
         else:
-            choices.append(SegmentChoice(stage, (BranchChoice(0, tuple(stage.blocks), 1.0),)))
+            choices.append(SegmentChoice(stage, (BranchChoice.whole(stage, 0),)))
     design = make_design(blueprint, choices)
     original = sum(segment_cost(blueprint, stage).macs for stage in branched)
     pairs = [segment for segment in design.segments if len(segment.branches) > 1]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from nnstretch.branching.bounds import Bounds, Training
@@ -92,7 +93,8 @@ def weights_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\0".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).numpy().tobytes())
+        # As bytes, since NumPy lacks some of torch's element types.
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

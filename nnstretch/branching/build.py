@@ -62,6 +62,11 @@ class BranchChoice:
     ends: Ends = PLAIN
     spaces: tuple[int, ...] | None = None
 
+    @staticmethod
+    def whole(segment: Segment, processor: int) -> BranchChoice:
+        """The segment as it was."""
+        return BranchChoice(processor, tuple(segment.blocks), 1.0)
+
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
@@ -281,8 +286,8 @@ def make_design(
             )
         _check_written(blueprint, number, choice.segment, made)
         segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
-        channels = merged_channels(blueprint.merge, [branch.channels for branch in made])
-        exact = _stays_exact(blueprint, segments[-1])
+        written = [branch.channels for branch in made]
+        channels, exact = merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
         reads[blueprint.boundary(choice.segment.stop)] = Read(channels, exact)
     total += _head_cost(blueprint, channels, exact=exact, taps=reads)
     original = original_cost(blueprint)
@@ -307,8 +312,7 @@ def original_cost(blueprint: Blueprint) -> Cost:
 
 def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
     """MACs and parameters of a segment as it was."""
-    whole = BranchChoice(0, tuple(segment.blocks), 1.0)
-    return blueprint.cost(segment, whole, blueprint.channels_before(segment.first), exact=True)
+    return blueprint.cost(segment, BranchChoice.whole(segment, 0), blueprint.channels_before(segment.first), exact=True)
 
 
 def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE) -> Cost:
@@ -337,7 +341,7 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
         taps.append(_taps(blueprint.whole(choice.segment), written))
         segments.append(BranchedSegment([Branch(copy) for copy in copies], design.merge))
         origins = pieces[0] if design.merge is Merge.ADD else np.concatenate(pieces)
-        exact = _stays_exact(blueprint, segment)
+        exact = stays_exact(blueprint, choice.segment, [branch.channels for branch in segment.branches])
         if exact and not is_exact(origins, blueprint.channels_before(segment.stop)):
             raise DesignError(
                 f"the branches of segment {number} of the design do not make the original channels in their order; "
@@ -369,7 +373,7 @@ def _branches(
         plan = blueprint.plan(place, branch)
         copy, piece = scaled_copy(plan, selection, read.origins, exact=read.exact, taps=written)
         if branch.ends.entry is not Entry.AS_NEEDED:
-            fill_ends(plan, selection, copy, blueprint.statistics, tensors)
+            fill_ends(plan, selection, copy, blueprint.statistics, tensors[0])
         copies.append(copy)
         pieces.append(piece if branch.ends.exit is None else np.arange(*branch.ends.exit, dtype=np.int64))
     exits = [branch.ends.exit for branch in choice.branches]
@@ -481,13 +485,13 @@ def _check_branch(blueprint: Blueprint, number: int, segment: Segment, choice: B
         )
 
 
-def _stays_exact(blueprint: Blueprint, segment: SegmentDesign) -> bool:
-    """Whether a segment writes the original channels, each once and in order.
+def stays_exact(blueprint: Blueprint, segment: Segment, written: Sequence[int]) -> bool:
+    """Whether a segment whose branches write so many channels writes the original ones, each once and in order.
 
     So does one with one branch that keeps them all, and one whose branches' last convolutions make them anew.
     """
-    made_anew = len(segment.branches) > 1 and blueprint.merge is not Merge.CONCAT
-    return made_anew or [b.channels for b in segment.branches] == [blueprint.channels_before(segment.stop)]
+    made_anew = len(written) > 1 and blueprint.merge is not Merge.CONCAT
+    return made_anew or list(written) == [blueprint.channels_before(segment.stop)]
 
 
 def _selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:

@@ -7,21 +7,18 @@ it was.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import logging
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from nnstretch.branching.modules import DROPPING
 from nnstretch.branching.normal_form import normalised
 from nnstretch.errors import DesignError
+from nnstretch.frontends.modes import evaluating, quiet
 
-_LEAVES = frozenset({"StochasticDepth", "DropPath"})
 # Relative to the largest element. Sums of many terms in another order differ by less.
 _TOLERANCE = 1e-3
 
@@ -47,7 +44,8 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
         except Exception as error:  # noqa: BLE001  tracing runs the caller's code with what it does not expect
             reasons.append(f"{name}: {_first_line(error)}")
             continue
-        if _agree(graph(example_input.clone()), expected):
+        (output,) = graph.graph.find_nodes(op="output")
+        if _agree(output.meta["value"], expected):
             return graph
         reasons.append(f"{name}: what it noted computes something else")
     raise DesignError(
@@ -58,26 +56,21 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
 
 def _run(module: nn.Module, example_input: Tensor) -> Any:
     """What the module returns in evaluation mode; its flags are as before afterwards."""
-    flags = [(part, part.training) for part in module.modules()]
-    module.eval()
     try:
-        with torch.no_grad():
+        with evaluating(module), torch.no_grad():
             return module(example_input.clone())
     except Exception as error:
         raise DesignError(
             f"the network does not run on the example input of shape {tuple(example_input.shape)}: "
             f"{_first_line(error)}; give one that it accepts"
         ) from error
-    finally:
-        for part, training in flags:
-            part.training = training
 
 
 class _Tracer(fx.Tracer):
     """Modules of torch.nn are leaves, as torch.fx has it, and so are some that do nothing in evaluation mode."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return super().is_leaf_module(m, module_qualified_name) or type(m).__name__ in _LEAVES
+        return super().is_leaf_module(m, module_qualified_name) or type(m).__name__ in DROPPING
 
 
 def _by_fx(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
@@ -90,7 +83,7 @@ def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     """The module's operators as torch.export notes them."""
     # A batch of one would be noted as a constant.
     batch = torch.cat([example_input, example_input]) if len(example_input) == 1 else example_input
-    with _quiet():
+    with quiet("torch"):
         try:
             program = _exported(module, batch, torch.export.Dim.AUTO)
         except Exception:  # noqa: BLE001  what depends on the size of the batch may still be traced for one
@@ -145,10 +138,10 @@ def _agree(found: Any, expected: Any) -> bool:
 def _near(found: Tensor, expected: Tensor) -> bool:
     if found.shape != expected.shape:
         return False
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    return torch.allclose(
-        found.double(), expected.double(), rtol=0.0, atol=_TOLERANCE * max(scale, 1e-12), equal_nan=True
-    )
+    left, right = found.double(), expected.double()
+    finite = right[right.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(left, right, rtol=0.0, atol=_TOLERANCE * max(scale, 1e-12), equal_nan=True)
 
 
 def tensors_of(result: Any) -> list[Tensor]:
@@ -159,17 +152,3 @@ def tensors_of(result: Any) -> list[Tensor]:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No warnings and log records of the exporter."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -110,6 +110,10 @@ class ChannelPlan:
         """The tensor that is read where the network reads `node`."""
         return self.alias.get(node, node)
 
+    def keeps_all(self, counts: Sequence[int]) -> bool:
+        """Whether so many bundles of every space are all of them."""
+        return list(counts) == [space.bundles for space in self.spaces]
+
     @property
     def output_spaces(self) -> tuple[Space, ...]:
         """The spaces that the output is made of, each once."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.modules import PER_CHANNEL, ChannelNorm, PerChannel
+from nnstretch.branching.modules import DROPPING, PER_CHANNEL, ChannelNorm, PerChannel
 from nnstretch.branching.operators import ELEMENTWISE, argument, title_of
 
 _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -93,7 +93,7 @@ class _Converter:
                 made = _pointwise(module)
             elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
                 made = ChannelNorm(module.weight, module.bias, module.eps)
-            elif isinstance(module, _SIMPLE) or type(module).__name__ in ("StochasticDepth", "DropPath"):
+            elif isinstance(module, _SIMPLE) or type(module).__name__ in DROPPING:
                 made = module
             if made is None:
                 return None

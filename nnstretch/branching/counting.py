@@ -37,11 +37,11 @@ def part_cost(
         exact: those are the original channels, each once and in order.
         taps: how the other tensors are read.
     """
-    complete = list(counts) == [space.bundles for space in plan.spaces]
     widths = node_widths(plan, counts, in_channels, taps)
     reads = reads_of(plan, in_channels, taps, exact=exact)
     total = Cost(0, 0)
-    for tensor in needed_entries(plan, complete=complete, exact={t: read.exact for t, read in reads.items()}):
+    exact_reads = {tensor: read.exact for tensor, read in reads.items()}
+    for tensor in needed_entries(plan, complete=plan.keeps_all(counts), exact=exact_reads):
         shape = shape_of(tensor)
         assert shape is not None
         weights = reads[tensor].channels * widths[tensor]

@@ -110,8 +110,7 @@ def layer_family(plan: ChannelPlan, counts: Sequence[int], channels: int, *, exa
     low = part_layers(plan, counts, channels, exact=exact)
     cost = part_cost(plan, counts, channels, exact=exact)
     width = output_channels(plan, counts, channels)
-    complete = list(counts) == [space.bundles for space in plan.spaces]
-    if plan.has_entry and not needs_entry(plan, complete=complete, exact=exact):
+    if plan.has_entry and not needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact):
         return LayerFamily(tuple(low), (), channels, cost.macs, 0, width, 0)
     fixed, varying = [], []
     for a, b in zip(low, part_layers(plan, counts, 2 * channels, exact=exact), strict=True):

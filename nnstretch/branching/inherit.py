@@ -108,12 +108,12 @@ def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node,
         complete: all bundles are kept.
         exact: for each tensor that is read whether it has the original channels, each once and in order.
     """
-    return [tensor for tensor in plan.sources if tensor in plan.entries and not (complete and exact[tensor])]
+    return [tensor for tensor in plan.sources if needs_entry(plan, tensor, complete=complete, exact=exact[tensor])]
 
 
-def needs_entry(plan: ChannelPlan, *, complete: bool, exact: bool) -> bool:
-    """Whether there is one behind the plan's source."""
-    return plan.has_entry and not (complete and exact)
+def needs_entry(plan: ChannelPlan, tensor: fx.Node, *, complete: bool, exact: bool) -> bool:
+    """Whether there is one behind a tensor that is read; the arguments are those of `needed_entries`."""
+    return tensor in plan.entries and not (complete and exact)
 
 
 def entry_name(plan: ChannelPlan, tensor: fx.Node) -> str:

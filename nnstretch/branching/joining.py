@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.build import BranchChoice, SegmentChoice, original_cost
+from nnstretch.branching.build import BranchChoice, SegmentChoice, original_cost, stays_exact
 from nnstretch.branching.design import Merge
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.meeting import merged_channels
@@ -137,7 +137,7 @@ class Joining:
         latencies, segment = self.latencies, Segment(block, block + 1)
         written = latencies.blueprint.channels_before(segment.stop)
         for processor in range(latencies.processors):
-            choice = BranchChoice(processor, tuple(segment.blocks), 1.0)
+            choice = BranchChoice.whole(segment, processor)
             cost = latencies.branch(segment, choice, state.channels, exact=state.exact)
             option = Option((choice,), cost.seconds, cost.macs, (cost.channels,), cost.channels)
             self._move(segment, state, label, option, State(written, exact=True, home=processor))
@@ -155,8 +155,10 @@ class Joining:
             seconds += self._joining(segment.stop, option)
         if not math.isfinite(seconds):
             return
-        target = self._labels[segment.stop].setdefault(to, _Label.empty(len(label.seconds)))
-        target.reach(label, seconds, round(option.macs / self._unit), len(self._moves))
+        labels = self._labels[segment.stop]
+        if to not in labels:
+            labels[to] = _Label.empty(len(label.seconds))
+        labels[to].reach(label, seconds, round(option.macs / self._unit), len(self._moves))
         self._moves.append(_Move(state, segment, option))
 
     def _joining(self, block: int, option: Option) -> float:
@@ -200,8 +202,7 @@ def _merged(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[Se
         segment = Segment(last.segment.first if last else choice.segment.first, choice.segment.stop)
         one = last is not None and alone and choice.branches[0].processor == last.branches[0].processor
         if one and traced.is_whole(segment):
-            whole = BranchChoice(choice.branches[0].processor, tuple(segment.blocks), 1.0)
-            merged[-1] = SegmentChoice(segment, (whole,))
+            merged[-1] = SegmentChoice(segment, (BranchChoice.whole(segment, choice.branches[0].processor),))
         else:
             merged.append(choice)
     return tuple(merged)
@@ -280,12 +281,8 @@ def _states(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[Stat
         reads = _reads(latencies, choices[:number], states)
         written = [shape[1] for shape in _written(latencies, choice, states[-1], reads)]
         channels = merged_channels(blueprint.merge, written)
-        alone = len(choice.branches) == 1
-        home = choice.branches[0].processor if alone else EVERYWHERE
-        exact = channels == blueprint.channels_before(choice.segment.stop) and (
-            alone or blueprint.merge is not Merge.CONCAT
-        )
-        states.append(State(channels, exact, home))
+        home = choice.branches[0].processor if len(choice.branches) == 1 else EVERYWHERE
+        states.append(State(channels, stays_exact(blueprint, choice.segment, written), home))
     return states
 
 

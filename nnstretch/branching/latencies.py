@@ -186,7 +186,8 @@ class Latencies:
             return expected
         work = [self._block_seconds(block)[processor] for block in segment.blocks]
         times = [self.corrections.get((block, processor), expected) for block in segment.blocks]
-        return sum(w * t for w, t in zip(work, times, strict=True)) / sum(work)
+        whole = sum(work)  # nothing if none of its layers is predicted
+        return sum(w * t for w, t in zip(work, times, strict=True)) / whole if whole else expected
 
     def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
         """Shape of what the block of that number reads, or past the last one the head, with so many channels."""
@@ -196,8 +197,7 @@ class Latencies:
 
     def _family(self, plan: ChannelPlan, counts: tuple[int, ...], *, exact: bool) -> LayerFamily:
         # Whether channels are exact matters only where a convolution may have to come first.
-        complete = list(counts) == [space.bundles for space in plan.spaces]
-        entry = needs_entry(plan, complete=complete, exact=exact)
+        entry = needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact)
         key = (plan, counts, entry)
         if key not in self._families:
             self._families[key] = layer_family(plan, counts, channels_of(plan.source), exact=exact)

@@ -21,6 +21,11 @@ _ARGUMENTS = {
     "prelu": ("input", "weight"),
 }
 _ATEN_BATCH_NORM = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+_DROPOUTS: dict[str, type[nn.Dropout | nn.Dropout2d]] = {
+    "dropout": nn.Dropout,
+    "dropout2d": nn.Dropout2d,
+    "feature_dropout": nn.Dropout2d,
+}
 _PARTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split"})
 
 
@@ -65,9 +70,8 @@ class _Lifter:
             self._view(node)
         elif title == "flatten":
             self._flatten(node)
-        elif title == "dropout" and len(node.args) > 1:
-            # It would be off in training, too, because it is off now.
-            self._replace(node, node.args[0], nn.Dropout(float(node.args[1])).eval())  # type: ignore[arg-type]
+        elif title in _DROPOUTS:
+            self._dropout(node, _DROPOUTS[title])
 
     # -- layers with parameters -----------------------------------------------------------------------------------
 
@@ -108,7 +112,8 @@ class _Lifter:
 
     def _per_channel(self, node: fx.Node, operation: Callable[[Tensor, Tensor], Tensor]) -> None:
         nodes = [value for value in node.args if isinstance(value, fx.Node)]
-        if len(node.args) != 2 or len(nodes) != 2:
+        # Arguments by name change what is computed: `alpha` of a sum, `rounding_mode` of a quotient.
+        if len(node.args) != 2 or len(nodes) != 2 or node.kwargs:
             return
         tensor, constant = nodes
         if operation in (torch.add, torch.mul) and tensor.op == "get_attr":
@@ -121,6 +126,12 @@ class _Lifter:
         flat = value.detach().reshape(-1)
         kept = nn.Parameter(flat, value.requires_grad) if isinstance(value, nn.Parameter) else flat
         self._replace(node, tensor, PerChannel(operation, kept))
+
+    def _dropout(self, node: fx.Node, kind: type[nn.Dropout | nn.Dropout2d]) -> None:
+        """It would be off in training, too, because it is off now."""
+        given: dict[str, Any] = dict(zip(("input", "p", "training"), node.args, strict=False)) | dict(node.kwargs)
+        if not given.get("training", True):
+            self._replace(node, given["input"], kind(given.get("p", 0.5)).eval())
 
     # -- shapes ---------------------------------------------------------------------------------------------------
 
@@ -220,9 +231,9 @@ def _module_of_call(
     else:
         return None
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            kept = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
-            setattr(module, name, kept)
+        if tensor is not None and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, requires_grad=False)
+        module.register_parameter(name, tensor)
     over_channels = isinstance(module, nn.LayerNorm) and read.dim() == 2
     return ChannelNorm(module.weight, module.bias, module.eps) if over_channels else module  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from nnstretch.branching.modules import PerChannel
+from nnstretch.branching.modules import DROPPING, PerChannel
 from nnstretch.branching.operators import Role, argument, arguments_of, module_of, role_of, title_of
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Attribute
@@ -55,9 +55,8 @@ _NOTHING_NAMES = frozenset(
         "float",
         "stochastic_depth",
         "drop_path",
-        "StochasticDepth",
-        "DropPath",
     }
+    | DROPPING
 )
 _POOL_NAMES = frozenset({"max_pool2d", "avg_pool2d"})
 

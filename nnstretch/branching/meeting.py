@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels import ChannelPlan, Indices
 from nnstretch.branching.design import Merge
+from nnstretch.branching.observing import observe
 from nnstretch.branching.operators import Role, module_of, role_of
 from nnstretch.branching.scaling import Scores, choose, deal, made_positions
 from nnstretch.branching.tracing import TracedNetwork
@@ -42,24 +43,15 @@ def merged_channels(merge: Merge, written: Sequence[int]) -> int:
 def statistics(traced: TracedNetwork) -> Statistics:
     """Those of the tensors that blocks read or write, on the example input."""
     wanted = {traced.source, *(block.output for block in traced.blocks)}
-    observer = _Observer(traced.graph, wanted)
-    with torch.no_grad():
-        observer.run(traced.example_input)
-    return observer.found
+    found: dict[fx.Node, tuple[Tensor, Tensor]] = {}
 
-
-class _Observer(fx.Interpreter):
-    def __init__(self, graph: fx.GraphModule, wanted: set[fx.Node]) -> None:
-        super().__init__(graph)
-        self.wanted = wanted
-        self.found: dict[fx.Node, tuple[Tensor, Tensor]] = {}
-
-    def run_node(self, n: fx.Node) -> object:
-        value = super().run_node(n)
-        if n in self.wanted and isinstance(value, Tensor) and value.dim() == 4:
+    def note(node: fx.Node, value: object) -> None:
+        if node in wanted and isinstance(value, Tensor) and value.dim() == 4:
             variance, mean = torch.var_mean(value.double(), dim=(0, 2, 3), correction=0)
-            self.found[n] = mean, variance
-        return value
+            found[node] = mean, variance
+
+    observe(traced.graph, traced.example_input, note)
+    return found
 
 
 def share_out(
@@ -132,7 +124,7 @@ def fill_ends(
     selection: Mapping[int, Indices],
     copy: nn.Module,
     found: Statistics,
-    tensors: tuple[fx.Node, fx.Node],
+    read: fx.Node,
 ) -> None:
     """Gives the convolutions in front of a copy's blocks their batch norms.
 
@@ -141,13 +133,13 @@ def fill_ends(
         selection: bundles that it keeps of every space.
         copy: is changed.
         found: statistics of the network's tensors.
-        tensors: those that the segment reads and writes in the network as it was.
+        read: the tensor that the segment reads in the network as it was.
     """
     for name in (FIRST, PROJECTION):
         node = _node(plan, f"{name}.conv")
         if node is not None:
             channels = made_positions(plan, node, selection)
-            _pass_on(copy, name, [s[channels] for s in found[tensors[0]]], torch.ones(len(channels)))
+            _pass_on(copy, name, [s[channels] for s in found[read]], torch.ones(len(channels)))
 
 
 def fill_exits(

@@ -17,6 +17,9 @@ PER_CHANNEL: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """Operations between a tensor and one number per channel, by their names."""
 
+DROPPING = frozenset({"StochasticDepth", "DropPath"})
+"""Classes of modules that leave out whole samples in training, and do nothing in evaluation mode."""
+
 
 class ChannelNorm(nn.Module):
     """Layer normalisation over the channels of every pixel (as ConvNeXt has it), or over those of `N x channels` vectors.

@@ -21,10 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional
 
 from nnstretch.branching.channels_first import channels_first
 from nnstretch.branching.lifting import lift_layers
 from nnstretch.branching.naming import attribute_of, owner_of, unused_name
+from nnstretch.branching.observing import observe
 
 _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
@@ -55,24 +57,6 @@ def remove_unused(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-class _Observer(fx.Interpreter):
-    """Runs a graph and hands every value to a function."""
-
-    def __init__(self, network: fx.GraphModule, note: Callable[[fx.Node, Any], None]) -> None:
-        super().__init__(network)
-        self._note = note
-
-    def run_node(self, n: fx.Node) -> object:
-        value = super().run_node(n)
-        self._note(n, value)
-        return value
-
-
-def _observe(network: fx.GraphModule, images: Tensor, note: Callable[[fx.Node, Any], None]) -> None:
-    with torch.no_grad():
-        _Observer(network, note).run(images.clone())
-
-
 def _note(network: fx.GraphModule, example_input: Tensor) -> None:
     """Notes values, modules and parameters of all nodes."""
 
@@ -85,7 +69,7 @@ def _note(network: fx.GraphModule, example_input: Tensor) -> None:
         elif node.op == "get_attr":
             node.meta["tensor"] = attribute_of(network, str(node.target))
 
-    _observe(network, example_input, note)
+    observe(network, example_input, note)
 
 
 def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
@@ -100,7 +84,7 @@ def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
     def note(node: fx.Node, value: Any) -> None:
         node.meta["value"] = value
 
-    _observe(network, example_input, note)
+    observe(network, example_input, note)
     return network
 
 
@@ -139,7 +123,7 @@ def _of_twice_the_batch(network: fx.GraphModule, example_input: Tensor) -> dict[
         values[node] = tuple(value.shape) if isinstance(value, Tensor) else value
 
     try:
-        _observe(network, torch.cat([example_input, example_input]), note)
+        observe(network, torch.cat([example_input, example_input]), note)
     except Exception:  # noqa: BLE001  it runs the caller's code with another input than promised
         return {}
     return values
@@ -248,10 +232,17 @@ def _function_wrote(node: fx.Node) -> bool:
     if target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
         node.target = getattr(operator, name[1:])
         return True
-    if name.endswith("_") and hasattr(torch, name[:-1]):
-        node.target = getattr(torch, name[:-1])
+    plain = _function(name[:-1]) if name.endswith("_") else None
+    if plain is not None:
+        node.target = plain
         return True
     return _placed_in_place(node)
+
+
+def _function(name: str) -> Callable[..., Any] | None:
+    """The function of torch of that name: torch itself lacks some activations."""
+    found = getattr(torch, name, None) or getattr(functional, name, None)
+    return found if callable(found) else None
 
 
 def _placed_in_place(node: fx.Node) -> bool:

@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from nnstretch.branching.accounting import call_macs
-from nnstretch.branching.modules import ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
+from nnstretch.branching.modules import DROPPING, ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
 
 
 class Role(Enum):
@@ -122,10 +122,7 @@ _CHANNELWISE_NAMES = ELEMENTWISE | {
     "upsample_bilinear2d",
     "upsample_nearest2d",
 }
-# In evaluation mode.
-_DROPPING_MODULES = frozenset({"StochasticDepth", "DropPath"})
-_BINARY_NAMES = frozenset({"add", "iadd", "sub", "isub", "mul", "imul", "div", "truediv", "itruediv"})
-_PRODUCT_NAMES = frozenset({"mul", "imul"})
+_BINARY_NAMES = frozenset({"add", "sub", "mul", "div", "truediv"})
 _ARGUMENTS = {
     "cat": ("tensors", "dim"),
     "concat": ("tensors", "dim"),
@@ -227,7 +224,7 @@ def concat_operands(node: fx.Node) -> list[fx.Node]:
 
 def is_product(node: fx.Node) -> bool:
     """Whether a BINARY node multiplies: a gate such as squeeze-and-excitation, not a sum."""
-    return node.op != "call_module" and title_of(node) in _PRODUCT_NAMES
+    return node.op != "call_module" and title_of(node) == "mul"
 
 
 def note_roles(nodes: Iterable[fx.Node]) -> None:
@@ -278,7 +275,7 @@ def _module_role(module: nn.Module) -> Role:
         return Role.SLICE
     if isinstance(module, ChannelShuffle):
         return Role.SHUFFLE
-    known = isinstance(module, _CHANNELWISE_MODULES) or type(module).__name__ in _DROPPING_MODULES
+    known = isinstance(module, _CHANNELWISE_MODULES) or type(module).__name__ in DROPPING
     return Role.CHANNELWISE if known else Role.OPAQUE
 
 

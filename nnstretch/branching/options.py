@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,7 +123,7 @@ def segment_options(
         met = [_meeting(latencies, segment, choices[p], place, len(group)) for place, p in enumerate(group)]
         costs = [[latencies.branch(segment, choice, in_channels, exact=exact) for choice in some] for some in met]
         slow = [latencies.slowdown(segment, p, group) for p in group]
-        seconds = [np.array([cost.seconds for cost in some]) * s for some, s in zip(costs, slow, strict=True)]
+        seconds = [_numbers(cost.seconds for cost in some) * s for some, s in zip(costs, slow, strict=True)]
         census.within[0] += math.prod(len(some) for some in costs)
         if not all(len(some) for some in costs):
             continue
@@ -133,8 +133,8 @@ def segment_options(
         if not all(map(len, kept)):
             continue
         total = _joined([some[k] for some, k in zip(seconds, kept, strict=True)], np.maximum)
-        macs = _joined([_column(c, "macs")[k] for c, k in zip(costs, kept, strict=True)], np.add)
-        each = [_column(c, "channels")[k] for c, k in zip(costs, kept, strict=True)]
+        macs = _joined([_numbers(cost.macs for cost in c)[k] for c, k in zip(costs, kept, strict=True)], np.add)
+        each = [_numbers(cost.channels for cost in c)[k] for c, k in zip(costs, kept, strict=True)]
         channels = _joined(each, np.maximum if latencies.blueprint.merge is Merge.ADD else np.add)
         meeting = _meetings(latencies, segment, channels)
         census.best_alpha = min(census.best_alpha, float(meeting.min()) / fastest)
@@ -161,8 +161,8 @@ def _meeting(
     return [latencies.blueprint.meeting(segment, [choice] * branches)[place] for choice in choices]
 
 
-def _column(costs: Sequence[object], name: str) -> _Numbers:
-    return np.array([getattr(cost, name) for cost in costs], dtype=np.float64)
+def _numbers(values: Iterable[float]) -> _Numbers:
+    return np.fromiter(values, dtype=np.float64)
 
 
 def _joined(parts: Sequence[_Numbers], function: np.ufunc) -> _Numbers:

@@ -237,10 +237,11 @@ class _Reader:
         count = len(depths)
         for name, per_stage in (("WIDTHS", widths), ("STRIDES", strides)):
             self._check_length(name, per_stage, count)
-        original = self._per_stage("ORIGINAL_WIDTHS", count, None)
-        groups = self._per_stage("GROUP_WS", count, block == BOTTLENECK)
-        kernels = self._per_stage("KERNELS", count, block == INVERTED)
-        bottlenecks = self._per_stage("BOT_MULS", count, block != BASIC)
+        original = self._per_stage("ORIGINAL_WIDTHS", count, required=True)
+        groups = self._per_stage("GROUP_WS", count, required=block == BOTTLENECK)
+        kernels = self._per_stage("KERNELS", count, required=block == INVERTED)
+        bottlenecks = self._per_stage("BOT_MULS", count, required=block != BASIC)
+        assert original is not None
         stages = []
         for i, (own, wide, stride) in enumerate(zip(depths, widths, strides, strict=True)):
             number, branches = i + 1, len(own)
@@ -261,7 +262,7 @@ class _Reader:
                     bottlenecks=self._bottlenecks(number, 1 if bottlenecks is None else bottlenecks[i], branches),
                     group_widths=group,
                     kernel=None if kernels is None else self._count(f"KERNELS of stage {number}", kernels[i]),
-                    original_width=self._count(f"ORIGINAL_WIDTHS of stage {number}", original[i] if original else 0),
+                    original_width=self._count(f"ORIGINAL_WIDTHS of stage {number}", original[i]),
                 )
             )
         return tuple(stages)
@@ -275,11 +276,11 @@ class _Reader:
                 raise DesignError(f"{name} is {value!r}, not a ratio above 0")
         return tuple(float(ratio) for ratio in values)
 
-    def _per_stage(self, name: str, count: int, required: bool | None) -> list[Any] | None:
+    def _per_stage(self, name: str, count: int, *, required: bool) -> list[Any] | None:
         """A list with something for every stage; None if it is not there and need not be."""
         value = self.fields.get(name)
         if value is None or value == []:
-            if required or required is None:
+            if required:
                 raise DesignError(f"ANYNET lacks {name}, which blocks of type {self.fields['BLOCK_TYPE']} need")
             return None
         if not isinstance(value, list):

@@ -78,7 +78,7 @@ def _pooled(blueprint: Blueprint, trunk: Trunk) -> int:
 
 
 def _whole(segment: Segment, processor: int) -> SegmentChoice:
-    return SegmentChoice(segment, (BranchChoice(processor, tuple(segment.blocks), 1.0),))
+    return SegmentChoice(segment, (BranchChoice.whole(segment, processor),))
 
 
 def _check_family(network: PublishedNetwork, blueprint: Blueprint, trunk: Trunk) -> None:
@@ -163,8 +163,7 @@ class _Reading:
         )
         choice = BranchChoice(branch, blocks, width / self.place.width, ends, spaces)
         counts = self.blueprint.counts(self.place.segment, choice)
-        complete = list(counts) == [space.bundles for space in plan.spaces]
-        if needs_entry(plan, complete=complete, exact=self.exact):
+        if needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=self.exact):
             raise self._refusal(
                 branch, "what it reads meets other layers than convolutions, which the file has no form for"
             )

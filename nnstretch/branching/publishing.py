@@ -16,7 +16,7 @@ from nnstretch.branching.published_design import design_of
 from nnstretch.branching.scaling import made_channels
 from nnstretch.branching.tracing import Block, Segment
 from nnstretch.branching.trunk import Trunk, TrunkStage, squeeze_of, trunk_of
-from nnstretch.branching.variants import FIRST, Ends
+from nnstretch.branching.variants import EXIT, FIRST, Ends
 from nnstretch.errors import DesignError
 
 
@@ -122,9 +122,8 @@ def _branch(
 
 def _ends(plan: ChannelPlan) -> set[fx.Node]:
     """The nodes that a branch has besides those of its blocks."""
-    return {
-        node for node in plan.nodes if str(node.target) in (f"{FIRST}.conv", f"{FIRST}.norm", "exit.conv", "exit.norm")
-    }
+    own = {f"{end}.{layer}" for end in (FIRST, EXIT) for layer in ("conv", "norm")}
+    return {node for node in plan.nodes if str(node.target) in own}
 
 
 def _inner(plan: ChannelPlan, counts: Sequence[int], block: Block, written: set[int]) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -24,12 +24,10 @@ from nnstretch.branching.noting import not_branched
 from nnstretch.branching.options import STEPS, Census, Option, branch_choices, groups_of, segment_options
 from nnstretch.branching.prediction import BlockCost, FrontPoint, Prediction
 from nnstretch.branching.predictor import LatencyPredictor, Measured, Trial
+from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.scaling import DEFAULT_MULTIPLE
 from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 _COARSE = 8  # width ratios are multiples of one over this
 _FINE = 32
@@ -65,7 +63,7 @@ class SearchReport:
         blocks: of the network as it was.
         head_ms: of what follows the last block, on each processor.
         front: the networks than which none is as fast and has as many MACs, the fastest first, as predicted in the search,
-            which interpolates between layers.
+            which interpolates between layers, before any design was run.
         predictions: what the parts of each returned design take, by the design's id.
         unpredicted: operators that none of the processors has a routine for; they count as nothing.
     """
@@ -151,10 +149,6 @@ def search_blueprint(
     return _Search(latencies, family, limits.for_family(family), progress or silent, trial).run(designs, pareto=pareto)
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """No progress."""
-
-
 Choices = Mapping[Segment, Sequence[Sequence[BranchChoice]]]
 """For every segment and processor the branches to consider."""
 
@@ -168,7 +162,7 @@ class _Search:
     trial: Trial | None = None
     joined: int = field(default=0, init=False)
     notes: list[str] = field(default_factory=list, init=False)
-    near: list[Found] = field(default_factory=list, init=False)
+    front: list[Found] = field(default_factory=list, init=False)
     measured_ms: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self, designs: int, *, pareto: bool) -> tuple[list[Design], SearchReport]:
@@ -198,7 +192,7 @@ class _Search:
             tuple(self.notes),
             self._blocks(),
             tuple(1e3 * seconds for seconds in self._head_seconds()),
-            tuple(FrontPoint(1e3 * found.seconds, found.macs) for found in _front([*coarse, *self.near])),
+            tuple(FrontPoint(1e3 * found.seconds, found.macs) for found in self.front),
             {design.id: prediction for design, prediction in made},
             tuple(sorted(self.latencies.unpredicted)),
         )
@@ -262,9 +256,9 @@ class _Search:
         return choices
 
     def _may_be_branched(self, segment: Segment) -> bool:
-        """Whether its channels can be shared out and it is not too long."""
+        """Whether its channels can be shared out, it is not too long, and something of it can be predicted."""
         traced, alone = self.latencies.blueprint.traced, segment.stop - segment.first == 1
-        if not any(block.heavy for block in traced.blocks_of(segment)):
+        if not any(block.heavy for block in traced.blocks_of(segment)) or not min(self.latencies.original(segment)):
             return False
         whole = self.latencies.original_macs(Segment(0, len(traced.blocks)))
         if not alone and self.latencies.original_macs(segment) > self.limits.max_segment * whole:
@@ -319,11 +313,13 @@ class _Search:
     def _refined(self, coarse: Sequence[Found], designs: int, *, pareto: bool) -> list[Found]:
         """The networks to return, with those around the best ones considered."""
         centres = self._centres(coarse, designs, pareto=pareto)
-        wanted = self._reached([*coarse, *self._near(centres)], designs, pareto=pareto)
+        self.front = _front([*coarse, *self._near(centres)])
+        wanted = self._reached(self.front, designs, pareto=pareto)
         for _ in range(_CONFIRMATIONS):
             if not self._confirm(wanted):
                 break
-            wanted = self._reached([*coarse, *self._near(centres)], designs, pareto=pareto)
+            self.front = _front([*coarse, *self._near(centres)])
+            wanted = self._reached(self.front, designs, pareto=pareto)
         return wanted
 
     def _improved(self, found: Sequence[Found], choices: Choices, trial: Trial) -> list[Found]:
@@ -359,18 +355,19 @@ class _Search:
         for choice, found, guesses in zip(network.choices, measured.branches, predicted, strict=True):
             if len(choice.branches) > 1:
                 for branch, seconds, guess in zip(choice.branches, found, guesses, strict=True):
-                    places = ((block, branch.processor) for block in choice.segment.blocks)
-                    self.latencies.corrections.update(dict.fromkeys(places, seconds / guess))
+                    if guess:  # nothing if none of its layers is predicted
+                        places = ((block, branch.processor) for block in choice.segment.blocks)
+                        self.latencies.corrections.update(dict.fromkeys(places, seconds / guess))
 
     def _near(self, centres: Sequence[Found]) -> list[Found]:
         """Networks with the same segments as some others, and widths and depths next to theirs."""
-        self.near = []
+        near = []
         for number, centre in enumerate(centres, 1):
             what = (
                 "refining widths" if len(centres) == 1 else f"refining widths around {number} of {len(centres)} designs"
             )
-            self.near += self._join(self._around(centre), what)
-        return self.near
+            near += self._join(self._around(centre), what)
+        return near
 
     def _centres(self, front: Sequence[Found], designs: int, *, pareto: bool) -> list[Found]:
         """The networks around which others are looked for."""

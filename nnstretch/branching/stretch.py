@@ -13,10 +13,11 @@ from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.prediction import Prediction
 from nnstretch.branching.predictor import LatencyPredictor, Trial
+from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.published import PublishedNetwork
 from nnstretch.branching.published_design import design_of, differences, merge_of
 from nnstretch.branching.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.search import Progress, SearchReport, search_blueprint, silent
+from nnstretch.branching.search import SearchReport, search_blueprint
 from nnstretch.zoo.weights import initialise
 
 

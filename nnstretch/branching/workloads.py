@@ -100,9 +100,8 @@ class _Walk:
     def __init__(self, plan: ChannelPlan, counts: Sequence[int], reads: Mapping[fx.Node, Read]) -> None:
         self.plan = plan
         self.widths = node_widths(plan, counts, reads[plan.source].channels, reads)
-        complete = list(counts) == [space.bundles for space in plan.spaces]
         exact = {tensor: read.exact for tensor, read in reads.items()}
-        self.entries = needed_entries(plan, complete=complete, exact=exact)
+        self.entries = needed_entries(plan, complete=plan.keeps_all(counts), exact=exact)
         self.ops: list[_Op] = []
         self.values = {tensor: _input(tensor, read.channels) for tensor, read in reads.items()}
 
@@ -158,7 +157,7 @@ class _Walk:
     def _binary(self, node: fx.Node) -> None:
         shape = self._shape(node)
         operands = [self._value(tensor) for tensor in tensor_operands(node)]
-        title = title_of(node).removeprefix("i").removeprefix("true").capitalize()
+        title = title_of(node).removeprefix("true").capitalize()
         # The operand that is broadcast stands second.
         if operands[0].shape != shape:
             operands.reverse()

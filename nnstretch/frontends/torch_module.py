@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +12,7 @@ from onnxscript.optimizer import fold_constants_ir
 from torch import nn
 
 from nnstretch.errors import ModelError
+from nnstretch.frontends.modes import evaluating, quiet
 from nnstretch.graph.module_path import MODULE_PATH, module_path
 
 OPSET_VERSION = 20
@@ -47,7 +44,7 @@ def export(
         ModelError: torch cannot trace or export the module.
     """
     arguments = example_input if isinstance(example_input, tuple) else (example_input,)
-    with _evaluation_mode(module):
+    with evaluating(module):
         return _to_onnx(module, arguments, type(module).__name__, input_names=input_names, output_names=output_names)
 
 
@@ -63,7 +60,7 @@ def export_program(program: torch.export.ExportedProgram) -> ir.Model:
 def _to_onnx(
     subject: nn.Module | torch.export.ExportedProgram, arguments: tuple[torch.Tensor, ...], name: str, **names: Any
 ) -> ir.Model:
-    with _quiet():
+    with quiet("torch.onnx"):
         try:
             program = torch.onnx.export(
                 subject,
@@ -87,36 +84,6 @@ def _to_onnx(
     common.RemoveUnusedOpsetsPass()(model)
     _annotate(model)
     return model
-
-
-@contextlib.contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """All of `module` in evaluation mode, and each part back in its own mode afterwards."""
-    flags = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in flags:
-            part.training = training
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No output, warnings and log records of the exporter."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _cause(error: BaseException) -> str:

@@ -8,7 +8,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn import functional
 
 from nnstretch.branching.accounting import count_macs, count_parameters
 from nnstretch.branching.build import (
@@ -20,12 +21,13 @@ from nnstretch.branching.build import (
     make_design,
     original_cost,
 )
-from nnstretch.branching.capture import capture, tensors_of
+from nnstretch.branching.capture import _by_export, _by_fx, capture, tensors_of
 from nnstretch.branching.channels import plan_channels
 from nnstretch.branching.design import Design, Merge
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.modules import ChannelShuffle, ChannelSlice
+from nnstretch.branching.normal_form import normalised
 from nnstretch.branching.noting import not_branched
 from nnstretch.branching.operators import module_of, shape_of
 from nnstretch.branching.search import search_blueprint
@@ -174,7 +176,7 @@ class InPlace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        y = nn.functional.hardswish(x, inplace=True)
+        y = functional.hardswish(x, inplace=True)
         y = y.add_(x)
         z: Tensor = self.last(y)
         return z
@@ -187,6 +189,68 @@ def test_what_was_written_in_place_is_read_where_it_was_meant() -> None:
     images = IMAGES.clone()
     assert all(not getattr(module, "inplace", False) for module in graph.modules())
     assert torch.equal(graph(images), graph(images))
+
+
+Trace = Callable[[nn.Module, Tensor], fx.GraphModule]
+
+
+class Calls(nn.Module):
+    """Layers and operations that torch knows as functions, called in ways that modules have no settings for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.middle, self.last = conv(3, 8), conv(8, 8), nn.Conv2d(8, 4, 1)
+        self.shift = nn.Parameter(torch.linspace(0.5, 2.0, 8).reshape(1, 8, 1, 1))
+        self.gain = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.add(self.stem(x), self.shift, alpha=2)
+        x = functional.dropout2d(x, 0.25, self.training)
+        x = functional.group_norm(self.middle(x), 2, self.gain)
+        x = functional.dropout(x, p=0.75, training=self.training)
+        z: Tensor = self.last(x)
+        return z
+
+
+@pytest.mark.parametrize("trace_it", [_by_fx, _by_export])
+def test_functions_are_called_as_they_were_and_dropout_is_on_in_training(trace_it: Trace) -> None:
+    network = small(Calls())
+    graph = normalised(trace_it(network, IMAGES), IMAGES)
+    torch.testing.assert_close(graph(IMAGES), network(IMAGES))
+    dropped = [(type(m), m.p) for m in graph.modules() if isinstance(m, (nn.Dropout, nn.Dropout2d))]
+    assert dropped == [(nn.Dropout2d, 0.25), (nn.Dropout, 0.75)]
+    assert not any(parameter.is_meta for parameter in graph.parameters())
+
+
+class WritesOver(nn.Module):
+    """Activations in place that torch has only as functions of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.hardtanh_(functional.elu_(functional.leaky_relu_(x, 0.2), 0.5), -0.4, 0.3)
+
+
+def test_functions_in_place_get_tensors_of_their_own() -> None:
+    graph, images = capture(WritesOver(), IMAGES), IMAGES.clone()
+    torch.testing.assert_close(graph(images), WritesOver()(IMAGES.clone()))
+    assert torch.equal(images, IMAGES)
+
+
+class Judges(nn.Module):
+    """Returns a mask, and numbers that are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(conv(3, 8), nn.Conv2d(8, 4, 1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y: Tensor = self.layers(x)
+        return y > 0, torch.where(y > 0, y, torch.nan), torch.where(y > 0, y, -torch.inf)
+
+
+def test_outputs_may_be_masks_and_hold_what_is_no_number() -> None:
+    network = small(Judges())
+    for found, wanted in zip(capture(network, IMAGES)(IMAGES), network(IMAGES), strict=True):
+        torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 class Attends(nn.Module):

@@ -160,6 +160,16 @@ LEARNED = LearnedBounds(
 )
 
 
+@pytest.mark.parametrize("element", [torch.float32, torch.bfloat16])
+def test_a_digest_is_that_of_the_weights(element: torch.dtype) -> None:
+    digests = set()
+    for number in (1.0, 1.0, 2.0):
+        layer = nn.BatchNorm2d(3).to(element)
+        nn.init.constant_(layer.weight, number)
+        digests.add(weights_digest(layer))
+    assert len(digests) == 2
+
+
 def test_files_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     LEARNED.save(path)

@@ -337,9 +337,11 @@ def test_what_branches_take_in_a_run_moves_work_between_them() -> None:
         return runs[-1]
 
     plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 100e9)
-    (plain, *_), _ = search_blueprint(plan, predictor, 2)
+    (plain, *_), untried = search_blueprint(plan, predictor, 2)
     (best, *_), report = search_blueprint(plan, predictor, 2, trial=trial)
     assert len(runs) > 1
+    # Before the first run nothing was corrected.
+    assert report.front == untried.front
     assert report.measured_ms[best.id] == min(report.measured_ms.values())
     assert report.measured_ms[best.id] < report.measured_ms[plain.id]
 
@@ -347,6 +349,34 @@ def test_what_branches_take_in_a_run_moves_work_between_them() -> None:
         return sum(b.macs for s in design.segments for b in s.branches if b.processor == processor)
 
     assert macs(best, 1) / macs(best, 0) < macs(plain, 1) / macs(plain, 0)
+
+
+class NoFives(Rates):
+    """No processor has a routine for convolutions of 5x5."""
+
+    def layer_seconds(self, layer: Layer, processor: int) -> float:
+        fives = any(tensor is not None and tensor.shape[2:] == (5, 5) for tensor in layer.inputs)
+        return math.inf if fives else super().layer_seconds(layer, processor)
+
+
+def test_stretches_of_which_nothing_can_be_predicted_stay_as_they_are() -> None:
+    fives = [nn.Conv2d(32, 32, 5, padding=2) for _ in range(2)]
+    body = [conv_bn(3, 32, 3, stride=2), *fives, basic(32, 48, 2), basic(48, 48, 1)]
+    network = nn.Sequential(*body, *classifier(48, 10))
+    weights.initialise(network, 3, 0)
+    plan = blueprint(network.eval(), IMAGES)
+
+    def trial(network: BranchedNetwork) -> Measured:
+        branches = tuple(
+            tuple(1e-3 * (1 + b.processor) for b in segment.branches) for segment in network.design.segments
+        )
+        return Measured(1e-3, branches)
+
+    designs, report = search_blueprint(plan, NoFives(100e9, 100e9), 2, trial=trial)
+    assert report.unpredicted == ("Conv",)
+    assert report.blocks[1].ms == report.blocks[2].ms == (0.0, 0.0)
+    for segment in designs[0].segments:
+        assert len(segment.branches) == 1 or not {segment.first, segment.stop - 1} <= {1, 2}
 
 
 def test_three_processors_and_any_two_of_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.session import Session
@@ -16,9 +16,46 @@ if TYPE_CHECKING:
 
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
+    from nnstretch.scheduler.streams.session import StreamSession
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, what) while something long is going on."""
+
+
+@overload
+def compile(
+    model: str | Path | ir.Model | torch.nn.Module,
+    example_input: Any = ...,
+    processors: str = ...,
+    dtype: str = ...,
+    threads: int | None = ...,
+    tune: bool = ...,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = ...,
+    batch: int | None = ...,
+    engines: Sequence[str] = ...,
+    tolerance: float = ...,
+    streams: None = ...,
+    progress: Progress | None = ...,
+) -> Session: ...
+
+
+@overload
+def compile(
+    model: str | Path | ir.Model | torch.nn.Module,
+    example_input: Any = ...,
+    processors: str = ...,
+    dtype: str = ...,
+    threads: int | None = ...,
+    tune: bool = ...,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = ...,
+    batch: int | None = ...,
+    engines: Sequence[str] = ...,
+    tolerance: float = ...,
+    streams: int,
+    progress: Progress | None = ...,
+) -> StreamSession: ...
 
 
 def compile(
@@ -30,10 +67,12 @@ def compile(
     tune: bool = True,
     *,
     shapes: dict[str, tuple[int, ...]] | None = None,
+    batch: int | None = None,
     engines: Sequence[str] = (),
     tolerance: float = 1e-4,
+    streams: int | None = None,
     progress: Progress | None = None,
-) -> Session:
+) -> Session | StreamSession:
     """Makes a model runnable on processors.
 
     Args:
@@ -45,14 +84,18 @@ def compile(
         threads: at most so many cores of the first CPU.
         tune: measure routines (reusing what was measured before) and choose the fastest; else choose by estimates.
         shapes: input name -> shape, for models with dynamic shapes.
+        batch: images per run, for models by name and for inputs whose first dimension is dynamic.
         engines: other engines, "ort" (ONNX Runtime) and "litert" (LiteRT), that compute layers, or runs of layers, on the first
             CPU where tuning measures them to be faster; what is compiled needs them to run then.
         tolerance: error that a routine may have, relative to its output's range, where tuning measures routines. From 1e-3 on
             OpenCL devices may store data as float16.
+        streams: for throughput instead of latency: so many inputs are on their way at a time, on processors and cores as is
+            predicted to be fastest.
         progress: told how far measuring has come.
 
     Returns:
-        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`.
+        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`. With `streams`, one that has
+        `run_many([feeds, …])` and `submit(feeds)`, too.
 
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
@@ -62,11 +105,18 @@ def compile(
     if dtype != "float32":
         raise UsageError(f"dtype {dtype!r} is not supported; use float32")
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
-        return Session.load(Path(model))
-    loaded = load_any(model, example_input, shapes)
-    return compile_model(
-        loaded, build_processors(processors, threads, engines, tolerance), tune=tune, progress=progress
-    )
+        if streams is None:
+            return Session.load(Path(model))
+        from nnstretch.throughput import load_streams
+
+        return load_streams(model, streams)
+    loaded = load_any(model, example_input, shapes, batch)
+    usable = build_processors(processors, threads, engines, tolerance)
+    if streams is None:
+        return compile_model(loaded, usable, tune=tune, progress=progress)
+    from nnstretch.throughput import compile_streams
+
+    return compile_streams(loaded, usable, streams, tune=tune, progress=progress)
 
 
 def stretch(

@@ -14,7 +14,7 @@ from nnstretch.devices.engine.program import RunTrace
 from nnstretch.errors import DeviceError, FeedError
 from nnstretch.package import Package, read_package, write_package
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.loading import load_program
+from nnstretch.scheduler.loading import Loaded, load_program
 from nnstretch.scheduler.plan import Plan, PlanTensor
 from nnstretch.scheduler.timeline import Timeline, median_timeline, plan_timeline
 from nnstretch.scheduler.validate import validate
@@ -46,8 +46,29 @@ class Session(Closing):
             DeviceError: a processor of the plan does not exist here.
         """
         validate(compiled.plan)
+        self._bind(compiled, sources, load_program(compiled, sources))
+
+    def _bind(self, compiled: Compiled, sources: Mapping[str, str] | None, loaded: Loaded) -> None:
         self._compiled = compiled
-        self._loaded = load_program(compiled, sources)
+        self._sources = sources
+        self._loaded = loaded
+        self._beside: tuple[Loaded, ...] = ()
+
+    def twin(self) -> Session:
+        """Another session for the same plan, which shares the weights and has memory of its own for a run.
+
+        Runs of twins go through the processors one behind the other: while one waits for a processor, another one uses it.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        made = object.__new__(type(self))
+        made._bind(self._compiled, self._sources, load_program(self._compiled, self._sources, twin=self._loaded))
+        return made
+
+    def run_beside(self, others: Sequence[Session]) -> None:
+        """From now on, OpenCL devices that live on the CPU have the cores of these sessions', too, while this one runs."""
+        self._beside = tuple(other._loaded for other in others)
 
     @classmethod
     def from_compiled(cls, compiled: Compiled) -> Self:
@@ -81,6 +102,11 @@ class Session(Closing):
     def plan(self) -> Plan:
         """What this session runs."""
         return self._compiled.plan
+
+    @property
+    def sources(self) -> Mapping[str, str] | None:
+        """OpenCL sources that were given with the plan."""
+        return self._sources
 
     @property
     def compiled(self) -> Compiled:
@@ -123,13 +149,22 @@ class Session(Closing):
         """
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
-        self._loaded.activate()
+        self._loaded.activate(self._beside)
         try:
             self._loaded.program.run(inputs, outputs, deadline=deadline)
         except DeviceError:
             self._loaded.distrust()
             raise
         return [outputs[i] for i in wanted]
+
+    def check_feeds(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> None:
+        """Whether `run` takes these.
+
+        Raises:
+            FeedError: unknown or missing names, wrong shapes or types.
+        """
+        self._output_indices(output_names)
+        self._inputs(feeds)
 
     def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:
         """The timeline of a run of median duration out of `runs`, after one that does not count.
@@ -148,7 +183,7 @@ class Session(Closing):
         Without `feeds`, zeros are fed.
         """
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
-        self._loaded.activate()
+        self._loaded.activate(self._beside)
         self._loaded.program.run_traced(inputs, outputs)
         return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
 
@@ -162,7 +197,7 @@ class Session(Closing):
     ) -> np.ndarray:
         """Seconds of each of up to `runs` runs after `warmup`; stops once `budget` seconds have passed."""
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
-        self._loaded.activate()
+        self._loaded.activate(self._beside)
         nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
 

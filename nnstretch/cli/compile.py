@@ -10,6 +10,7 @@ import typer
 
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
+    Batch,
     DesignFile,
     Engines,
     Json,
@@ -61,6 +62,7 @@ def compile_command(
     processors: Processors = "cpu",
     threads: Threads = None,
     shape: Shape = None,
+    batch: Batch = None,
     weights: Weights = None,
     design: DesignFile = None,
     engines: Engines = None,
@@ -80,7 +82,7 @@ def compile_command(
             raise UsageError("--target says where a standalone model runs; add --standalone, or leave it out")
         if engines and standalone:
             raise UsageError("a standalone model runs on native kernels alone; leave --engines or --standalone out")
-        source = make_source(model, shape, weights, design)
+        source = make_source(model, shape, weights, design, batch)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
         name = Path(model.partition(":")[0]).stem

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.streams.session import StreamSession
 
 Progress = Callable[[int, int, str], None]
 """Told (done, total, what) while something long is going on."""
@@ -32,12 +33,16 @@ def compile(
     tune: bool = ...,
     *,
     shapes: dict[str, tuple[int, ...]] | None = ...,
+    batch: int | None = ...,
     engines: Sequence[str] = ...,
     tolerance: float = ...,
+    streams: None = ...,
     progress: Progress | None = ...,
     plans: None = ...,
     policy: None = ...,
 ) -> Session: ...
+
+
 @overload
 def compile(
     model: str | Path | ir.Model | torch.nn.Module,
@@ -48,12 +53,36 @@ def compile(
     tune: bool = ...,
     *,
     shapes: dict[str, tuple[int, ...]] | None = ...,
+    batch: int | None = ...,
     engines: Sequence[str] = ...,
     tolerance: float = ...,
+    streams: int,
+    progress: Progress | None = ...,
+    plans: None = ...,
+    policy: None = ...,
+) -> StreamSession: ...
+
+
+@overload
+def compile(
+    model: str | Path | ir.Model | torch.nn.Module,
+    example_input: Any = ...,
+    processors: str = ...,
+    dtype: str = ...,
+    threads: int | None = ...,
+    tune: bool = ...,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = ...,
+    batch: int | None = ...,
+    engines: Sequence[str] = ...,
+    tolerance: float = ...,
+    streams: None = ...,
     progress: Progress | None = ...,
     plans: Sequence[str],
     policy: str | None = ...,
 ) -> AdaptiveSession: ...
+
+
 @overload
 def compile(
     model: str | Path | ir.Model | torch.nn.Module,
@@ -64,12 +93,16 @@ def compile(
     tune: bool = ...,
     *,
     shapes: dict[str, tuple[int, ...]] | None = ...,
+    batch: int | None = ...,
     engines: Sequence[str] = ...,
     tolerance: float = ...,
+    streams: None = ...,
     progress: Progress | None = ...,
     plans: None = ...,
     policy: str,
 ) -> AdaptiveSession: ...
+
+
 def compile(
     model: str | Path | ir.Model | torch.nn.Module,
     example_input: Any = None,
@@ -79,12 +112,14 @@ def compile(
     tune: bool = True,
     *,
     shapes: dict[str, tuple[int, ...]] | None = None,
+    batch: int | None = None,
     engines: Sequence[str] = (),
     tolerance: float = 1e-4,
+    streams: int | None = None,
     progress: Progress | None = None,
     plans: Sequence[str] | None = None,
     policy: str | None = None,
-) -> Session | AdaptiveSession:
+) -> Session | AdaptiveSession | StreamSession:
     """Makes a model runnable on processors.
 
     Args:
@@ -96,10 +131,13 @@ def compile(
         threads: at most so many cores of the first CPU.
         tune: measure routines (reusing what was measured before) and choose the fastest; else choose by estimates.
         shapes: input name -> shape, for models with dynamic shapes.
+        batch: images per run, for models by name and for inputs whose first dimension is dynamic.
         engines: other engines, "ort" (ONNX Runtime) and "litert" (LiteRT), that compute layers, or runs of layers, on the first
             CPU where tuning measures them to be faster; what is compiled needs them to run then.
         tolerance: error that a routine may have, relative to its output's range, where tuning measures routines. From 1e-3 on
             OpenCL devices may store data as float16.
+        streams: for throughput instead of latency: so many inputs are on their way at a time, on processors and cores as is
+            predicted to be fastest.
         progress: told how far measuring has come.
         plans: instead of `processors`, those of each of several plans, as in `["cpu:0", "opencl:0@1", "cpu:0,opencl:0@1"]`. A
             design is placed on the processors of the plan that has the most of them.
@@ -108,8 +146,9 @@ def compile(
             Without it a package of several plans runs the first one whose processors are here.
 
     Returns:
-        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`; with `plans` or a `policy` one that
-        changes between plans (`nnstretch.scheduler.adaptive.session.AdaptiveSession`).
+        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`. With `streams`, one that has
+        `run_many([feeds, …])` and `submit(feeds)`, too; with `plans` or a `policy` one that changes between plans
+        (`nnstretch.scheduler.adaptive.session.AdaptiveSession`).
 
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
@@ -119,11 +158,19 @@ def compile(
 
     if dtype != "float32":
         raise UsageError(f"dtype {dtype!r} is not supported; use float32")
+    if streams is not None and (plans is not None or policy is not None):
+        raise UsageError("streams are for throughput, plans and policy for one run at a time; leave one of them out")
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
-        return Session.load(Path(model)) if policy is None else AdaptiveSession.load(Path(model), policy)
+        if policy is not None:
+            return AdaptiveSession.load(Path(model), policy)
+        if streams is None:
+            return Session.load(Path(model))
+        from nnstretch.throughput import load_streams
+
+        return load_streams(model, streams)
     if plans is not None and processors != "cpu":
         raise UsageError("processors and plans both say what to run on; give one of them")
-    loaded = load_any(model, example_input, shapes)
+    loaded = load_any(model, example_input, shapes, batch)
     if plans is not None or policy is not None:
         return compile_plans(
             loaded,
@@ -135,9 +182,12 @@ def compile(
             tune=tune,
             progress=progress,
         )
-    return compile_model(
-        loaded, build_processors(processors, threads, engines, tolerance), tune=tune, progress=progress
-    )
+    usable = build_processors(processors, threads, engines, tolerance)
+    if streams is None:
+        return compile_model(loaded, usable, tune=tune, progress=progress)
+    from nnstretch.throughput import compile_streams
+
+    return compile_streams(loaded, usable, streams, tune=tune, progress=progress)
 
 
 def stretch(

@@ -169,12 +169,26 @@ def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) 
     return Processors(named, named[0])
 
 
-def load_any(model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:
-    """The unoptimised graph of a path, zoo name, `module.py:factory`, torch module or onnx_ir model."""
+def load_any(
+    model: Any,
+    example_input: Any = None,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+    batch: int | None = None,
+) -> ir.Model:
+    """The unoptimised graph of a path, zoo name, `module.py:factory`, torch module or onnx_ir model.
+
+    Raises:
+        UsageError: a torch module has no example input, or a batch is given for what has its shapes already.
+        NNStretchError: it cannot be read or exported.
+    """
+    if isinstance(model, str | Path):
+        return load_model(str(model), shapes, batch=batch)
+    if batch is not None:
+        raise UsageError(
+            "batch is for models by name and ONNX files; give a module an example_input of that many images"
+        )
     if isinstance(model, ir.Model):
         return model
-    if isinstance(model, str | Path):
-        return load_model(str(model), shapes)
     from nnstretch.frontends.torch_module import export
 
     if example_input is None:

@@ -48,13 +48,14 @@ class Loaded:
 
     program: Program
     sources: dict[str, str]
-    runtimes: tuple[OpenCLRuntime, ...]
-    memories: tuple[cl.Buffer, ...]  # kernels do not keep their arguments alive
+    runtimes: Mapping[int, OpenCLRuntime]  # by lane
+    memories: Mapping[tuple[str, int], cl.Buffer]  # kernels do not keep their arguments alive
 
-    def activate(self) -> None:
-        """Moves the threads of OpenCL devices that live on the CPU to the plan's cores."""
-        for runtime in self.runtimes[:1]:
-            runtime.activate(self.runtimes[1:])
+    def activate(self, others: Sequence[Loaded] = ()) -> None:
+        """Moves the threads of OpenCL devices that live on the CPU to the cores of the plan and of those that run beside it."""
+        runtimes = [runtime for loaded in (self, *others) for runtime in loaded.runtimes.values()]
+        for runtime in runtimes[:1]:
+            runtime.activate(runtimes[1:])
 
     def distrust(self) -> None:
         """After a failure: sessions made from now on get other contexts, as a device that is lost takes its context along."""
@@ -66,8 +67,20 @@ class Loaded:
         self.program.close()
 
 
-def load_program(compiled: Compiled, sources: Mapping[str, str] | None, native: Engine | None = None) -> Loaded:
+def load_program(
+    compiled: Compiled,
+    sources: Mapping[str, str] | None,
+    native: Engine | None = None,
+    twin: Loaded | None = None,
+) -> Loaded:
     """Binds a plan that `validate` has passed to an engine, by default this machine's.
+
+    Args:
+        compiled: the plan with its constants.
+        sources: OpenCL sources to build instead of the installed ones.
+        native: the engine.
+        twin: the same plan, loaded before: its weights and OpenCL programs serve this one too, which has memory of its own for
+            everything that a run writes.
 
     Raises:
         PackageError: the plan was made for an engine of another block size, or names unknown kernels.
@@ -85,17 +98,20 @@ def load_program(compiled: Compiled, sources: Mapping[str, str] | None, native: 
             f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
             "compile the model here"
         )
-    return _Loader(compiled, sources, native).load()
+    return _Loader(compiled, sources, native, twin).load()
 
 
 class _Loader:
-    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine) -> None:
+    def __init__(
+        self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine, twin: Loaded | None
+    ) -> None:
         self._native = native
         self._plan = compiled.plan
         self._compiled = compiled
         self._sources = sources
         self._lanes = place_lanes(self._plan.lanes, usable_cores())
-        self._runtimes = _runtimes(self._plan.lanes, self._lanes, sources)
+        self._runtimes = twin.runtimes if twin else _runtimes(self._plan.lanes, self._lanes, sources)
+        self._known = twin.memories if twin else {}
         self._regions: list[Region] = []
         self._region_of: dict[tuple[str, int], int] = {}
         self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
@@ -142,7 +158,7 @@ class _Loader:
             native=self._native,
             keep=self._memories,
         )
-        return Loaded(program, self._used_sources(), tuple(self._runtimes.values()), tuple(self._memories.values()))
+        return Loaded(program, self._used_sources(), self._runtimes, self._memories)
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -169,7 +185,8 @@ class _Loader:
             if domain == 0 and size:
                 self._add_region(("constant", 0), _fixed(constants))
             elif size:
-                self._memories["constant", domain] = self._runtimes[domain].constant(constants)
+                key = ("constant", domain)
+                self._memories[key] = self._known.get(key) or self._runtimes[domain].constant(constants)
         for lane, size in plan.opencl_bytes.items():
             if size:
                 self._memories["opencl", lane] = self._runtimes[lane].buffer(size)

@@ -16,7 +16,7 @@ from nnstretch.devices.engine.program import Program, RunTrace
 from nnstretch.errors import BuildError, DeviceError, FeedError, MissingExtraError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.loading import load_program
+from nnstretch.scheduler.loading import Loaded, load_program
 from nnstretch.scheduler.packaged import packaged, unpackaged
 from nnstretch.scheduler.plan import Plan, PlanTensor
 from nnstretch.scheduler.timeline import Timeline, median_timeline, plan_timeline
@@ -54,8 +54,29 @@ class Session(Closing):
             DeviceError: a processor of the plan does not exist here.
         """
         validate(compiled.plan)
+        self._bind(compiled, sources, load_program(compiled, sources))
+
+    def _bind(self, compiled: Compiled, sources: Mapping[str, str] | None, loaded: Loaded) -> None:
         self._compiled = compiled
-        self._loaded = load_program(compiled, sources)
+        self._sources = sources
+        self._loaded = loaded
+        self._beside: tuple[Loaded, ...] = ()
+
+    def twin(self) -> Session:
+        """Another session for the same plan, which shares the weights and has memory of its own for a run.
+
+        Runs of twins go through the processors one behind the other: while one waits for a processor, another one uses it.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        made = object.__new__(type(self))
+        made._bind(self._compiled, self._sources, load_program(self._compiled, self._sources, twin=self._loaded))
+        return made
+
+    def run_beside(self, others: Sequence[Session]) -> None:
+        """From now on, OpenCL devices that live on the CPU have the cores of these sessions', too, while this one runs."""
+        self._beside = tuple(other._loaded for other in others)
 
     @classmethod
     def from_compiled(cls, compiled: Compiled) -> Self:
@@ -102,6 +123,11 @@ class Session(Closing):
     def plan(self) -> Plan:
         """What this session runs."""
         return self._compiled.plan
+
+    @property
+    def sources(self) -> Mapping[str, str] | None:
+        """OpenCL sources that were given with the plan."""
+        return self._sources
 
     @property
     def compiled(self) -> Compiled:
@@ -168,6 +194,15 @@ class Session(Closing):
                 found[name] += float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
         return found
 
+    def check_feeds(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> None:
+        """Whether `run` takes these.
+
+        Raises:
+            FeedError: unknown or missing names, wrong shapes or types.
+        """
+        self._output_indices(output_names)
+        self._inputs(feeds)
+
     def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:
         """The timeline of a run of median duration out of `runs`, after one that does not count.
 
@@ -185,7 +220,7 @@ class Session(Closing):
         Without `feeds`, zeros are fed.
         """
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
-        self._loaded.activate()
+        self._loaded.activate(self._beside)
         self._loaded.program.run_traced(inputs, outputs)
         return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
 
@@ -199,7 +234,7 @@ class Session(Closing):
     ) -> np.ndarray:
         """Seconds of each of up to `runs` runs after `warmup`; stops once `budget` seconds have passed."""
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
-        self._loaded.activate()
+        self._loaded.activate(self._beside)
         nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
 
@@ -222,7 +257,7 @@ class Session(Closing):
     @contextmanager
     def _active(self) -> Iterator[Program]:
         """The program, its devices where the plan has them; what has failed is not trusted again."""
-        self._loaded.activate()
+        self._loaded.activate(self._beside)
         try:
             yield self._loaded.program
         except DeviceError:

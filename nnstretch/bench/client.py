@@ -72,6 +72,17 @@ class EngineProcess(Closing):
         """
         return self._ask({"do": "time", "budget_s": budget, "runs": runs})["seconds"]
 
+    def rate(self, budget: float) -> tuple[int, float]:
+        """How many inputs the engine computed in about `budget` seconds, and the seconds that these took.
+
+        Raises:
+            EngineError: the process has ended.
+        """
+        with self._worker.awake():
+            self._worker.send({"do": "rate", "budget_s": budget}, {})
+            done, seconds = self._worker.receive()[0]["rate"]
+        return done, seconds
+
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs for the job's feeds, in the model's order.
 

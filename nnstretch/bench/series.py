@@ -33,6 +33,7 @@ class Series:
         settings: whose cores are set for each number of threads.
         shapes: of inputs with dynamic dimensions, by name.
         seed: of the inputs.
+        batch: images per run; None: as the models have it.
     """
 
     models: Sequence[str]
@@ -42,6 +43,7 @@ class Series:
     settings: Settings
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         most = max(self.threads)
@@ -107,13 +109,13 @@ def run_series(
         if not wanted:
             continue
         try:
-            with subject(model, series.shapes, series.seed) as one, Workshop() as workshop:
+            with subject(model, series.shapes, series.seed, series.batch) as one, Workshop() as workshop:
                 for count in wanted:
                     settings = replace(series.settings, cores=series.cores[:count])
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
                     with progress(f"{number}/{len(series.models)} {title}") as told:
                         found = compare(one, series.engines, settings, workshop, told)
-                    yield found.to_json()
+                    yield {**found.to_json(), "batch": series.batch}
         except NNStretchError as error:
             if len(series.models) == 1:
                 raise
@@ -123,7 +125,13 @@ def run_series(
 def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
     """Whether an earlier result holds all that is wanted now."""
     has_layers = "layers" in result or not series.settings.layers
-    return "error" not in result and has_layers and {e.name for e in series.engines} <= set(result["engines"])
+    same_batch = result.get("batch") == series.batch
+    return (
+        "error" not in result
+        and has_layers
+        and same_batch
+        and {e.name for e in series.engines} <= set(result["engines"])
+    )
 
 
 def _failed(model: str, threads: int, error: NNStretchError) -> Result:

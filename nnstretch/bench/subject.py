@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.errors import FileError, ModelError
+from nnstretch.errors import FileError, ModelError, UsageError
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -51,24 +51,27 @@ def check_exists(model: str) -> None:
 
 
 @contextmanager
-def subject(model: str, shapes: Shapes, seed: int) -> Iterator[Subject]:
-    """A model with random feeds. What had to be exported for it lives as long as the block.
+def subject(model: str, shapes: Shapes, seed: int, batch: int | None = None) -> Iterator[Subject]:
+    """A model with random feeds, `batch` images if that is given. What had to be exported for it lives as long as the block.
 
     Raises:
+        UsageError: a batch is given for a package.
         NNStretchError: the model cannot be found, read or exported, or has dynamic shapes that `shapes` does not fix.
     """
     from nnstretch.package.format import is_package
 
     path = Path(model)
     if path.suffix == ".nns" or (path.is_file() and is_package(path)):
+        if batch is not None:
+            raise UsageError(f"{model} is a package, whose batch was fixed when it was made; compile the model again")
         yield Subject(model, "", package_feeds(path, seed))
         return
     from nnstretch.frontends.onnx_file import save
     from nnstretch.frontends.resolve import load_model
 
-    graph = load_model(model, dict(shapes))
+    graph = load_model(model, dict(shapes), batch=batch)
     feeds = random_feeds(graph, seed)
-    if path.is_file() and not shapes:
+    if path.is_file() and not shapes and batch is None:
         yield Subject(model, str(path.resolve()), feeds)
         return
     with TemporaryDirectory(prefix="nnstretch-bench-") as folder:

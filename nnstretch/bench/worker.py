@@ -4,6 +4,7 @@ Its argument names the engine, its job and what to do. To "prepare" it lets the 
 answers {"file": path} and ends. To "serve" it receives the feeds in the first frame, loads the model and runs it once; after
 that every request is one of
     {"do": "time", "budget_s": seconds, "runs": at least}     -> arrays: seconds
+    {"do": "rate", "budget_s": seconds}                       -> {"rate": [inputs, seconds]}
     {"do": "outputs"}                                         -> arrays: the outputs of the last run
 and the end of the input ends the process. The process pins itself before it imports anything heavy, so that thread pools
 see only the cores that they may use.
@@ -92,6 +93,8 @@ def _serve(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -
             return
         if request["do"] == "time":
             write_frame(answers, {}, {"seconds": _time(engine, request["budget_s"], request["runs"])})
+        elif request["do"] == "rate":
+            write_frame(answers, {"rate": engine.rate(request["budget_s"])})
         else:
             write_frame(answers, {}, engine.outputs())
 

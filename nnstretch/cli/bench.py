@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +12,13 @@ import typer
 from nnstretch.cli.comparing import Wishes, check_endings, compare_models, write_json
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
+    Batch,
     DesignFile,
     Json,
     NoTune,
     Seed,
     Shape,
+    Streams,
     Weights,
     check_writable,
     several_processors,
@@ -25,6 +27,7 @@ from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
     from nnstretch.bench.turns import Settings
+    from nnstretch.cli.sources import Source
 
 ProcessorsOfBench = Annotated[
     str | None,
@@ -86,6 +89,10 @@ OriginalWeights = Annotated[
 ]
 
 
+_STREAMED_TURN = 0.5
+"""Seconds of a turn with streams: beginning and end of a turn count for less the longer it is."""
+
+
 def bench(
     models: Models = None,
     suite: Suite = None,
@@ -96,6 +103,8 @@ def bench(
     layers: Layers = False,
     start: Start = False,
     shape: Shape = None,
+    batch: Batch = None,
+    streams: Streams = None,
     seed: Seed = 0,
     no_tune: NoTune = False,
     output: Outputs = None,
@@ -108,7 +117,8 @@ def bench(
 ) -> int:
     """Time engines on the same cores with interleaved rounds; or, with --design, prove what a branching is worth.
 
-    With --processors alone, one network is placed on several processors and timed on all of them and on each.
+    With --processors alone, one network is placed on several processors and timed on all of them and on each. With --streams,
+    images per second with several inputs on their way are compared with one at a time and with ONNX Runtime.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
     """
@@ -118,22 +128,28 @@ def bench(
             check_writable(path)
         if design is None and (weights is not None or original_weights is not None):
             raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
-        if design is None and processors is None:
-            wishes = Wishes(
-                suite, against, threads, rounds, budget, layers, start, not no_tune, seed, tuple(shape or ())
-            )
+        if design is not None and (streams is not None or batch is not None):
+            raise UsageError("--streams and --batch do not go with --design, whose proof is of single images")
+        if design is None and processors is None and streams is None:
+            shapes = tuple(shape or ())
+            wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
             return compare_models(report, models or [], wishes, outputs, resume=resume)
 
         from nnstretch.bench.turns import Settings
+        from nnstretch.cli.sources import make_source
 
         settings = Settings(rounds=rounds, tune=not no_tune, seed=seed)
         if design is not None:
             model = _only_one(models or [], suite, "--design is for one network")
             files = BranchingFiles(design, weights, original_weights)
             _prove(report, model, files, processors or "cpu,opencl", settings, outputs)
+        elif streams is not None:
+            model = _only_one(models or [], suite, "--streams is for one network")
+            source = make_source(model, shape, batch=batch)
+            _streams(report, source, processors or "cpu", streams, replace(settings, turn=_STREAMED_TURN), outputs)
         elif processors is not None:
             model = _only_one(models or [], suite, "--processors is for one network, which is placed on them")
-            _together(report, model, processors, shape, settings, outputs)
+            _together(report, make_source(model, shape, batch=batch), processors, settings, outputs)
         return 0
 
 
@@ -148,26 +164,41 @@ def _only_one(models: Sequence[str], suite: str | None, purpose: str) -> str:
     return models[0]
 
 
-def _together(
-    report: Reporter,
-    model: str,
-    processors: str,
-    shape: Sequence[str] | None,
-    settings: Settings,
-    outputs: Sequence[Path],
+def _streams(
+    report: Reporter, source: Source, processors: str, streams: int, settings: Settings, outputs: Sequence[Path]
 ) -> None:
+    """Times one network with several inputs on their way; shows, writes and answers what was found."""
+    from nnstretch.bench.throughput import measure_throughput
+    from nnstretch.report.throughput_text import memory_text, throughput_table
+
+    check_endings(outputs, "a comparison of streams is", (".json",))
+    if source.is_package:
+        raise UsageError(
+            f"{source.model} is a package, which is arranged already; give the model that it was made from"
+        )
+    name = Path(source.model).name
+    with report.progress("Comparing") as told:
+        found = measure_throughput(name, source.load(), processors, streams, settings, told)
+    answer = found.to_json()
+    for path in outputs:
+        write_json(path, answer)
+    report.show(throughput_table(found))
+    if found.best.arrangement is not None:
+        report.note(memory_text(found.best.arrangement))
+    report.finish(answer)
+
+
+def _together(report: Reporter, source: Source, processors: str, settings: Settings, outputs: Sequence[Path]) -> None:
     """Times one network on several processors, together and alone; shows, writes and answers what was found."""
     from nnstretch.bench.together import measure_together
-    from nnstretch.cli.sources import make_source
     from nnstretch.report.placement_text import together_table
 
     check_endings(outputs, "a comparison of processors is", (".json",))
     names = several_processors(processors, "a comparison of all with each")
-    source = make_source(model, shape)
     if source.is_package:
-        raise UsageError(f"{model} is a package, which is placed already; give the model that it was made from")
+        raise UsageError(f"{source.model} is a package, which is placed already; give the model that it was made from")
     with report.progress("Comparing") as told:
-        found = measure_together(Path(model).name, source.load(), names, settings, told)
+        found = measure_together(Path(source.model).name, source.load(), names, settings, told)
     answer = found.to_json()
     for path in outputs:
         write_json(path, answer)

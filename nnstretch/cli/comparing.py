@@ -33,6 +33,7 @@ class Wishes:
     tune: bool
     seed: int
     shapes: tuple[str, ...]
+    batch: int | None = None
 
 
 def compare_models(
@@ -70,13 +71,13 @@ def compare_models(
     return _INTERRUPTED_STATUS if interrupted else 0
 
 
-def _series(models: Sequence[str], wishes: Wishes) -> Series:
+def _series(given: Sequence[str], wishes: Wishes) -> Series:
     from nnstretch.bench.comparison import Settings, parse_engines
     from nnstretch.bench.series import Series, parse_threads, suite
     from nnstretch.devices.spec import usable_cores
     from nnstretch.frontends.onnx_file import parse_shapes
 
-    named = [*models, *(suite(wishes.suite) if wishes.suite else ())]
+    named = [*given, *(suite(wishes.suite) if wishes.suite else ())]
     if not named:
         raise UsageError("nothing to measure; give a MODEL or a --suite")
     if wishes.suite and wishes.shapes:
@@ -92,7 +93,8 @@ def _series(models: Sequence[str], wishes: Wishes) -> Series:
     )
     engines = parse_engines(wishes.against)
     shapes = parse_shapes(list(wishes.shapes))
-    return Series(tuple(dict.fromkeys(named)), engines, threads, usable_cores(), settings, shapes, wishes.seed)
+    models = tuple(dict.fromkeys(named))
+    return Series(models, engines, threads, usable_cores(), settings, shapes, wishes.seed, wishes.batch)
 
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:

@@ -10,6 +10,7 @@ import typer
 
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
+    Batch,
     DesignFile,
     Engines,
     Json,
@@ -65,6 +66,7 @@ def compile_command(
     plans: Plans = None,
     threads: Threads = None,
     shape: Shape = None,
+    batch: Batch = None,
     weights: Weights = None,
     design: DesignFile = None,
     engines: Engines = None,
@@ -87,7 +89,7 @@ def compile_command(
             raise UsageError("a standalone model runs on native kernels alone; leave --engines or --standalone out")
         if plans and (standalone or processors != "cpu"):
             raise UsageError("--plans does not go with --standalone or --processors; leave one of them out")
-        source = make_source(model, shape, weights, design)
+        source = make_source(model, shape, weights, design, batch)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
         name = Path(model.partition(":")[0]).stem

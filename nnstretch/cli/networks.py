@@ -85,6 +85,16 @@ class Network:
         about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else "", **more}
         return {METADATA_KEY: json.dumps(about)}
 
+    def with_batch(self, batch: int | None) -> Network:
+        """The network for so many images per run; as it is for None.
+
+        Raises:
+            UsageError: it takes no single tensor.
+        """
+        from nnstretch.frontends.resolve import batched
+
+        return replace(self, example_input=batched(self.example_input, batch, self.spec))
+
     def export(self) -> ir.Model:
         """The graph, not fused; layers of a branched network know their processors."""
         if self.design is not None:

@@ -78,6 +78,27 @@ Shape = Annotated[
         show_default=False,
     ),
 ]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch",
+        "-b",
+        min=1,
+        metavar="N",
+        help="Images per run: of a network by name, or of a file whose inputs' first dimension is dynamic.",
+        show_default=False,
+    ),
+]
+Streams = Annotated[
+    int | None,
+    typer.Option(
+        "--streams",
+        min=1,
+        metavar="N",
+        help="For throughput: N inputs on their way at a time, on cores and processors as is predicted to be fastest.",
+        show_default=False,
+    ),
+]
 SearchParameters = Annotated[
     Literal["default", "learned", "exhaustive"],
     typer.Option(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nnstretch.cli.console import reporting
+from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
+    Batch,
     DesignFile,
     Json,
     Model,
@@ -18,11 +19,13 @@ from nnstretch.cli.options import (
     ProcessorsUnlessPackage,
     Seed,
     Shape,
+    Streams,
     Threads,
     Weights,
     check_writable,
     parse_assignments,
 )
+from nnstretch.errors import UsageError
 from nnstretch.report.placement_text import placement_text
 from nnstretch.report.text import count_text, plain_table
 from nnstretch.report.timeline_text import timeline_table, timeline_text
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.critical_path import RunSummary
     from nnstretch.scheduler.session import Session
+    from nnstretch.scheduler.streams.session import StreamSession
 
 DEFAULT_TOLERANCE = 5e-4
 
@@ -74,6 +78,8 @@ def run(
     policy: Policy = None,
     threads: Threads = None,
     shape: Shape = None,
+    batch: Batch = None,
+    streams: Streams = None,
     weights: Weights = None,
     design: DesignFile = None,
     seed: Seed = 0,
@@ -82,59 +88,114 @@ def run(
 ) -> None:
     """Run a model or package and tell its latency. With --check, exit status 1 means that outputs differ.
 
+    With --streams, several inputs are on their way at a time, and the images per second are told instead of the latency.
+
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
     with reporting(as_json=json) as report:
-        from nnstretch.bench.statistics import latency
         from nnstretch.cli.sources import make_source
+        from nnstretch.scheduler.adaptive.session import AdaptiveSession
         from nnstretch.scheduler.session import Session
 
+        if streams is not None and timeline is not None:
+            raise UsageError("--timeline shows one run by itself; leave it or --streams out")
+        if streams is not None and policy is not None:
+            raise UsageError("--policy chooses a plan for one run at a time; leave it or --streams out")
         files = parse_assignments(inputs or [], "--input")
-        source = make_source(model, shape, weights, design)
+        source = make_source(model, shape, weights, design, batch)
         for path in (output, timeline):
             if path is not None:
                 check_writable(path)
+        tune = not no_tune
         with report.progress("Compiling") as told:
-            session = source.open(processors, threads, policy, tune=not no_tune, progress=told)
+            session: Session | AdaptiveSession | StreamSession
+            if streams is None:
+                session = source.open(processors, threads, policy, tune=tune, progress=told)
+            else:
+                session = source.compile_streams(streams, processors, threads, tune=tune, progress=told)
         with session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
             if output is not None:
                 _write_outputs(output, outputs)
             error = _error(source, feeds, outputs) if check else None
-            times = latency([session.time(feeds, warmup=3, runs=runs)])
-            summary = None if timeline is None else _write_timeline(timeline, session, feeds)
+            _show_outputs(report, outputs)
+            if isinstance(session, Session | AdaptiveSession):
+                times = _time_runs(report, session, feeds, runs, timeline)
+            else:
+                times = _time_streams(report, session, feeds, runs)
             plan = session.plan
-            plans = None if isinstance(session, Session) else _plans_used(session)
         passed = error is None or error <= tolerance
-        _show_outputs(report, outputs)
-        if (placement := session.compiled.placement) is not None:
-            report.note(placement_text(placement, plan))
-        report.show(_latency_line(times, plan.macs))
-        if plans is not None:
-            report.show(*_plans_text(plans))
-        if summary is not None:
-            report.show(timeline_table(summary), timeline_text(summary))
         if error is not None:
             report.show(_error_line(error, tolerance))
         report.finish(
             {
                 "model": model,
-                **times.to_json(),
+                **times,
                 "macs": plan.macs,
                 "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},
                 "fallback_layers": list(plan.fallback_layers),
                 "max_rel_error": error,
                 "passed": passed if check else None,
-                "plans": plans,
-                "timeline": None if summary is None else summary.to_json(),
             }
         )
         if not passed:
             raise typer.Exit(1)
 
 
-def _feeds(session: Session | AdaptiveSession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+def _time_runs(
+    report: Reporter,
+    session: Session | AdaptiveSession,
+    feeds: dict[str, np.ndarray],
+    runs: int,
+    timeline: Path | None,
+) -> dict[str, Any]:
+    """Times one run after another, shows latencies, and returns them as JSON."""
+    from nnstretch.bench.statistics import latency
+    from nnstretch.scheduler.adaptive.session import AdaptiveSession
+
+    times = latency([session.time(feeds, warmup=3, runs=runs)])
+    summary = None if timeline is None else _write_timeline(timeline, session, feeds)
+    if (placement := session.compiled.placement) is not None:
+        report.note(placement_text(placement, session.plan))
+    report.show(_latency_line(times, session.plan.macs))
+    plans = _plans_used(session) if isinstance(session, AdaptiveSession) else None
+    if plans is not None:
+        report.show(*_plans_text(plans))
+    if summary is not None:
+        report.show(timeline_table(summary), timeline_text(summary))
+    return {**times.to_json(), "plans": plans, "timeline": None if summary is None else summary.to_json()}
+
+
+def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.ndarray], runs: int) -> dict[str, Any]:
+    """Times many runs with several on their way, shows the images per second, and returns them as JSON."""
+    import time
+
+    from nnstretch.bench.statistics import significant
+    from nnstretch.report.throughput_text import arrangement_text, memory_text
+
+    session.run_many([feeds] * session.streams)
+    begin = time.perf_counter()
+    session.run_many([feeds] * runs)
+    seconds = time.perf_counter() - begin
+    batch = session.get_inputs()[0].shape[0]
+    arrangement = session.arrangement
+    report.show(
+        f"{runs * batch / seconds:.1f} images per second over {runs} runs; {arrangement_text(arrangement)}; "
+        f"{memory_text(arrangement)}"
+    )
+    return {
+        "images_per_s": significant(runs * batch / seconds),
+        "streams": session.streams,
+        "teams": [{"processors": list(team.processors), "streams": team.streams} for team in arrangement.teams],
+        "weight_bytes": arrangement.weight_bytes,
+        "stream_bytes": arrangement.stream_bytes,
+    }
+
+
+def _feeds(
+    session: Session | AdaptiveSession | StreamSession, files: dict[str, str], seed: int
+) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.subject import plan_feeds
     from nnstretch.cli.sources import read_array

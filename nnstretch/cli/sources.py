@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.session import Session
+    from nnstretch.scheduler.streams.session import StreamSession
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Source:
         model: an ONNX file, a package, a zoo name or `module.py:factory`.
         shapes: of inputs with dynamic dimensions, by name.
         weights, design: of a network that torch builds.
+        batch: images per run; None: as the model has it.
     """
 
     model: str
     shapes: Mapping[str, tuple[int, ...]]
     weights: Path | None = None
     design: Path | None = None
+    batch: int | None = None
 
     @property
     def is_package(self) -> bool:
@@ -48,6 +51,7 @@ class Source:
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "weights": str(self.weights) if self.weights else None,
             "design": str(self.design) if self.design else None,
+            "batch": self.batch,
         }
 
     def load(self) -> ir.Model:
@@ -61,12 +65,12 @@ class Source:
         if self.weights is None and self.design is None:
             from nnstretch.compiler import load_any
 
-            return load_any(self.model, None, dict(self.shapes))
+            return load_any(self.model, None, dict(self.shapes), self.batch)
         if self.shapes:
             raise UsageError("--shape does not go with --weights or --design, which say for which images they are")
         from nnstretch.cli.networks import Options, build_network
 
-        return build_network(self.model, Options(), self.weights, self.design).export()
+        return build_network(self.model, Options(), self.weights, self.design).with_batch(self.batch).export()
 
     def compile(
         self,
@@ -86,10 +90,27 @@ class Source:
         from nnstretch.scheduler.session import Session
 
         if self.is_package:
-            self._refuse_for_packages(processors, threads)
+            self.check_package(processors, threads)
             return Session.load(self.model)
         usable = build_processors(processors or "cpu", threads, engines)
         return compile_model(self.load(), usable, tune=tune, progress=progress)
+
+    def compile_streams(
+        self, streams: int, processors: str | None, threads: int | None, *, tune: bool, progress: Progress
+    ) -> StreamSession:
+        """A session that has several inputs on their way; a package's plan runs as it was compiled.
+
+        Raises:
+            NNStretchError: what was found, what was wanted and what to do.
+        """
+        from nnstretch.compiler import build_processors
+        from nnstretch.throughput import compile_streams, load_streams
+
+        if self.is_package:
+            self.check_package(processors, threads)
+            return load_streams(self.model, streams)
+        usable = build_processors(processors or "cpu", threads)
+        return compile_streams(self.load(), usable, streams, tune=tune, progress=progress)
 
     def compile_plans(
         self,
@@ -133,21 +154,30 @@ class Source:
             if policy is None:
                 return self.compile(processors, threads, tune=tune, progress=progress)
             return self.compile_plans([processors or "cpu"], threads, policy, tune=tune, progress=progress)
-        self._refuse_for_packages(processors, threads)
+        self.check_package(processors, threads)
         if policy is None and len(read_package(Path(self.model)).plans) == 1:
             return self.compile(None, None, tune=tune, progress=progress)
         return AdaptiveSession.load(self.model, policy or "adaptive")
 
-    def _refuse_for_packages(self, processors: str | None, threads: int | None) -> None:
-        if self.weights or self.design or self.shapes or processors or threads:
+    def check_package(self, processors: str | None, threads: int | None) -> None:
+        """Whether nothing is wanted that was fixed when the package was made.
+
+        Raises:
+            UsageError: something is.
+        """
+        if self.weights or self.design or self.shapes or self.batch or processors or threads:
             raise UsageError(
-                f"{self.model} is a package: processors, threads, weights, design and shapes were fixed when it was "
+                f"{self.model} is a package: processors, threads, weights, design, shapes and batch were fixed when it was "
                 "made; leave these options out, or compile the model again"
             )
 
 
 def make_source(
-    model: str, shapes: Sequence[str] | None, weights: Path | None = None, design: Path | None = None
+    model: str,
+    shapes: Sequence[str] | None,
+    weights: Path | None = None,
+    design: Path | None = None,
+    batch: int | None = None,
 ) -> Source:
     """A source from options as they are written.
 
@@ -156,7 +186,7 @@ def make_source(
     """
     from nnstretch.frontends.onnx_file import parse_shapes
 
-    return Source(model, parse_shapes(shapes or []), weights, design)
+    return Source(model, parse_shapes(shapes or []), weights, design, batch)
 
 
 def source_of_package(path: Path) -> Source:
@@ -180,7 +210,7 @@ def source_of_package(path: Path) -> Source:
             raise UsageError(f"{path} was made from {file}, which is not there to check against; run it where that is")
     shapes = {str(name): tuple(map(int, shape)) for name, shape in about.get("shapes", {}).items()}
     weights, design = (Path(about[key]) if about.get(key) else None for key in ("weights", "design"))
-    return Source(about["model"], shapes, weights, design)
+    return Source(about["model"], shapes, weights, design, about.get("batch"))
 
 
 def read_array(path: Path) -> np.ndarray:

@@ -11,6 +11,7 @@ import typer
 
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
+    Batch,
     DesignFile,
     Engines,
     Json,
@@ -89,6 +90,7 @@ def tune(
     processors: Processors = "cpu",
     threads: Threads = None,
     shape: Shape = None,
+    batch: Batch = None,
     weights: Weights = None,
     design: DesignFile = None,
     engines: Engines = None,
@@ -128,7 +130,7 @@ def tune(
             search=search,
             fresh=fresh,
         )
-        source = make_source(model, shape, weights, design)
+        source = make_source(model, shape, weights, design, batch)
         if source.is_package:
             raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
         _tune(report, source, processors, threads, tolerance, wishes, output or [])

@@ -55,14 +55,16 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> ir.Model:
+def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:
     """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
 
     Args:
         path: the file. Weights outside of it must lie in its folder.
         shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
+        batch: first dimension of the inputs for which that is dynamic and no shape is given.
 
     Raises:
+        UsageError: a batch is given and no input's is dynamic.
         FileError: the file or its external data is missing or cannot be read.
         ModelError: it is no valid ONNX model, has dynamic dimensions without a shape, or operators that
             nothing runs.
@@ -78,6 +80,8 @@ def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
     model = _to_ir(proto, path)
     _check_weights(model, path)
     common.RemoveInitializersFromInputsPass()(model)
+    if batch is not None:
+        fix_batch(model, batch, shapes or {}, path)
     fix_shapes(model, shapes or {})
     _infer_shapes(model, path)
     _check_operators(model, path)
@@ -254,6 +258,33 @@ def fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
             for output in node.outputs:
                 output.shape = None
+
+
+def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]], path: str | Path) -> None:
+    """Make `batch` the first dimension of the inputs for which that is dynamic, but for those that have a shape in `shapes`.
+
+    Raises:
+        UsageError: there are no such inputs.
+    """
+    inputs = [value for value in model.graph.inputs if value.name not in shapes and UNNAMED not in shapes]
+    dynamic = [value for value in inputs if value.shape is not None and _is_dynamic(value.shape)]
+    static = {str(v.name): f"[{','.join(map(_dimension, v.shape or ()))}]" for v in model.graph.inputs}
+    if not dynamic and any(value.shape is None or value.shape[0] != batch for value in inputs):
+        found = ", ".join(f"{name!r} {shape}" for name, shape in static.items())
+        raise UsageError(
+            f"{path} has no input with a dynamic batch ({found}); export it with one, or leave out the batch of {batch}"
+        )
+    for value in dynamic:
+        assert value.shape is not None
+        value.shape = ir.Shape([batch, *list(value.shape)[1:]])
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            for output in node.outputs:
+                output.shape = None
+
+
+def _is_dynamic(shape: ir.Shape) -> bool:
+    """Whether the first dimension is."""
+    return len(shape) > 0 and not isinstance(shape[0], int)
 
 
 def _listing(names: Mapping[str, object]) -> str:

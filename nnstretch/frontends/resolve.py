@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from nnstretch.errors import FileError, ModelError
+from nnstretch.errors import FileError, ModelError, UsageError
 from nnstretch.frontends.onnx_file import load
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, num_classes: int | None = None
+    spec: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    num_classes: int | None = None,
+    batch: int | None = None,
 ) -> ir.Model:
     """The graph, not fused, of what `spec` names.
 
@@ -27,16 +30,20 @@ def load_model(
         spec: path of an ONNX file, name of a zoo network, or `file.py:factory`.
         shapes: input name (or "" for the only input) -> shape. A torch module is exported for that shape.
         num_classes: of a zoo network, by default that of the published one.
+        batch: images per run: the first dimension of a module's input, and of an ONNX file's inputs where that is dynamic.
 
     Raises:
+        UsageError: a batch below 1, or one that no input can have.
         ModelError, FileError: nothing is found or it cannot be read; near names are listed.
     """
+    if batch is not None and batch < 1:
+        raise UsageError(f"a batch of {batch} images holds nothing; give 1 or more")
     if _is_onnx_path(spec):
-        return load(spec, shapes)
+        return load(spec, shapes, batch)
     module, example = load_module(spec, num_classes)
     from nnstretch.frontends.torch_module import export
 
-    return export(module, _reshaped(example, shapes or {}, spec))
+    return export(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
 
 
 def load_module(spec: str, num_classes: int | None = None) -> tuple[nn.Module, Tensor]:
@@ -80,6 +87,24 @@ def _reshaped(example: Any, shapes: Mapping[str, tuple[int, ...]], spec: str) ->
     ((_, shape),) = shapes.items()
     if len(shape) != example.ndim:
         raise ModelError(f"{spec} takes an input of {example.ndim} axes like {tuple(example.shape)}, not {shape}")
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(example.dtype)
+
+
+def batched(example: Any, batch: int | None, spec: str) -> Any:
+    """The example input of a module with as many images as are wanted; as it is for None.
+
+    Raises:
+        UsageError: the module takes no single tensor.
+    """
+    if batch is None:
+        return example
+    import torch
+
+    if not isinstance(example, torch.Tensor) or example.ndim < 1:
+        raise UsageError(
+            f"{spec} takes several inputs, or none with a batch; return an example input of {batch} images"
+        )
+    shape = (batch, *example.shape[1:])
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(example.dtype)
 
 

@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -251,7 +252,7 @@ class RandomDag:
             lane = self._rng.randrange(len(kinds))
             self._node(lane, self._rng.randrange(len(self._rows)), self._rng.randrange(len(self._rows)))
 
-    def run(self, times: int) -> Iterator[None]:
+    def run(self, times: int) -> None:
         """Runs and checks every answer; some runs are traced, some have a deadline, some come after one that missed it."""
         buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
         parts = (self._lanes, self._regions, buffers, self._steps, self._subgraphs)
@@ -267,8 +268,6 @@ class RandomDag:
                     program.run(deadline=100 if i % 5 == 3 else None)
                 same = all(map(np.array_equal, self._rows, self._expected))
                 assert same, f"seed {self._seed}: lanes and numpy differ"
-                yield
-            self._device.check()
 
     def _lane(self, kind: LaneKind) -> Lane:
         if kind is LaneKind.OPENCL:
@@ -344,15 +343,17 @@ def late_add(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
 
 
 def lanes(engine: Engine, examples: int, library: str) -> None:
-    """Two random networks alive at once, which share pools."""
+    """Random networks that run at once, which share pools."""
     engine.load_opencl(library)
     vars(program_module)["_load_opencl"] = lambda _native: None  # it has one
     device = Device(library)
-    for seed in range(examples):
-        pair = [RandomDag(engine, device, seed), RandomDag(engine, device, seed + 1000)]
-        for _ in zip(*(dag.run(25) for dag in pair), strict=True):
-            pass
-        device.forget()
+    with ThreadPoolExecutor(3) as threads:
+        for seed in range(examples):
+            networks = [RandomDag(engine, device, seed + thousand) for thousand in (0, 1000, 2000)]
+            for _ in threads.map(RandomDag.run, networks, [25] * len(networks)):
+                pass
+            device.check()
+            device.forget()
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:

@@ -51,7 +51,7 @@ def convolutions(
     room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
     assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, room, strict=True)))
     return conv_layer(
-        (draw(st.integers(1, 2)), inputs, height, width),
+        (draw(st.integers(1, 3)), inputs, height, width),
         outputs,
         kernel,
         strides=draw(pairs),

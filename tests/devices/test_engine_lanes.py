@@ -378,6 +378,33 @@ def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() 
         program.close()
 
 
+@pytest.mark.parametrize("elsewhere", [LaneKind.HOST, LaneKind.CALL])
+def test_a_lane_that_waits_for_another_one_is_free_for_other_programs(elsewhere: LaneKind) -> None:
+    """The first program's second lane ends only when the second program has run on the first one's cores."""
+    reached, ended = threading.Event(), threading.Event()
+
+    def hold(_reads: Arrays, _writes: Arrays) -> None:
+        reached.set()
+        assert ended.wait(30)
+
+    lanes = [Lane(LaneKind.HOST, CORES[:1]), Lane(elsewhere, CORES[-1:] if elsewhere is LaneKind.CALL else ())]
+    memory = np.ones((2, 1000), np.float32)
+    regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
+    buffers = [Buffer(i, 0, memory[i].nbytes) for i in range(2)]
+    steps = [add((0, 0), 1, 1000), Step(StepKind.CALL, 0), add((1, 1), 1, 1000)]
+    subgraphs = [SubGraph(0, 1), SubGraph(1, 1, (0,)), SubGraph(0, 1, (1,))]
+    first = Program(lanes, regions, buffers, steps, subgraphs, calls=[hold])
+    with call_program(lambda _r, _w: None, lanes=[Lane(LaneKind.HOST, CORES[:1])]) as second, first:
+        running = threading.Thread(target=first.run, daemon=True)
+        running.start()
+        assert reached.wait(30)
+        second.run()
+        ended.set()
+        running.join(30)
+        assert not running.is_alive()
+    assert (memory[1] == 4).all()
+
+
 @pytest.mark.parametrize("scenario", ["lanes", "lists"])
 def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
     folder = Path(__file__).parent

@@ -96,7 +96,7 @@ def check(
     return wanted
 
 
-batches, channels, activations = st.integers(1, 2), st.integers(1, 35), st.sampled_from(WITH_EXP)
+batches, channels, activations = st.integers(1, 3), st.integers(1, 35), st.sampled_from(WITH_EXP)
 
 
 def pool_layer(

@@ -42,7 +42,7 @@ def test_direct_convolution_with_every_tile(processor: OpenCLProcessor, layer: L
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([9, 16, 17, 33]),
     out_channels=st.sampled_from([1, 16, 31, 48, 65]),
     height=st.integers(1, 6),
@@ -140,7 +140,7 @@ def test_planar_convolution_with_every_tile(processor: OpenCLProcessor) -> None:
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([9, 16, 17, 40]),
     height=st.integers(3, 6),
     width=st.integers(13, 30),

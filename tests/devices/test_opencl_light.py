@@ -39,7 +39,7 @@ def test_dense(
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([3, 16, 20]),
     height=st.integers(4, 9),
     width=st.integers(4, 17),
@@ -132,7 +132,7 @@ def test_affine(processor: OpenCLProcessor, shape: tuple[int, int, int, int]) ->
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     plane=st.tuples(st.integers(1, 4), st.integers(1, 9)),
     activation=st.sampled_from(ACTIVATIONS[:2]),
@@ -235,7 +235,7 @@ def test_slice(
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.integers(1, 40),
     plane=st.tuples(st.integers(1, 5), st.integers(1, 20)),
     pair=st.sampled_from([(0, 1), (1, 0), (0, 0), (1, 1)]),

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.opencl
 
 
 @given(
-    n=st.integers(1, 2),
+    n=st.integers(1, 3),
     channels=st.sampled_from([4, 9, 16, 33]),
     out_channels=st.sampled_from([1, 16, 31, 48]),
     plane=st.tuples(st.integers(1, 13), st.integers(1, 13)),

@@ -577,3 +577,44 @@ def test_bench_on_several_processors(cli: Cli, onnx_file: Path) -> None:
     refuses(cli(*command, "-p", names[0]), "two or more")
     refuses(cli(*command, "-p", ",".join(names), "-o", "together.svg"), "together.svg", ".json")
     refuses(cli(*command, str(onnx_file), "-p", ",".join(names)), "one network")
+
+
+def test_streams(cli: Cli, onnx_file: Path, package: Path) -> None:
+    """Many inputs at a time: the same answer, a number of images per second, and who computes them."""
+    options = ("--streams", "2", "--no-tune", "--json")
+    answer = answer_of(cli("run", str(onnx_file), *options, "--check", "--runs", "20"))
+    assert answer["passed"] is True
+    assert answer["images_per_s"] > 0
+    assert sum(team["streams"] for team in answer["teams"]) == answer["streams"] == 2
+    assert answer["weight_bytes"] > 0 < answer["stream_bytes"]
+    packed = answer_of(cli("run", str(package), "--streams", "3", "--runs", "20", "--json"))
+    assert packed["streams"] == 3
+    found = answer_of(cli("bench", "net.py:small", *options, "--rounds", "1", "--batch", "3"))
+    assert (found["batch"], found["streams"]) == (3, 2)
+    assert found["chosen"] in [one["how"] for one in found["results"]]
+    assert all(one["images_per_s"] > 0 for one in found["results"])
+    assert [one["how"] for one in found["results"]][-1] == "ONNX Runtime, 2 at a time"
+    assert found["max_rel_error"] < 1e-4
+    refuses(cli("run", str(onnx_file), "--streams", "2", "--timeline", "t.json"), "--timeline", "--streams")
+    refuses(cli("bench", str(package), "--streams", "2"), "package")
+    refuses(cli("bench", "--streams", "2"), "--streams", "one network")
+
+
+def test_batches(cli: Cli, onnx_file: Path, package: Path, tmp_path: Path) -> None:
+    """A batch for a network by name and for a file whose batch is dynamic; not for one that has its own."""
+    torch = pytest.importorskip("torch")
+    answer = answer_of(cli("run", "net.py:small", "--batch", "3", "--no-tune", "--check", "--runs", "3", "--json"))
+    assert answer["passed"] is True
+    assert [one["shape"] for one in answer["outputs"].values()] == [[3, 10]]
+    file = str(tmp_path / "dynamic.onnx")
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
+    shapes = ({0: torch.export.Dim("n")},)
+    torch.onnx.export(net, (torch.zeros(2, 3, 8, 8),), file, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    packed = str(tmp_path / "b.nns")
+    answer_of(cli("compile", file, "--batch", "2", "--no-tune", "-o", packed, "--json"))
+    answer = answer_of(cli("run", packed, "--check", "--json"))
+    assert [one["shape"] for one in answer["outputs"].values()] == [[2, 8, 6, 6]]
+    assert answer["passed"] is True
+    refuses(cli("run", file, "--no-tune"), "dynamic shape", "--shape")
+    refuses(cli("run", str(onnx_file), "--batch", "2", "--no-tune"), "no input with a dynamic batch")
+    refuses(cli("run", str(package), "--batch", "2"), "batch")

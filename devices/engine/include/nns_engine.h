@@ -153,7 +153,8 @@ NNS_EXPORT int32_t nns_program_create(const int64_t *image, int64_t words, const
                                       nns_program **program, char *error, int64_t error_size);
 
 /* Runs it once. `inputs` and `outputs` point to memory of at least the regions' bytes. `trace` may be NULL. Thread-safe:
- * concurrent calls take turns. After an error the program can be run again. */
+ * concurrent calls take turns. Those of other programs on the same cores run beside it: a lane computes one sub-graph at a
+ * time, of whichever program's run is ready. After an error the program can be run again. */
 NNS_EXPORT int32_t nns_program_run(nns_program *program, const void *const *inputs, void *const *outputs,
                                    nns_trace *trace, char *error, int64_t error_size);
 

@@ -48,10 +48,18 @@ int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
     return NNS_OK;
 }
 
-void nns_pool_lock(nns_pool *pool, int64_t spin_ns) {
-    (void)spin_ns;
-    pthread_mutex_lock(&pool->turn);
+void nns_pool_enter(nns_pool *pool, int64_t spin_ns) { (void)pool, (void)spin_ns; }
+
+void nns_pool_leave(nns_pool *pool) { (void)pool; }
+
+bool nns_pool_contended(const nns_pool *pool) {
+    (void)pool;
+    return false;
 }
+
+void nns_pool_lock(nns_pool *pool) { pthread_mutex_lock(&pool->turn); }
+
+bool nns_pool_try_lock(nns_pool *pool) { return pthread_mutex_trylock(&pool->turn) == 0; }
 
 void nns_pool_unlock(nns_pool *pool) { pthread_mutex_unlock(&pool->turn); }
 

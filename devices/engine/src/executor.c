@@ -5,7 +5,10 @@
  *
  * How it is known that a sub-graph is done: its mark holds the number of the run. Marks of OpenCL sub-graphs are set by
  * whoever first sees their event complete. Setting a mark is a release and seeing it an acquire, which makes everything
- * that the sub-graph wrote visible to those that waited for it. */
+ * that the sub-graph wrote visible to those that waited for it.
+ *
+ * Several programs may run on the same lanes at a time, each for an input of its own. They take turns with the pools, for
+ * a sub-graph each, so that a lane whose sub-graph has to wait for another lane is free for the others meanwhile. */
 #include "executor.h"
 
 #include <limits.h>
@@ -43,8 +46,9 @@ typedef struct nns_executor {
     int64_t stride;
     nns_lane_thread *threads;       /* one per lane; lane 0 and OpenCL lanes leave theirs unused */
     void **step_events;             /* of traced runs: one per step, NULL without OpenCL lanes */
-    nns_pool *turns[NNS_MAX_LANES]; /* pools, in the order in which their turns are taken */
-    int32_t n_turns, n_threads;
+    int32_t n_threads; /* of lanes */
+    int64_t n_working; /* threads that a run keeps busy, those of pools and of devices on cores included */
+    int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
     bool stop, has_opencl;
     bool unsettled; /* after a failure the queues did not come to rest, or did not give all memory back */
@@ -66,6 +70,9 @@ typedef struct nns_executor {
     _Atomic uint32_t sleepers;
     _Atomic int32_t walking; /* threads of lanes that are not through yet */
 } nns_executor;
+
+/* Threads that the runs of all programs keep busy now. */
+static _Atomic int64_t working;
 
 /* ---- progress and waiting -------------------------------------------------------------------------------- */
 
@@ -141,23 +148,37 @@ static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t 
     atomic_fetch_sub(&executor->sleepers, 1);
 }
 
-/* A walker that found nothing to do: spins a little, or sleeps once it has spun long enough since `*idle_since` (0: it
- * has just begun). `seen` is the progress as it was before the walker looked; `blockers` are what it waits for. */
-static void idle(nns_executor *executor, int64_t *idle_since, uint32_t seen, const int64_t *blockers,
-                 int64_t n_blockers) {
+/* What a walker waits for: sub-graphs, and the turn of a pool (whose end nobody announces). */
+typedef struct {
+    int64_t blockers[NNS_MAX_LANES];
+    int64_t n_blockers;
+    bool turn;
+} nns_obstacles;
+
+/* How long a walker spins on the core of `lane`: not for long where a run of another program may want that core. */
+static int64_t spin_ns_on(const nns_executor *executor, const nns_lane *lane) {
+    const bool contended = (lane->pool && nns_pool_contended(lane->pool)) ||
+                           atomic_load_explicit(&working, memory_order_relaxed) > executor->n_cores;
+    return contended ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
+}
+
+/* A walker, on the core of `lane`, that found nothing to do: spins a little, or sleeps once it has spun long enough since
+ * `*idle_since` (0: it has just begun). `seen` is the progress as it was before the walker looked. */
+static void idle(nns_executor *executor, const nns_lane *lane, int64_t *idle_since, uint32_t seen,
+                 const nns_obstacles *obstacles) {
     enum { BETWEEN_LOOKS = 16 };
     const int64_t now = nns_now();
     if (!*idle_since) *idle_since = now;
-    if (now - *idle_since < executor->spin_ns) {
+    if (now - *idle_since < spin_ns_on(executor, lane)) {
         for (int i = 0; i < BETWEEN_LOOKS; i++) nns_pause();
         return;
     }
     int64_t enqueued = 0;
-    for (int64_t i = 0; i < n_blockers; i++) enqueued += is_enqueued(executor, blockers[i]);
-    if (n_blockers && enqueued == n_blockers)
-        nns_opencl_wait(executor->marks[blockers[0]].event);
+    for (int64_t i = 0; i < obstacles->n_blockers; i++) enqueued += is_enqueued(executor, obstacles->blockers[i]);
+    if (!obstacles->turn && enqueued && enqueued == obstacles->n_blockers)
+        nns_opencl_wait(executor->marks[obstacles->blockers[0]].event);
     else
-        sleep_until_progress(executor, seen, enqueued ? MIXED_SLEEP_NS : 0);
+        sleep_until_progress(executor, seen, enqueued || obstacles->turn ? MIXED_SLEEP_NS : 0);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
@@ -178,7 +199,7 @@ static int64_t end_of_kernels(const nns_program *program, int64_t first, int64_t
     return first;
 }
 
-/* Runs the steps of a sub-graph on the calling thread and its pool, until one fails. Kernels cannot. */
+/* Runs the steps of a sub-graph on the calling thread and its pool, whose turn it has, until one fails. Kernels cannot. */
 static void run_subgraph(nns_executor *executor, int64_t index) {
     const nns_program *program = executor->program;
     const nns_subgraph *subgraph = &program->subgraphs[index];
@@ -226,17 +247,20 @@ static void trace_wait(nns_executor *executor, int64_t index, int64_t since) {
 /* The body of a lane's thread during one run. */
 static void walk_lane(nns_executor *executor, const nns_lane *lane) {
     int64_t at = 0, idle_since = 0;
+    nns_obstacles obstacles = {.n_blockers = 1};
     while (at < lane->n_subgraphs && !has_failed(executor)) {
         const int64_t index = lane->subgraphs[at];
         const uint32_t seen = atomic_load(&executor->progress);
-        const int64_t blocker = blocker_of(executor, &executor->program->subgraphs[index]);
-        if (blocker >= 0) {
-            if (!has_failed(executor)) idle(executor, &idle_since, seen, &blocker, 1);
+        obstacles.blockers[0] = blocker_of(executor, &executor->program->subgraphs[index]);
+        if (obstacles.blockers[0] >= 0) {
+            if (!has_failed(executor)) idle(executor, lane, &idle_since, seen, &obstacles);
             continue;
         }
+        if (lane->pool) nns_pool_lock(lane->pool);
         trace_wait(executor, index, idle_since);
         idle_since = 0;
         run_subgraph(executor, index);
+        if (lane->pool) nns_pool_unlock(lane->pool);
         at++;
     }
 }
@@ -259,27 +283,37 @@ static void *lane_thread(void *argument) {
 typedef struct {
     int64_t at[NNS_MAX_LANES];
     int64_t blocked_since[NNS_MAX_LANES]; /* traced runs */
-    int64_t blockers[NNS_MAX_LANES];
-    int64_t n_blockers;
+    nns_obstacles obstacles;
 } nns_walk;
 
-/* Starts the next sub-graph of a lane if there is one and nothing blocks it. Notes what blocks it otherwise. */
+/* Takes the turn of lane 0's pool. Who has queues to serve does not wait for it. */
+static bool take_turn(nns_executor *executor, nns_pool *pool) {
+    if (executor->has_opencl) return nns_pool_try_lock(pool);
+    nns_pool_lock(pool);
+    return true;
+}
+
+/* Starts the next sub-graph of a lane if there is one and nothing is in its way. Notes what is otherwise. */
 static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
     const nns_lane *lane = &executor->program->lanes[l];
     if (walk->at[l] == lane->n_subgraphs || has_failed(executor)) return false;
     const int64_t index = lane->subgraphs[walk->at[l]];
     const int64_t blocker = blocker_of(executor, &executor->program->subgraphs[index]);
-    if (blocker >= 0) {
-        walk->blockers[walk->n_blockers++] = blocker;
+    const bool turn = blocker < 0 && !l && !take_turn(executor, lane->pool);
+    if (blocker >= 0) walk->obstacles.blockers[walk->obstacles.n_blockers++] = blocker;
+    if (turn) walk->obstacles.turn = true;
+    if (blocker >= 0 || turn) {
         if (executor->trace && !walk->blocked_since[l]) walk->blocked_since[l] = nns_now();
         return false;
     }
     trace_wait(executor, index, walk->blocked_since[l]);
     walk->blocked_since[l] = 0;
-    if (l)
+    if (l) {
         enqueue_subgraph(executor, index);
-    else
+    } else {
         run_subgraph(executor, index);
+        nns_pool_unlock(lane->pool);
+    }
     walk->at[l]++;
     return true;
 }
@@ -292,7 +326,7 @@ static void await_queues(nns_executor *executor, nns_walk *walk) {
         const nns_lane *lane = &program->lanes[l];
         if (lane->kind != NNS_LANE_OPENCL || !walk->at[l]) continue;
         const int64_t last = lane->subgraphs[walk->at[l] - 1];
-        if (!is_done(executor, last)) walk->blockers[walk->n_blockers++] = last;
+        if (!is_done(executor, last)) walk->obstacles.blockers[walk->obstacles.n_blockers++] = last;
     }
 }
 
@@ -300,11 +334,12 @@ static void await_queues(nns_executor *executor, nns_walk *walk) {
 static void walk_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
     nns_walk walk = {0};
+    nns_obstacles *obstacles = &walk.obstacles;
     int64_t idle_since = 0;
     for (;;) {
         const uint32_t seen = atomic_load(&executor->progress);
         bool moved = false;
-        walk.n_blockers = 0;
+        *obstacles = (nns_obstacles){0};
         for (int32_t l = 1; l < program->n_lanes; l++)
             if (program->lanes[l].kind == NNS_LANE_OPENCL) moved |= advance(executor, &walk, l);
         moved |= advance(executor, &walk, 0);
@@ -312,10 +347,12 @@ static void walk_caller(nns_executor *executor) {
             idle_since = 0;
             continue;
         }
-        const bool walked = !walk.n_blockers || has_failed(executor);
+        if (has_failed(executor)) *obstacles = (nns_obstacles){0};
+        const bool walked = !obstacles->n_blockers && !obstacles->turn;
         if (walked && !has_failed(executor)) await_queues(executor, &walk);
-        if (walked && (!walk.n_blockers || has_failed(executor)) && !atomic_load(&executor->walking)) return;
-        idle(executor, &idle_since, seen, walk.blockers, has_failed(executor) ? 0 : walk.n_blockers);
+        if (walked && !obstacles->n_blockers && !atomic_load(&executor->walking)) return;
+        if (has_failed(executor)) *obstacles = (nns_obstacles){0};
+        idle(executor, &program->lanes[0], &idle_since, seen, obstacles);
     }
 }
 
@@ -500,31 +537,43 @@ int32_t nns_executor_enter(nns_program *program, nns_report *report) {
         const int32_t status = nns_thread_pin(lane->cores[0], &executor->affinity, &executor->moved, report);
         if (status) return status;
     }
-    for (int32_t i = 0; i < executor->n_turns; i++) nns_pool_lock(executor->turns[i], executor->spin_ns);
+    for (int64_t i = 0; i < program->n_lanes; i++)
+        if (program->lanes[i].pool) nns_pool_enter(program->lanes[i].pool, executor->spin_ns);
+    atomic_fetch_add(&working, executor->n_working);
     return NNS_OK;
 }
 
 void nns_executor_leave(nns_program *program) {
     nns_executor *executor = program->executor;
-    for (int32_t i = 0; i < executor->n_turns; i++) nns_pool_unlock(executor->turns[i]);
+    atomic_fetch_sub(&working, executor->n_working);
+    for (int64_t i = 0; i < program->n_lanes; i++)
+        if (program->lanes[i].pool) nns_pool_leave(program->lanes[i].pool);
     if (executor->moved) nns_thread_restore(&executor->affinity);
 }
 
 /* ---- start and stop -------------------------------------------------------------------------------------- */
 
-/* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
-static bool is_crowded(const nns_program *program) {
-    bool taken[NNS_MAX_CORES] = {false};
+static int64_t count_working(const nns_program *program) {
     int64_t threads = 0;
     for (int64_t i = 0; i < program->n_lanes; i++) {
         const nns_lane *lane = &program->lanes[i];
         threads += lane->n_cores ? lane->n_cores : lane->kind != NNS_LANE_OPENCL;
+    }
+    return threads;
+}
+
+/* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
+static bool is_crowded(const nns_executor *executor) {
+    const nns_program *program = executor->program;
+    bool taken[NNS_MAX_CORES] = {false};
+    for (int64_t i = 0; i < program->n_lanes; i++) {
+        const nns_lane *lane = &program->lanes[i];
         for (int32_t c = 0; c < lane->n_cores; c++) {
             if (taken[lane->cores[c]]) return true;
             taken[lane->cores[c]] = true;
         }
     }
-    return threads > sysconf(_SC_NPROCESSORS_ONLN);
+    return executor->n_working > executor->n_cores;
 }
 
 static bool same_cores(const nns_lane *a, const nns_lane *b) {
@@ -571,14 +620,6 @@ static int32_t start_pool(nns_program *program, int64_t index, nns_report *repor
     return nns_pool_reserve(lane->pool, scratch, report);
 }
 
-/* Every program takes the turns of its pools in the same order, by address, so that no two wait for each other. */
-static void add_turn(nns_executor *executor, nns_pool *pool) {
-    int32_t at = executor->n_turns++;
-    for (; at > 0 && (uintptr_t)executor->turns[at - 1] > (uintptr_t)pool; at--)
-        executor->turns[at] = executor->turns[at - 1];
-    executor->turns[at] = pool;
-}
-
 static int32_t start_thread(nns_executor *executor, int32_t index, nns_report *report) {
     const nns_lane *lane = &executor->program->lanes[index];
     nns_lane_thread *thread = &executor->threads[index];
@@ -606,7 +647,6 @@ static int32_t start_lane(nns_executor *executor, int32_t index, nns_report *rep
         const int32_t status = start_pool(executor->program, index, report);
         if (status) return status;
         make_tasks(executor, lane);
-        add_turn(executor, lane->pool);
     }
     return index && lane->n_subgraphs ? start_thread(executor, index, report) : NNS_OK;
 }
@@ -634,7 +674,9 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     executor->program = program;
     pthread_mutex_init(&executor->failing, NULL);
     executor->failed_step = -1;
-    executor->spin_ns = is_crowded(program) ? CROWDED_SPIN_NS : SPIN_NS;
+    executor->n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    executor->n_working = count_working(program);
+    executor->spin_ns = is_crowded(executor) ? CROWDED_SPIN_NS : SPIN_NS;
     executor->stride = most_threads(program) + 1;
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
     executor->tasks = zeroed((size_t)program->n_steps, sizeof *executor->tasks);

@@ -8,8 +8,8 @@
 int32_t nns_executor_start(nns_program *program, nns_report *report);
 void nns_executor_stop(nns_program *program);
 
-/* Called by nns_program_run with the program's turn: takes the turns of its pools and moves the calling thread to lane
- * 0's first core, or undoes both. */
+/* Called by nns_program_run with the program's turn: tells its pools that a run begins or is over, and moves the calling
+ * thread to lane 0's first core, or back. */
 int32_t nns_executor_enter(nns_program *program, nns_report *report);
 void nns_executor_leave(nns_program *program);
 

@@ -90,13 +90,15 @@ static double time_lists(nns_pool *pool, int32_t n_cores, int32_t steps, nns_tas
     for (int32_t i = 0; i < steps; i++)
         nns_task_make(&tasks[i], &nothing, &args, n_cores, NULL, n_cores, bounds, i ? &tasks[i - 1] : NULL);
     int64_t best = INT64_MAX;
-    nns_pool_lock(pool, 1000000);
+    nns_pool_enter(pool, 1000000);
+    nns_pool_lock(pool);
     for (int list = 0; list < LISTS; list++) {
         const int64_t begin = nns_now();
         nns_pool_run(pool, tasks, steps, NULL);
         best = nns_min_int(best, nns_now() - begin);
     }
     nns_pool_unlock(pool);
+    nns_pool_leave(pool);
     return (double)best / steps;
 }
 

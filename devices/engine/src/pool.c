@@ -38,6 +38,7 @@ struct nns_pool {
     bool stop;
 
     _Atomic int64_t spin_ns;
+    _Atomic int32_t runs; /* that are going on */
     bool crowded;
     int32_t n_threads; /* the caller and n - 1 workers */
     int32_t n_workers; /* started */
@@ -219,15 +220,25 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
 
 /* ---- turns and scratch -------------------------------------------------------------------------------------------- */
 
-void nns_pool_lock(nns_pool *pool, int64_t spin_ns) {
-    pthread_mutex_lock(&pool->turn);
+void nns_pool_enter(nns_pool *pool, int64_t spin_ns) {
+    atomic_fetch_add(&pool->runs, 1);
     if (!pool->crowded) atomic_store_explicit(&pool->spin_ns, spin_ns, memory_order_relaxed);
 }
 
-void nns_pool_unlock(nns_pool *pool) {
-    if (!pool->crowded) atomic_store_explicit(&pool->spin_ns, IDLE_SPIN_NS, memory_order_relaxed);
-    pthread_mutex_unlock(&pool->turn);
+void nns_pool_leave(nns_pool *pool) {
+    const bool last = atomic_fetch_sub(&pool->runs, 1) == 1;
+    if (last && !pool->crowded) atomic_store_explicit(&pool->spin_ns, IDLE_SPIN_NS, memory_order_relaxed);
 }
+
+bool nns_pool_contended(const nns_pool *pool) {
+    return atomic_load_explicit(&pool->runs, memory_order_relaxed) > 1;
+}
+
+void nns_pool_lock(nns_pool *pool) { pthread_mutex_lock(&pool->turn); }
+
+bool nns_pool_try_lock(nns_pool *pool) { return pthread_mutex_trylock(&pool->turn) == 0; }
+
+void nns_pool_unlock(nns_pool *pool) { pthread_mutex_unlock(&pool->turn); }
 
 static void free_scratch(void **scratch, int32_t n_threads) {
     for (int32_t i = 0; scratch && i < n_threads; i++) free(scratch[i]);

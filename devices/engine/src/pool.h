@@ -8,7 +8,8 @@
  * range; who has none left takes from the back of another's. So threads that run undisturbed compute the same units in
  * every run, next to those of the task before, and one that lost its core to another process is helped out.
  *
- * Pools are shared by core list: whoever uses one holds its turn.
+ * Pools are shared by core list: whoever uses one holds its turn, for a sub-graph at a time, so that the runs of several
+ * programs go through the pools of their lanes one behind the other.
  */
 #ifndef NNS_POOL_H
 #define NNS_POOL_H
@@ -47,9 +48,17 @@ void nns_pool_release(nns_pool *pool);
 /* Gives every thread at least that much scratch. Takes the pool's turn. */
 int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report);
 
-/* The turn: held from before the first to after the last nns_pool_run of a run. Workers spin for up to `spin_ns`
- * between the calls made in a turn, and shorter when it is over. */
-void nns_pool_lock(nns_pool *pool, int64_t spin_ns);
+/* From before the first to after the last nns_pool_run of a run. Workers spin for up to `spin_ns` between the lists that
+ * they get while anybody's run is going on, and shorter when all are over. */
+void nns_pool_enter(nns_pool *pool, int64_t spin_ns);
+void nns_pool_leave(nns_pool *pool);
+
+/* Whether runs of several programs are going on: who waits then does so on a core that another one may compute on. */
+bool nns_pool_contended(const nns_pool *pool);
+
+/* The turn, held around every nns_pool_run. */
+void nns_pool_lock(nns_pool *pool);
+bool nns_pool_try_lock(nns_pool *pool);
 void nns_pool_unlock(nns_pool *pool);
 
 /* Computes tasks one after another on the threads of the pool and returns when all are done. The tasks are for that many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -62,6 +63,17 @@ class Engine(ABC):
     @abstractmethod
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs of the last run, by name and in the model's order."""
+
+    def rate(self, budget: float) -> tuple[int, float]:
+        """Runs until `budget` seconds have passed, one input after another; how many there were and what they took.
+
+        Engines that have been told to have several inputs on their way run so many at a time.
+        """
+        done, begin = 0, time.perf_counter()
+        while not done or time.perf_counter() - begin < budget:
+            self.run()
+            done += 1
+        return done, time.perf_counter() - begin
 
     def facts(self) -> dict[str, Any]:
         """What is worth telling beside latencies; JSON-serialisable."""

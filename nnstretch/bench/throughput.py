@@ -1,0 +1,235 @@
+"""How many images per second a network computes: one input at a time, and with several on their way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.bench.client import EngineError, EngineProcess
+from nnstretch.bench.comparison import largest_error
+from nnstretch.bench.engines import ENGINES, Job
+from nnstretch.bench.reference import reference_outputs
+from nnstretch.bench.statistics import significant
+from nnstretch.bench.subject import random_feeds
+from nnstretch.bench.turns import Progress, Settings, Timed, take_turns
+from nnstretch.compiler import build_processors, compile_model
+from nnstretch.devices.spec import all_cores
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.streams.arrangement import Arrangement, choose
+from nnstretch.scheduler.streams.session import StreamSession
+from nnstretch.throughput import arrangements
+
+_FEWEST = 12
+"""Inputs in a turn, per stream: so many that beginning and end of a turn hardly count."""
+
+Feeds = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images per second in turns.
+
+    Attributes:
+        how: what ran.
+        per_second: median of the turns.
+        spread: distance between the turns' quartiles as a share of the median.
+        arrangement: of our own engine's streams.
+    """
+
+    how: str
+    per_second: float
+    spread: float
+    arrangement: Arrangement | None = None
+
+    def to_json(self, batch: int) -> dict[str, Any]:
+        """One of the "results" of `bench --streams --json`."""
+        answer: dict[str, Any] = {
+            "how": self.how,
+            "images_per_s": significant(self.per_second),
+            "spread": significant(self.spread, 3),
+        }
+        if (found := self.arrangement) is not None:
+            answer |= {
+                "teams": [{"processors": list(team.processors), "streams": team.streams} for team in found.teams],
+                "predicted_per_s": None if found.rate is None else significant(found.rate * batch),
+                "weight_bytes": found.weight_bytes,
+                "stream_bytes": found.stream_bytes,
+            }
+        return answer
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Rates of a network on processors.
+
+    Attributes:
+        model: as the user wrote it.
+        batch: images per run.
+        streams: inputs on their way at a time, as they were asked for.
+        alone: our own engine with one input at a time.
+        rates: of all arrangements.
+        chosen: name of the arrangement that was predicted to be fastest, which `nns.compile(streams=…)` takes.
+        peers: of ONNX Runtime on the same cores.
+        failure: why ONNX Runtime could not run; "" if it could.
+        max_rel_error: of all answers against ONNX Runtime's, relative to the output's range.
+    """
+
+    model: str
+    batch: int
+    streams: int
+    alone: Rate
+    rates: tuple[Rate, ...]
+    chosen: str
+    peers: tuple[Rate, ...]
+    failure: str
+    max_rel_error: float
+
+    @property
+    def best(self) -> Rate:
+        """The chosen arrangement's."""
+        return next(rate for rate in self.rates if rate.how == self.chosen)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `bench --streams --json` prints."""
+        peer = max((rate.per_second for rate in self.peers), default=None)
+        return {
+            "model": self.model,
+            "batch": self.batch,
+            "streams": self.streams,
+            "chosen": self.chosen,
+            "results": [rate.to_json(self.batch) for rate in (self.alone, *self.rates, *self.peers)],
+            "over_one_at_a_time": significant(self.best.per_second / self.alone.per_second),
+            "over_onnxruntime": None if peer is None else significant(self.best.per_second / peer),
+            "onnxruntime_error": self.failure or None,
+            "max_rel_error": significant(self.max_rel_error, 3),
+        }
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Something that is timed: runs for a number of seconds, and says how many inputs took how long."""
+
+    how: str
+    run: Callable[[float], tuple[int, float]]
+    arrangement: Arrangement | None = None
+
+    def per_image(self, batch: int) -> Timed:
+        """Seconds per image, one number a turn."""
+
+        def run(budget: float) -> np.ndarray:
+            done, seconds = self.run(budget)
+            return np.array([seconds / (done * batch)])
+
+        return run
+
+
+def measure_throughput(
+    model: str, graph: ir.Model, processors: str, streams: int, settings: Settings, progress: Progress
+) -> Throughput:
+    """Times a network with one input and with several on their way, and ONNX Runtime on the same cores, in turns.
+
+    ONNX Runtime runs as its users would have it: one input at a time on all cores, and `streams` threads that call one session
+    whose layers have the cores divided by their number.
+
+    Args:
+        model: its name.
+        graph: not fused.
+        processors: as the user wrote them.
+        streams: inputs on their way at a time.
+        settings: how to measure.
+        progress: told how far it has come.
+
+    Raises:
+        NNStretchError: a processor is not there, or cannot run the network.
+    """
+    feeds = random_feeds(graph, settings.seed)
+    batch = next(iter(feeds.values())).shape[0]
+    usable = build_processors(processors)
+    with ExitStack() as stack:
+        single = stack.enter_context(compile_model(graph.clone(), usable, tune=settings.tune, progress=progress))
+        ways = arrangements(graph, usable, streams, tune=settings.tune, progress=progress)
+        sessions = [stack.enter_context(StreamSession(way)) for way in ways]
+        peers, failure = _peers(stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress)
+        ours = [_Candidate("one at a time", _one_by_one(single, feeds))]
+        ours += [_Candidate(way.name, _streaming(one, feeds), way) for way, one in zip(ways, sessions, strict=True)]
+        candidates = [*ours, *peers]
+        turns = take_turns([candidate.per_image(batch) for candidate in candidates], settings, progress)
+        rates = [_rate(candidate, slices) for candidate, slices in zip(candidates, turns, strict=True)]
+        wanted = reference_outputs(graph, feeds)
+        answers = [answer for one in sessions for answer in one.run_many([feeds] * (3 * one.streams))]
+        names = [output.name for output in single.get_outputs()]
+        errors = [largest_error(dict(zip(names, answer, strict=True)), wanted) for answer in answers]
+        return Throughput(
+            model=model,
+            batch=batch,
+            streams=streams,
+            alone=rates[0],
+            rates=tuple(rates[1 : len(ours)]),
+            chosen=choose(ways).name,
+            peers=tuple(rates[len(ours) :]),
+            failure=failure,
+            max_rel_error=max(errors),
+        )
+
+
+def _one_by_one(session: Session, feeds: Feeds) -> Callable[[float], tuple[int, float]]:
+    def run(budget: float) -> tuple[int, float]:
+        done, begin = 0, time.perf_counter()
+        while done < _FEWEST or time.perf_counter() - begin < budget:
+            session.run(None, feeds)
+            done += 1
+        return done, time.perf_counter() - begin
+
+    return run
+
+
+def _streaming(session: StreamSession, feeds: Feeds) -> Callable[[float], tuple[int, float]]:
+    def run(budget: float) -> tuple[int, float]:
+        begin = time.perf_counter()
+
+        def inputs() -> Any:
+            given = 0
+            while given < _FEWEST * session.streams or time.perf_counter() - begin < budget:
+                yield feeds
+                given += 1
+
+        done = sum(1 for _ in session.stream(inputs()))
+        return done, time.perf_counter() - begin
+
+    return run
+
+
+def _peers(
+    stack: ExitStack, graph: ir.Model, cores: tuple[int, ...], streams: int, feeds: Feeds, progress: Progress
+) -> tuple[list[_Candidate], str]:
+    """ONNX Runtime in processes of its own, pinned to the cores; fewer, and the reason, if it cannot run."""
+    from nnstretch.frontends.onnx_file import save
+
+    entry = next(e for e in ENGINES if e.name == "onnxruntime")
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="nnstretch-throughput-")))
+    save(graph, folder / "model.onnx")
+    found: list[_Candidate] = []
+    for how, options in (
+        ("ONNX Runtime, one at a time", {}),
+        (f"ONNX Runtime, {streams} at a time", {"streams": streams}),
+    ):
+        job = Job("model", str(folder / "model.onnx"), cores, options)
+        try:
+            process = stack.enter_context(EngineProcess(entry, job, feeds, progress))
+        except EngineError as failure:
+            return found, str(failure)
+        found.append(_Candidate(how, process.rate))
+    return found, ""
+
+
+def _rate(candidate: _Candidate, slices: Sequence[np.ndarray]) -> Rate:
+    low, middle, high = np.percentile(1 / np.concatenate(slices), (25, 50, 75))
+    return Rate(candidate.how, float(middle), float((high - low) / middle), candidate.arrangement)

@@ -1,0 +1,1 @@
+"""Streams: several inputs on their way at a time, for throughput instead of latency."""

@@ -333,8 +333,12 @@ def test_who_interrupts_a_run_with_a_deadline_leaves_it_behind() -> None:
 
     caller = threading.get_ident()
     with call_program(call) as program:
-        with pytest.raises(KeyboardInterrupt):
-            program.run(deadline=PATIENCE)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of a test run ignore it
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                program.run(deadline=PATIENCE)
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert program.busy
         goes_on.set()
         until(lambda: not program.busy)

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.grid import Grid
 from nnstretch.graph.layer import DOMAIN, Layer, TensorType
 from nnstretch.graph.layers import CAPTURES, ENCODED, OPSET, GraphNode
 
@@ -231,6 +232,59 @@ def _rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def _write_canonical(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
+    if layer.is_int8:
+        _write_int8(writer, layer, inputs, outputs)
+    else:
+        _write_float(writer, layer, inputs, outputs)
+
+
+def _write_int8(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
+    """The operator on what the integers stand for, quantised, as quantised networks are written in ONNX."""
+    grid = layer.outputs[0].grid
+    numbers = [_dequantized(writer, layer, index, name) for index, name in enumerate(inputs)]
+    if layer.op == "Dequantize":
+        _dequantize(writer, inputs[0], layer.type_of(0).grid, outputs[0])
+        return
+    if layer.op == "Quantize":
+        result = numbers[0]
+    else:
+        result = writer.fresh(layer.op) if grid else outputs[0]
+        _write_float(writer, layer, numbers, [result])
+    if grid is not None:
+        writer.add("QuantizeLinear", (result, *_grid_constants(writer, grid)), outputs[0])
+
+
+def _dequantized(writer: _Writer, layer: Layer, index: int, name: str | None) -> str | None:
+    """Input `index` of a layer, called `name`, in float32; `name` if it is that already."""
+    if name is None or layer.op == "Dequantize":
+        return name
+    kind = layer.type_of(index)
+    if kind.grid is not None:
+        return _dequantize(writer, name, kind.grid)
+    if kind.dtype == "float32":
+        return name
+    scales = layer.constants[4]
+    if kind.dtype == "int32":
+        step = layer.type_of(0).grid
+        assert step is not None
+        scales = scales * np.float32(step.scale)
+    zero_points = np.zeros(scales.shape, kind.dtype)
+    return writer.add(
+        "DequantizeLinear", (name, writer.constant("scale", scales), writer.constant("zero", zero_points)), axis=0
+    )
+
+
+def _dequantize(writer: _Writer, name: str | None, grid: Grid | None, output: str | None = None) -> str:
+    assert grid is not None
+    return writer.add("DequantizeLinear", (name, *_grid_constants(writer, grid)), output)
+
+
+def _grid_constants(writer: _Writer, grid: Grid) -> tuple[str, str]:
+    scale, zero_point = np.array(grid.scale, np.float32), np.array(grid.zero_point, np.int8)
+    return writer.constant("scale", scale), writer.constant("zero", zero_point)
+
+
+def _write_float(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
     write = _WRITERS[layer.op]
     if layer.activation.kind is ActivationKind.NONE:
         write(writer, layer, inputs, outputs[0])

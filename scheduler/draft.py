@@ -457,13 +457,14 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
 
-    That is so where all dimensions outside the axis are 1 and, in a blocked layout, every input but the last fills its blocks.
+    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers and, in a blocked layout, every
+    input but the last fills its blocks.
     """
     axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
     shapes = [t.shape for t in layer.inputs if t is not None]
     if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
         return None
-    if layer.activation != NO_ACTIVATION:
+    if layer.activation != NO_ACTIVATION or len({t.grid for t in (*layer.inputs, *layer.outputs) if t is not None}) > 1:
         return None
     if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
         return None

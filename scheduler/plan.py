@@ -144,7 +144,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        return json.dumps(dataclasses.asdict(self, dict_factory=_kept), indent=1)
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -163,6 +163,11 @@ class Plan:
             return _plan(raw)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PackageError(f"plan is damaged: {error!r}; compile it again") from error
+
+
+def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a plan's part; of a type not its grid: a plan moves bytes, whatever they stand for."""
+    return {name: value for name, value in fields if name != "grid"}
 
 
 def _type(raw: Mapping[str, Any]) -> TensorType:

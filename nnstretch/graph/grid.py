@@ -24,9 +24,11 @@ class Grid:
 
     def quantize(self, values: np.ndarray | float) -> np.ndarray:
         """The int8 next to each value; of two that are as near the even one, as ONNX rounds. What is beyond is clipped."""
-        steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale)) + self.zero_point
-        return np.clip(steps, LOWEST, HIGHEST).astype(np.int8)
+        with np.errstate(over="ignore"):  # infinities are clipped like the rest
+            steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale)) + self.zero_point
+        return np.asarray(np.clip(steps, LOWEST, HIGHEST), np.int8)
 
     def dequantize(self, integers: np.ndarray) -> np.ndarray:
         """What integers stand for, as float32."""
-        return (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
+        steps = np.asarray(integers, np.float32) - np.float32(self.zero_point)
+        return np.asarray(steps * np.float32(self.scale), np.float32)

@@ -192,7 +192,7 @@ def _move_integers(node: ir.Node) -> bool:
 
 def _compute(node: ir.Node) -> bool:
     result = node.outputs[0]
-    reader = result.uses()[0][0] if sole_use(result) else None
+    reader = next(iter(result.consumers())) if sole_use(result) else None
     grid = grid_of(reader.outputs[0]) if is_canonical(reader, "Quantize") and reader is not None else None
     activation = activation_of(node)
     if grid is None or not (node.op_type not in CARRIERS or _clips(activation)):

@@ -120,11 +120,11 @@ def _rounded_constant(node: ir.Node) -> np.ndarray | None:
         return None
     scales, zero_points = found.shaped(source.ndim)
     if node.op_type == "DequantizeLinear":
-        return (source.astype(np.float32) - zero_points.astype(np.float32)) * scales
+        return np.asarray((source.astype(np.float32) - zero_points.astype(np.float32)) * scales, np.float32)
     if found.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
         return None
     limits = np.iinfo(found.dtype.numpy())
-    return np.clip(np.rint(source / scales) + zero_points, limits.min, limits.max).astype(found.dtype.numpy())
+    return np.asarray(np.clip(np.rint(source / scales) + zero_points, limits.min, limits.max), limits.dtype)
 
 
 def grid_of(value: ir.Value | None) -> Grid | None:

@@ -32,6 +32,7 @@ from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
 ONNXRUNTIME = "cpu:float32/onnxruntime"
+ONNXRUNTIME_INT8 = "cpu:int8/onnxruntime"
 LITERT = "cpu:float32/litert"
 GuestDtype = Literal["float32", "int8"]
 """What a guest's layers compute in: float32 alone, or int8 in some or all of them."""
@@ -76,7 +77,7 @@ def open_guest(
     with _on(cores):
         processor, _, rest = routine.partition(":")
         _, _, delegate_name = rest.partition("/")
-        if routine == ONNXRUNTIME or processor == "ort":
+        if routine in (ONNXRUNTIME, ONNXRUNTIME_INT8) or processor == "ort":
             from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
 
             return OnnxRuntimeModel(content, threads, reads, writes)
@@ -111,6 +112,11 @@ def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[Ten
             f"a model in the plan has {what}s {', '.join(map(str, found)) or 'of no kind'} where its step has "
             f"{', '.join(map(str, wanted))}; compile it again"
         )
+
+
+def fallback_descriptor(layer: Layer) -> str:
+    """What computes layers that no native routine covers."""
+    return ONNXRUNTIME_INT8 if layer.is_int8 else ONNXRUNTIME
 
 
 class ModelRoutine(Routine):

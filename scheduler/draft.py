@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nnstretch.devices.guest import ONNXRUNTIME
+from nnstretch.devices.guest import fallback_descriptor
 from nnstretch.devices.prepared import Constant
 from nnstretch.devices.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.graph.activation import NO_ACTIVATION
@@ -320,7 +320,7 @@ class _Drafter:
             Step(
                 unit.name,
                 operators,
-                ONNXRUNTIME,
+                fallback_descriptor(unit.layer),
                 choice.lane,
                 KernelCall(unit.name, (), (), model=fallback_model(unit).SerializeToString()),
                 tuple(reads),
@@ -457,8 +457,8 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
 
-    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers and, in a blocked layout, every
-    input but the last fills its blocks.
+    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers and, in a blocked layout,
+    every input but the last fills its blocks.
     """
     axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
     shapes = [t.shape for t in layer.inputs if t is not None]

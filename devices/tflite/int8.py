@@ -67,7 +67,9 @@ def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNo
     """A layer on int8 as layers that dequantise its inputs, the same layer in float32, and one that quantises its result."""
     layer = node.layer
     (result,) = layer.outputs
-    names = [n if t is None or t.grid is None else f"{n}:float32" for n, t in zip(node.inputs, layer.inputs, strict=True)]
+    names = [
+        n if t is None or t.grid is None else f"{n}:float32" for n, t in zip(node.inputs, layer.inputs, strict=True)
+    ]
     before = [
         replace(
             node,

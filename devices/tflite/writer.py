@@ -23,6 +23,7 @@ from nnstretch.devices.tflite.int8 import in_float32, speaks_int8
 from nnstretch.devices.tflite.padding import Window, counted, make_window
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.grid import LOWEST
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.passes import optimize
@@ -84,7 +85,9 @@ class _Writer:
     def write(self, *, channels_last: bool) -> bytes:
         for name, kind in graph_inputs(self._graph):
             if kind.dtype != "float32" and kind.grid is None:
-                raise ModelError(f"input {name!r} is {kind.dtype}; TFLite files are written for float32 and quantised int8")
+                raise ModelError(
+                    f"input {name!r} is {kind.dtype}; TFLite files are written for float32 and quantised int8"
+                )
         nodes = layers(self._graph)
         foreign = sorted({node.layer.op for node in nodes if node.layer.op not in self._lowerings})
         if foreign:
@@ -150,6 +153,11 @@ class _Writer:
         if form == "last":
             value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_LAST)
         return self._file.constant(value, name)
+
+    def _is_zero_least(self, node: GraphNode) -> bool:
+        """Whether 0 is neutral for a maximum over what a layer reads: nothing in it, or on its grid, is less."""
+        grid = node.layer.type_of(0).grid
+        return node.inputs[0] in self._never_negative or (grid is not None and grid.zero_point == LOWEST)
 
     def _is_never_negative(self, node: GraphNode) -> bool:
         """Whether no value of the layer's output can be below 0, so that 0 is neutral for a maximum."""
@@ -307,7 +315,7 @@ class _Writer:
         if layer.ints("dilations") != (1, 1):
             raise ModelError(f"{layer.name} is a dilated pool, which TFLite does not have")
         window = self._pool_window(node)
-        neutral = 0.0 if node.inputs[0] in self._never_negative else _LOWEST
+        neutral = 0.0 if self._is_zero_least(node) else _LOWEST
         source, padding = self._padded(self._read(node, 0, "last"), window, neutral, layer.name)
         self._pool("MAX_POOL_2D", source, self._result(node), window, padding, layer.activation)
 

@@ -34,11 +34,11 @@ Quantize      x any shape -> int8
 Dequantize    x any shape, int8 -> float32
 ============  ====================================================  ======================================================
 
-All tensors are float32, or those that a layer reads and makes in the run are int8, each on a grid of its own (`TensorType.grid`).
-An int8 layer computes what the operator makes of the numbers that its inputs stand for, and rounds the result to the grid of its
-output; it depends on the routine in what precision, so the last bit may differ. Int8 weights stand for themselves times the
-`scales` of their output channels, an int32 bias for itself times these and the scale of x. Reshape, Transpose, Slice and MaxPool
-have one grid for input and output.
+All tensors are float32, or those that a layer reads and makes in the run are int8, each on a grid of its own
+(`TensorType.grid`). An int8 layer computes what the operator makes of the numbers that its inputs stand for, and rounds the
+result to the grid of its output; it depends on the routine in what precision, so the last bit may differ. Int8 weights stand
+for themselves times the `scales` of their output channels, an int32 bias for itself times these and the scale of x. Reshape,
+Transpose, Slice and MaxPool have one grid for input and output.
 
 Beside these there are layers of operator Chain (`run_of_layers`, `chain_layer`), which exist in no graph: selection makes them
 of two or more layers that one routine may compute as one.

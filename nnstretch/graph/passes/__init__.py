@@ -21,7 +21,12 @@ from nnstretch.graph.passes.no_ops import remove_no_op
 from nnstretch.graph.passes.outputs import KeepOutputs
 from nnstretch.graph.passes.padding import fold_pad
 from nnstretch.graph.passes.pooling import lower_pooling
-from nnstretch.graph.passes.quantization import compute_in_int8, dequantize_constants, lower_quantization
+from nnstretch.graph.passes.quantization import (
+    compute_in_int8,
+    dequantize_constants,
+    lower_quantization,
+    quantize_early,
+)
 from nnstretch.graph.passes.reshaping import lower_reshape, merge_reshapes
 from nnstretch.graph.passes.resizing import lower_resize
 from nnstretch.graph.passes.rewriting import EachNode
@@ -58,6 +63,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(fuse_layer),
         EachNode(shape_affine),
         EachNode(merge_reshapes),
+        EachNode(quantize_early),
         EachNode(compute_in_int8),
         EachNode(dequantize_constants),
         KeepOutputs(),

@@ -1,10 +1,10 @@
 """Quantised networks: QuantizeLinear and DequantizeLinear around layers become layers that compute with int8.
 
 Such networks compute in float32 on paper, with a QuantizeLinear and a DequantizeLinear wherever a tensor is to be rounded.
-The two, where all elements of a tensor have one scale, become Quantize and Dequantize. At the end a layer that reads nothing but
-what is dequantised, and whose result is quantised and nothing else, reads and makes the integers. What does not fit (a scale
-per channel, integers of other widths, a layer whose result somebody reads unrounded) stays as it is: it computes in float32
-between Dequantize and Quantize, or on the fallback.
+The two, where all elements of a tensor have one scale, become Quantize and Dequantize. At the end a layer that reads nothing
+but what is dequantised, and whose result is quantised and nothing else, reads and makes the integers. What does not fit (a
+scale per channel, integers of other widths, a layer whose result somebody reads unrounded) stays as it is: it computes in
+float32 between Dequantize and Quantize, or on the fallback.
 """
 
 from __future__ import annotations
@@ -147,11 +147,33 @@ def _bias(value: ir.Value | None, scales: np.ndarray) -> np.ndarray | None:
 # -- layers on integers ----------------------------------------------------------------------------------------------
 
 
+def quantize_early(node: ir.Node) -> bool:
+    """A Quantize of what was only moved since it was computed goes in front of that: nothing changes by moving integers."""
+    if not is_canonical(node, "Quantize"):
+        return False
+    movers: list[ir.Node] = []
+    source = node.inputs[0]
+    while source is not None and sole_use(source) and is_canonical(source.producer(), *_MOVING):
+        mover = source.producer()
+        assert mover is not None
+        movers.append(mover)
+        source = mover.inputs[0]
+    shape, grid = float_shape(source), grid_of(node.outputs[0])
+    if not movers or shape is None or grid is None:
+        return False
+    integers = insert(movers[-1], "Quantize", (source,), shape)
+    put_on_grid(integers, grid)
+    movers[-1].replace_input_with(0, integers)
+    for mover in movers:
+        put_on_grid(mover.outputs[0], grid)
+    return bypass(node)
+
+
 def compute_in_int8(node: ir.Node) -> bool:
     """Layers between Dequantize and Quantize read and make the integers; in topological order.
 
-    What moves numbers does so with the integers, whatever reads them then; a Quantize of what is dequantised is none if the grids
-    are the same, and one from grid to grid if not.
+    What moves numbers does so with the integers, whatever reads them then; a Quantize of what is dequantised is none if the
+    grids are the same, and one from grid to grid if not.
     """
     if is_canonical(node, "Quantize"):
         return _quantize_integers(node)

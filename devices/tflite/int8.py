@@ -11,7 +11,7 @@ import numpy as np
 from nnstretch.devices.tflite.activation import FIXED_GRIDS
 from nnstretch.devices.tflite.padding import make_window
 from nnstretch.graph.activation import ActivationKind
-from nnstretch.graph.grid import LOWEST
+from nnstretch.graph.grid import LOWEST, Grid
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode
 
@@ -34,6 +34,8 @@ def _weighted(layer: Layer) -> bool:
 
 def _average_pool(layer: Layer) -> bool:
     """A mean that does not count its pads is scaled pixel by pixel where TFLite's SAME does not say it."""
+    if not _keeps_enough(layer):
+        return False
     shapes = layer.type_of(0).shape, layer.outputs[0].shape
     window = make_window(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
     return window.is_valid or window.is_same or bool(layer.attributes["count_include_pad"])
@@ -44,20 +46,29 @@ def _activation(layer: Layer) -> bool:
     return kind in _CLIPPED or (kind in _FIXED and _is_fine_enough(layer, _FIXED[kind]))
 
 
+def _keeps_enough(layer: Layer) -> bool:
+    """Whether a result is fine enough on the grid of what the layer reads, as TFLite computes some."""
+    return _is_finer(layer.type_of(0).grid, layer.outputs[0].grid)
+
+
 def _softmax(layer: Layer) -> bool:
     return _is_fine_enough(layer, "SOFTMAX")
 
 
 def _is_fine_enough(layer: Layer, name: str) -> bool:
     """Whether an operator with a grid of its own says what the layer makes."""
-    grid = layer.outputs[0].grid
-    return grid is not None and grid.scale >= _FINEST * FIXED_GRIDS[name].scale
+    return _is_finer(FIXED_GRIDS[name], layer.outputs[0].grid)
+
+
+def _is_finer(made: Grid | None, wanted: Grid | None) -> bool:
+    return made is not None and wanted is not None and wanted.scale >= _FINEST * made.scale
 
 
 _SPOKEN: Mapping[str, Callable[[Layer], bool]] = {
     "Conv": _weighted,
     "Dense": _weighted,
     "AveragePool": _average_pool,
+    "Resize": _keeps_enough,
     "Activation": _activation,
     "Softmax": _softmax,
 }

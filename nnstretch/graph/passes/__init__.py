@@ -26,6 +26,7 @@ from nnstretch.graph.passes.quantization import (
     dequantize_constants,
     lower_quantization,
     quantize_early,
+    transpose_weight,
 )
 from nnstretch.graph.passes.reshaping import lower_reshape, merge_reshapes
 from nnstretch.graph.passes.resizing import lower_resize
@@ -42,6 +43,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(remove_no_op),
         MergeEqualNodes(),
         # ONNX operators become canonical ones.
+        EachNode(transpose_weight),
         EachNode(lower_activation),
         common.RemoveUnusedNodesPass(),
         EachNode(lower_convolution),

@@ -50,7 +50,8 @@ def _lower_gemm(node: ir.Node) -> bool:
             if not (rows == rows[:1]).all():
                 return False
             if rows[0].any():
-                bias = float_initializer(node, "bias", beta * rows[0])
+                is_it = beta == 1.0 and array.shape == rows[0].shape
+                bias = addend if is_it else float_initializer(node, "bias", beta * rows[0])
     weight = _weight(node, matrix, alpha, transposed=not integer(node, "transB", 0))
     return become(node, "Dense", (node.inputs[0], weight, bias, residual))
 

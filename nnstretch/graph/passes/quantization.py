@@ -29,6 +29,7 @@ from nnstretch.graph.passes.rewriting import (
     grid_of,
     initializer,
     insert,
+    integers,
     is_canonical,
     is_onnx,
     put_on_grid,
@@ -45,6 +46,8 @@ _COMPUTED = (*_WEIGHTED, "Add", "Sub", "Mul", "Concat", "AveragePool", "GlobalPo
 _MOVING = ("Reshape", "Transpose", "Slice", "MaxPool")
 """Operators whose results are among the numbers that they read."""
 _LARGEST_BIAS = 2**31 - 1
+_SAME_SCALE = 1e-6
+"""Relative: what two ways to multiply and round scales differ by at most."""
 
 
 # -- Quantize and Dequantize -----------------------------------------------------------------------------------------
@@ -67,22 +70,55 @@ def _lower_quantize(node: ir.Node) -> bool:
         return False
     readers = [reader for reader, index in result.uses() if index == 0 and _reads(reader, result, grid)]
     if result.dtype != ir.DataType.INT8 and (result.is_graph_output() or len(readers) != len(result.uses())):
-        return False
+        return _round(node, 0, grid)
     put_on_grid(result, grid)
     for reader in readers:
         become(reader, "Dequantize", (result,))
-    return become(node, "Quantize", (source,))
+    become(node, "Quantize", (source,))
+    _merge_with_equal(node)
+    return True
+
+
+def _merge_with_equal(node: ir.Node) -> None:
+    """Who reads a tensor that was quantised for another reader already, to the same grid, reads that."""
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    for other in source.consumers():
+        same = other is not node and is_canonical(other, "Quantize") and grid_of(other.outputs[0]) == grid_of(result)
+        if same and not result.is_graph_output():
+            result.replace_all_uses_with(other.outputs[0])
+            graph_of(node).remove(node, safe=True)
+            return
 
 
 def _lower_dequantize(node: ir.Node) -> bool:
     """One that reads what no Quantize makes: an input of the graph, or what the fallback makes."""
-    source, grid = node.inputs[0], _grid(rounding(node))
-    if source is None or source.dtype != ir.DataType.INT8 or constant(source) is not None or grid is None:
+    source, result, grid = node.inputs[0], node.outputs[0], _grid(rounding(node))
+    if source is None or constant(source) is not None or grid is None or float_shape(result) is None:
         return False
-    if grid_of(source) not in (None, grid) or float_shape(node.outputs[0]) is None:
+    if source.dtype == ir.DataType.UINT8:
+        uses = tuple(result.uses())
+        for reader, index in uses:
+            _round(reader, index, grid)
+        return bool(uses)
+    if grid_of(source) not in (None, grid):
         return False
     put_on_grid(source, grid)
     return become(node, "Dequantize", (source,))
+
+
+def _round(reader: ir.Node, index: int, grid: Grid) -> bool:
+    """Lets `reader` read an input by way of int8, which changes nothing where it is rounded to the same numbers anyway.
+
+    So the layers between inputs and outputs that callers know as uint8 are int8 all the same.
+    """
+    source = reader.inputs[index]
+    shape = float_shape(source)
+    assert shape is not None
+    quantized = insert(reader, "Quantize", (source,), shape)
+    put_on_grid(quantized, grid)
+    reader.replace_input_with(index, insert(reader, "Dequantize", (quantized,), shape))
+    return True
 
 
 def _reads(node: ir.Node, source: ir.Value, grid: Grid) -> bool:
@@ -102,14 +138,27 @@ def _grid(found: Rounding | None) -> Grid | None:
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
+def transpose_weight(node: ir.Node) -> bool:
+    """A Transpose of a dequantised matrix of constants becomes such a matrix, as exporters write dense layers."""
+    source = node.inputs[0] if is_onnx(node, "Transpose") else None
+    if source is None or node.outputs[0].is_graph_output():
+        return False
+    turned = transposed_weight(node, source)
+    if turned is None or integers(node, "perm", (1, 0)) != (1, 0):
+        return False
+    node.outputs[0].replace_all_uses_with(turned)
+    graph_of(node).remove(node, safe=True)
+    return True
+
+
 def transposed_weight(node: ir.Node, value: ir.Value) -> ir.Value | None:
     """The transposed matrix of a DequantizeLinear of constants as one more of these in front of `node`, or None."""
     origin = value.producer()
-    found, integers = rounding(origin), None if origin is None else constant(origin.inputs[0])
-    if origin is None or found is None or integers is None or integers.ndim != 2:
+    found, stored = rounding(origin), None if origin is None else constant(origin.inputs[0])
+    if origin is None or found is None or stored is None or stored.ndim != 2:
         return None
-    matrix = initializer(node, "weight", integers.T)
-    result = ir.Value(name=f"{matrix.name}/dequantized", shape=ir.Shape(integers.T.shape), type=value.type)
+    matrix = initializer(node, "weight", stored.T)
+    result = ir.Value(name=f"{matrix.name}/dequantized", shape=ir.Shape(stored.T.shape), type=value.type)
     made = ir.Node(
         "",
         "DequantizeLinear",
@@ -125,21 +174,26 @@ def transposed_weight(node: ir.Node, value: ir.Value) -> ir.Value | None:
 def _weight(value: ir.Value | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Int8 weights and the scale of each output channel (axis 0); None where the weights are nothing of that kind."""
     origin = None if value is None else value.producer()
-    found, integers = rounding(origin), None if origin is None else constant(origin.inputs[0])
-    if found is None or integers is None or (found.axis != 0 and not found.is_per_tensor):
+    found, stored = rounding(origin), None if origin is None else constant(origin.inputs[0])
+    if found is None or stored is None or (found.axis != 0 and not found.is_per_tensor):
         return None
-    if integers.dtype == np.uint8 and (found.zero_points == _SIGN).all():
-        integers = (integers.astype(np.int16) - _SIGN).astype(np.int8)
-    elif integers.dtype != np.int8 or found.zero_points.any():
+    if stored.dtype == np.uint8 and (found.zero_points == _SIGN).all():
+        stored = (stored.astype(np.int16) - _SIGN).astype(np.int8)
+    elif stored.dtype != np.int8 or found.zero_points.any():
         return None
-    return integers, np.broadcast_to(found.scales, integers.shape[:1]).copy()
+    return stored, np.broadcast_to(found.scales, stored.shape[:1]).copy()
 
 
 def _bias(value: ir.Value | None, scales: np.ndarray) -> np.ndarray | None:
-    """A bias in multiples of `scales`; None if int32 does not hold it."""
+    """A bias in multiples of `scales`: as it is stored, if it is stored so; None if int32 does not hold it."""
     numbers = constant(value)
-    if numbers is None:
+    if value is None or numbers is None:
         return None
+    found = rounding(value.producer())
+    if found is not None and found.dtype == ir.DataType.INT32 and not found.zero_points.any():
+        stored = constant(value.producer().inputs[0])  # type: ignore[union-attr]
+        if stored is not None and np.allclose(found.scales, scales, _SAME_SCALE, 0.0):
+            return stored
     steps = np.rint(numbers.astype(np.float64).reshape(-1) / scales)
     return steps.astype(np.int32) if (np.abs(steps) <= _LARGEST_BIAS).all() else None
 
@@ -161,9 +215,9 @@ def quantize_early(node: ir.Node) -> bool:
     shape, grid = float_shape(source), grid_of(node.outputs[0])
     if not movers or shape is None or grid is None:
         return False
-    integers = insert(movers[-1], "Quantize", (source,), shape)
-    put_on_grid(integers, grid)
-    movers[-1].replace_input_with(0, integers)
+    quantized = insert(movers[-1], "Quantize", (source,), shape)
+    put_on_grid(quantized, grid)
+    movers[-1].replace_input_with(0, quantized)
     for mover in movers:
         put_on_grid(mover.outputs[0], grid)
     return bypass(node)
@@ -189,21 +243,21 @@ def _integers(value: ir.Value | None) -> ir.Value | None:
 
 
 def _quantize_integers(node: ir.Node) -> bool:
-    integers = _integers(node.inputs[0])
-    if integers is None:
+    source = _integers(node.inputs[0])
+    if source is None:
         return False
-    node.replace_input_with(0, integers)
-    if grid_of(integers) == grid_of(node.outputs[0]):
+    node.replace_input_with(0, source)
+    if grid_of(source) == grid_of(node.outputs[0]):
         bypass(node)
     return True
 
 
 def _move_integers(node: ir.Node) -> bool:
-    integers, shape = _integers(node.inputs[0]), float_shape(node.outputs[0])
-    grid = grid_of(integers)
-    if integers is None or grid is None or shape is None:
+    source, shape = _integers(node.inputs[0]), float_shape(node.outputs[0])
+    grid = grid_of(source)
+    if source is None or grid is None or shape is None:
         return False
-    moved = insert(node, node.op_type, (integers,), shape)
+    moved = insert(node, node.op_type, (source,), shape)
     producer = moved.producer()
     assert producer is not None
     for name, attribute in node.attributes.items():
@@ -239,14 +293,14 @@ def _weighted_inputs(node: ir.Node) -> list[ir.Value | None] | None:
     grid, weight = grid_of(source), _weight(node.inputs[1])
     if grid is None or weight is None or (argument(node, 3) is not None and residual is None):
         return None
-    integers, scales = weight
+    stored, scales = weight
     bias: ir.Value | None = None
     if argument(node, 2) is not None:
         steps = _bias(node.inputs[2], scales.astype(np.float64) * grid.scale)
         if steps is None:
             return None
         bias = initializer(node, "bias", steps)
-    weights = initializer(node, "weight", integers)
+    weights = initializer(node, "weight", stored)
     return [source, weights, bias, residual, initializer(node, "scales", scales)]
 
 

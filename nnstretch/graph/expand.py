@@ -242,41 +242,29 @@ def _write_int8(writer: _Writer, layer: Layer, inputs: Sequence[str | None], out
     """The operator on what the integers stand for, quantised, as quantised networks are written in ONNX."""
     grid = layer.outputs[0].grid
     numbers = [_dequantized(writer, layer, index, name) for index, name in enumerate(inputs)]
-    if layer.op == "Dequantize":
-        _dequantize(writer, inputs[0], layer.type_of(0).grid, outputs[0])
+    if grid is None:
+        _write_float(writer, layer, numbers, outputs)
         return
-    if layer.op == "Quantize":
-        result = numbers[0]
-    else:
-        result = writer.fresh(layer.op) if grid else outputs[0]
-        _write_float(writer, layer, numbers, [result])
-    if grid is not None:
-        writer.add("QuantizeLinear", (result, *_grid_constants(writer, grid)), outputs[0])
+    result = writer.fresh(layer.op)
+    _write_float(writer, layer, numbers, [result])
+    scale, zero_point = _grid_constants(writer, grid)
+    writer.add("QuantizeLinear", (result, scale, zero_point), outputs[0])
 
 
 def _dequantized(writer: _Writer, layer: Layer, index: int, name: str | None) -> str | None:
     """Input `index` of a layer, called `name`, in float32; `name` if it is that already."""
-    if name is None or layer.op == "Dequantize":
+    if name is None or layer.type_of(index).dtype == "float32":
         return name
     kind = layer.type_of(index)
     if kind.grid is not None:
-        return _dequantize(writer, name, kind.grid)
-    if kind.dtype == "float32":
-        return name
+        return writer.add("DequantizeLinear", (name, *_grid_constants(writer, kind.grid)))
     scales = layer.constants[4]
     if kind.dtype == "int32":
-        step = layer.type_of(0).grid
-        assert step is not None
-        scales = scales * np.float32(step.scale)
-    zero_points = np.zeros(scales.shape, kind.dtype)
-    return writer.add(
-        "DequantizeLinear", (name, writer.constant("scale", scales), writer.constant("zero", zero_points)), axis=0
-    )
-
-
-def _dequantize(writer: _Writer, name: str | None, grid: Grid | None, output: str | None = None) -> str:
-    assert grid is not None
-    return writer.add("DequantizeLinear", (name, *_grid_constants(writer, grid)), output)
+        source = layer.type_of(0).grid
+        assert source is not None
+        scales = scales * np.float32(source.scale)
+    zero_points = writer.constant("zero", np.zeros(scales.shape, kind.dtype))
+    return writer.add("DequantizeLinear", (name, writer.constant("scale", scales), zero_points), axis=0)
 
 
 def _grid_constants(writer: _Writer, grid: Grid) -> tuple[str, str]:
@@ -453,4 +441,6 @@ _WRITERS: Mapping[str, Callable[[_Writer, Layer, _Inputs, str], None]] = {
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Slice": _slice,
+    "Quantize": _activation,
+    "Dequantize": _activation,
 }

@@ -180,3 +180,26 @@ def test_integers_that_stand_for_nothing(squeezenet: tuple[Path, Path]) -> None:
     model.graph.inputs[0].type = ir.TensorType(ir.DataType.INT8)
     with pytest.raises(ModelError, match="float32 and quantised int8"):
         write_tflite(model)
+
+
+def test_who_computes_in_int8(squeezenet: tuple[Path, Path], tmp_path: Path) -> None:
+    """Engines of the benchmark tell, and the table says so."""
+    from nnstretch.bench.engines import litert_engine, nnstretch_engine, onnxruntime_engine
+    from nnstretch.bench.engines.interface import Job
+    from nnstretch.report.bench_table import failures
+
+    feeds = {"x": np.zeros((1, 3, 64, 64), np.float32)}
+    for path, dtype in zip(squeezenet, ("float32", "int8"), strict=True):
+        job = Job(str(path), str(path), (CORE,), {"tune": False})
+        engines = {"onnxruntime": onnxruntime_engine.load(job, feeds, lambda *_: None)}
+        for name, module in (("litert", litert_engine), ("nnstretch", nnstretch_engine)):
+            made = str(module.prepare(job, tmp_path, lambda *_: None))
+            engines[name] = module.load(Job(job.model, job.onnx, job.cores, job.options, made), feeds, lambda *_: None)
+        told = {name: engine.facts() for name, engine in engines.items()}
+        assert {about["dtype"] for about in told.values()} == {dtype}
+        result = {"model": "squeezenet.onnx", "threads": 1, "engines": told, "fallback_layers": []}
+        assert failures([result]) == [
+            "squeezenet.onnx, 1 thread: computed in int8 by onnxruntime, litert, nnstretch"
+            for _ in "i"
+            if dtype == "int8"
+        ]

@@ -85,7 +85,7 @@ def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProce
 # -- help ----------------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "profiles", "compile", "run", "bench")
+COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "quantize", "tune", "profiles", "compile", "run", "bench")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -19,13 +19,16 @@ from nnstretch.devices.guest import open_guest
 from nnstretch.devices.guest_processor import GuestProcessor, open_guest_processor
 from nnstretch.devices.routine import PLAIN
 from nnstretch.devices.spec import parse_processors, usable_cores
+from nnstretch.devices.tflite.delegate import Delegate
 from nnstretch.devices.tflite.flatbuffer import load_schema
+from nnstretch.devices.tflite.routine import LiteRtRoutine
 from nnstretch.devices.tflite.writer import write_tflite
 from nnstretch.errors import ModelError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.activation import ActivationKind
-from nnstretch.graph.layer import Layer
+from nnstretch.graph.grid import Grid
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import answer_error, relative_error, run_layer, run_proto
@@ -180,6 +183,44 @@ def test_integers_that_stand_for_nothing(squeezenet: tuple[Path, Path]) -> None:
     model.graph.inputs[0].type = ir.TensorType(ir.DataType.INT8)
     with pytest.raises(ModelError, match="float32 and quantised int8"):
         write_tflite(model)
+
+
+def image(scale: float, zero_point: int = 0) -> TensorType:
+    return TensorType((1, 4, 6, 6), "int8", Grid(float(np.float32(scale)), zero_point))
+
+
+def convolution(weight: np.ndarray) -> Layer:
+    types = image(0.02, 3), TensorType(weight.shape, "int8"), None, None, TensorType((4,))
+    window: dict[str, Attribute] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+    constants = {1: weight, 4: np.full(4, 0.002, np.float32)}
+    return Layer("least", "Conv", types, (image(0.05),), window, constants=constants)
+
+
+ROUNDABOUT = {
+    "the least weight that int8 has": convolution(np.full((4, 4, 1, 1), -128, np.int8)),
+    "shares of more than 256": Layer("fine", "Softmax", (image(0.02),), (image(0.0004, -128),), {"axis": 1}),
+    "a mean that is finer than what it reads": Layer(
+        "mean",
+        "AveragePool",
+        (image(0.2),),
+        (image(0.02),),
+        {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "count_include_pad": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDABOUT)
+def test_what_tflite_does_not_say_in_int8(name: str) -> None:
+    """It is computed in float32, from int8 to int8, as exactly."""
+    layer = ROUNDABOUT[name]
+    x = np.random.default_rng(1).integers(-128, 128, (1, 4, 6, 6), np.int8)
+    content = LiteRtRoutine(Delegate(), "int8").model(layer)
+    found = np.empty_like(x)
+    open_guest("tflite:int8/xnnpack", content, (CORE,), [layer.type_of(0)], layer.outputs).run([x], [found])
+    assert np.abs(np.subtract(found, run_layer(layer, x)[0], dtype=np.int32)).max() <= 1
+    model = load_schema().ModelT.InitFromObj(load_schema().Model.GetRootAs(content, 0))
+    codes = {code.builtinCode for code in model.operatorCodes}
+    assert load_schema().BuiltinOperator.DEQUANTIZE in codes
 
 
 def test_who_computes_in_int8(squeezenet: tuple[Path, Path], tmp_path: Path) -> None:

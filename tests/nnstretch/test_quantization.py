@@ -204,3 +204,33 @@ def test_no_native_routine_takes_int8() -> None:
     native = build_processors("cpu").host.routines
     quantized = [node.layer for node in layers(optimize(network.graph()))]
     assert not any(routine.supports(layer) for routine in native for layer in quantized)
+
+
+def test_quantised_behind_what_only_moves() -> None:
+    """The convolution computes in int8 all the same."""
+    text = """moved (float[1,4,6,6] x) => (float[1,36] y) {
+        a = QuantizeLinear(x, sx, zx)  b = DequantizeLinear(a, sx, zx)  w = DequantizeLinear<axis=0>(qw, sw, zw)
+        d = Conv<pads=[1,1,1,1]>(b, w)  m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(d)  f = Flatten(m)
+        e = QuantizeLinear(f, se, ze)  y = DequantizeLinear(e, se, ze)
+    }"""
+    model = parsed(text, {name: np.asarray(VALUES[name]) for name in ("sx", "zx", "qw", "sw", "zw", "se", "ze")})
+    fused = optimize(model)
+    assert [n.layer.op for n in layers(fused)] == ["Quantize", "Conv", "MaxPool", "Reshape", "Dequantize"]
+    feeds = {"x": normal(1, 4, 6, 6)}
+    assert np.array_equal(run_layers(fused, feeds)[0], run_proto(ir.to_proto(model), feeds)[0])
+
+
+def test_weights_of_the_fallback_stay_with_their_readers() -> None:
+    """Else the first run of its layers would make them all, more than a step can write."""
+    weights, layers_of_it, values, source = "", "", dict[str, Any](), "x"
+    for i in range(6):
+        values |= {f"q{i}": VALUES["qw"], f"s{i}": np.float32(0.001 * (i + 1))}
+        weights += f"w{i} = DequantizeLinear(q{i}, s{i}) "
+        layers_of_it += f"t{i} = ConvTranspose<pads=[1,1,1,1]>({source}, w{i})  y{i} = Relu(t{i}) "
+        source = f"y{i}"
+    text = f"deep (float[1,4,6,6] x) => (float[1,4,6,6] y5) {{ {weights} {layers_of_it} }}"
+    model = parsed(text, {name: np.asarray(value) for name, value in values.items()})
+    x = normal(1, 4, 6, 6)
+    with compile_model(model, build_processors(f"cpu:{usable_cores()[0]}"), tune=False) as session:
+        (y,) = session.run(None, {"x": x})
+    assert relative_error(y, run_proto(ir.to_proto(model), {"x": x})[0]) < 1e-5

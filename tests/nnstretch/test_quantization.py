@@ -234,3 +234,16 @@ def test_weights_of_the_fallback_stay_with_their_readers() -> None:
     with compile_model(model, build_processors(f"cpu:{usable_cores()[0]}"), tune=False) as session:
         (y,) = session.run(None, {"x": x})
     assert relative_error(y, run_proto(ir.to_proto(model), {"x": x})[0]) < 1e-5
+
+
+def test_the_fallback_reads_integers() -> None:
+    """What an ONNX operator reads is int8, whatever layers on int8 are written in around it."""
+    text = NETWORK.replace("y) {", "y, int32[1,4,6,6] k, int32[1,4,6,6] l) {").replace(
+        "g = Add", "k = Cast<to=6>(e) l = Cast<to=6>(a) g = Add"
+    )
+    model, feeds = variant(text), {"x": normal(1, 4, 6, 6)}
+    with compile_model(model, build_processors(f"cpu:{usable_cores()[0]}"), tune=False) as session:
+        assert len(session.plan.steps) == 1
+        found = session.run(None, feeds)
+    for y, wanted in zip(found, run_proto(ir.to_proto(model), feeds), strict=True):
+        assert relative_error(y, wanted) < 2 / STEPS

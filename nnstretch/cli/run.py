@@ -94,8 +94,6 @@ def run(
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import make_source
-        from nnstretch.scheduler.adaptive.session import AdaptiveSession
-        from nnstretch.scheduler.session import Session
 
         if streams is not None and timeline is not None:
             raise UsageError("--timeline shows one run by itself; leave it or --streams out")
@@ -106,24 +104,14 @@ def run(
         for path in (output, timeline):
             if path is not None:
                 check_writable(path)
-        tune = not no_tune
-        with report.progress("Compiling") as told:
-            session: Session | AdaptiveSession | StreamSession
-            if streams is None:
-                session = source.open(processors, threads, policy, tune=tune, progress=told)
-            else:
-                session = source.compile_streams(streams, processors, threads, tune=tune, progress=told)
-        with session:
+        with _opened(report, source, processors, threads, policy, streams, tune=not no_tune) as session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
             if output is not None:
                 _write_outputs(output, outputs)
             error = _error(source, feeds, outputs) if check else None
             _show_outputs(report, outputs)
-            if isinstance(session, Session | AdaptiveSession):
-                times = _time_runs(report, session, feeds, runs, timeline)
-            else:
-                times = _time_streams(report, session, feeds, runs)
+            times = _time(report, session, feeds, runs, timeline)
             plan = session.plan
         passed = error is None or error <= tolerance
         if error is not None:
@@ -141,6 +129,38 @@ def run(
         )
         if not passed:
             raise typer.Exit(1)
+
+
+def _opened(
+    report: Reporter,
+    source: Source,
+    processors: str | None,
+    threads: int | None,
+    policy: str | None,
+    streams: int | None,
+    *,
+    tune: bool,
+) -> Session | AdaptiveSession | StreamSession:
+    """What is to be run, compiled if it is no package."""
+    with report.progress("Compiling") as told:
+        if streams is None:
+            return source.open(processors, threads, policy, tune=tune, progress=told)
+        return source.compile_streams(streams, processors, threads, tune=tune, progress=told)
+
+
+def _time(
+    report: Reporter,
+    session: Session | AdaptiveSession | StreamSession,
+    feeds: dict[str, np.ndarray],
+    runs: int,
+    timeline: Path | None,
+) -> dict[str, Any]:
+    """Times runs in the way of the session, shows what they take, and returns it as JSON."""
+    from nnstretch.scheduler.streams.session import StreamSession
+
+    if isinstance(session, StreamSession):
+        return _time_streams(report, session, feeds, runs)
+    return _time_runs(report, session, feeds, runs, timeline)
 
 
 def _time_runs(

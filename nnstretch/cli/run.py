@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from nnstretch.bench.statistics import Latency
     from nnstretch.cli.sources import Source
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.any_session import AnySession, LatencySession
     from nnstretch.scheduler.critical_path import RunSummary
-    from nnstretch.scheduler.session import Session
     from nnstretch.scheduler.streams.session import StreamSession
 
 DEFAULT_TOLERANCE = 5e-4
@@ -140,7 +140,7 @@ def _opened(
     streams: int | None,
     *,
     tune: bool,
-) -> Session | AdaptiveSession | StreamSession:
+) -> LatencySession | StreamSession:
     """What is to be run, compiled if it is no package."""
     with report.progress("Compiling") as told:
         if streams is None:
@@ -150,7 +150,7 @@ def _opened(
 
 def _time(
     report: Reporter,
-    session: Session | AdaptiveSession | StreamSession,
+    session: LatencySession | StreamSession,
     feeds: dict[str, np.ndarray],
     runs: int,
     timeline: Path | None,
@@ -165,7 +165,7 @@ def _time(
 
 def _time_runs(
     report: Reporter,
-    session: Session | AdaptiveSession,
+    session: LatencySession,
     feeds: dict[str, np.ndarray],
     runs: int,
     timeline: Path | None,
@@ -213,9 +213,7 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     }
 
 
-def _feeds(
-    session: Session | AdaptiveSession | StreamSession, files: dict[str, str], seed: int
-) -> dict[str, np.ndarray]:
+def _feeds(session: AnySession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.subject import plan_feeds
     from nnstretch.cli.sources import read_array
@@ -239,7 +237,7 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
         file.write(archive.getvalue())
 
 
-def _write_timeline(path: Path, session: Session | AdaptiveSession, feeds: dict[str, np.ndarray]) -> RunSummary:
+def _write_timeline(path: Path, session: LatencySession, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.critical_path import run_summary
     from nnstretch.settings import write_text

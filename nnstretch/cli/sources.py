@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.any_session import LatencySession
     from nnstretch.scheduler.session import Session
     from nnstretch.scheduler.streams.session import StreamSession
 
@@ -141,7 +142,7 @@ class Source:
 
     def open(
         self, processors: str | None, threads: int | None, policy: str | None, *, tune: bool, progress: Progress
-    ) -> Session | AdaptiveSession:
+    ) -> LatencySession:
         """A session to run; one that changes between plans if a policy is named or a package has several plans.
 
         Raises:

@@ -149,9 +149,10 @@ def compile(
     usable = build_processors(processors, threads, engines, tolerance)
     if streams is None:
         return compile_model(loaded, usable, tune=tune, progress=progress)
-    from nnstretch.throughput import compile_streams
+    from nnstretch.scheduler.streams.session import StreamSession
+    from nnstretch.throughput import arrangements
 
-    return compile_streams(loaded, usable, streams, tune=tune, progress=progress)
+    return StreamSession.fastest(arrangements(loaded, usable, streams, tune=tune, progress=progress))
 
 
 def _open_package(path: Path, streams: int | None, policy: str | None) -> Session | AdaptiveSession | StreamSession:

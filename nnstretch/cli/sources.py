@@ -105,13 +105,14 @@ class Source:
             NNStretchError: what was found, what was wanted and what to do.
         """
         from nnstretch.compiler import build_processors
-        from nnstretch.throughput import compile_streams, load_streams
+        from nnstretch.scheduler.streams.session import StreamSession
+        from nnstretch.throughput import arrangements, load_streams
 
         if self.is_package:
             self.check_package(processors, threads)
             return load_streams(self.model, streams)
         usable = build_processors(processors or "cpu", threads)
-        return compile_streams(self.load(), usable, streams, tune=tune, progress=progress)
+        return StreamSession.fastest(arrangements(self.load(), usable, streams, tune=tune, progress=progress))
 
     def compile_plans(
         self,

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, Self, overload
 
 from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.scheduler.any_session import AnySession, Feeds, Outputs
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.streams.arrangement import Arrangement
+from nnstretch.scheduler.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.streams.dispatch import Dispatch
 
 _WAITING = 2
@@ -64,6 +64,11 @@ class StreamSession(AnySession):
         ]
         for thread in self._threads:
             thread.start()
+
+    @classmethod
+    def fastest(cls, arrangements: Sequence[Arrangement]) -> Self:
+        """A session for the arrangement that is predicted to be fastest (`nnstretch.throughput.arrangements`)."""
+        return cls(choose(arrangements))
 
     @property
     def plan(self) -> Plan:

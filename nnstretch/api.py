@@ -124,7 +124,7 @@ def compile(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    from nnstretch.compiler import build_processors, compile_model, compile_plans, load_any
+    from nnstretch.compiler import build_processors, compile_model, load_any
 
     if dtype != "float32":
         raise UsageError(f"dtype {dtype!r} is not supported; use float32")
@@ -136,6 +136,8 @@ def compile(
         raise UsageError("processors and plans both say what to run on; give one of them")
     loaded = load_any(model, example_input, shapes, batch)
     if plans is not None or policy is not None:
+        from nnstretch.plans import compile_plans
+
         return compile_plans(
             loaded,
             [processors] if plans is None else plans,

@@ -25,10 +25,10 @@ from rich.table import Table
 
 from nnstretch.bench.subject import plan_feeds
 from nnstretch.cli.scripting import exit_status, print_answer, script_parser
-from nnstretch.compiler import compile_plans
 from nnstretch.devices.spec import ProcessorSpec, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
+from nnstretch.plans import compile_plans
 from nnstretch.report.interference_picture import Phase, TimedRun, interference_svg
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.settings import atomic_write

@@ -129,7 +129,7 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler import compile_plans
+        from nnstretch.plans import compile_plans
 
         return compile_plans(
             self.load(),

@@ -10,9 +10,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nnstretch.compiler import compile_plans
 from nnstretch.errors import DeviceError
 from nnstretch.graph.reference import relative_error
+from nnstretch.plans import compile_plans
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.compiled import Compiled
 from tests.devices.opencl_faults import Fault, Faults

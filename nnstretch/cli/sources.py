@@ -186,7 +186,7 @@ def make_source(
     Raises:
         UsageError: a shape that is not understood.
     """
-    from nnstretch.frontends.onnx_file import parse_shapes
+    from nnstretch.frontends.input_shapes import parse_shapes
 
     return Source(model, parse_shapes(shapes or []), weights, design, batch)
 

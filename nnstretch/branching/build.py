@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices, plan_channels
+from nnstretch.branching.channels import ChannelPlan, plan_channels
 from nnstretch.branching.counting import Cost, part_cost
 from nnstretch.branching.design import BranchDesign, Design, Entry, Merge, SegmentDesign, design_id
 from nnstretch.branching.fitting import check_choices, check_pieces, check_written
@@ -37,6 +37,7 @@ from nnstretch.branching.scaling import (
     output_channels,
 )
 from nnstretch.branching.selecting import explicit_counts, selections
+from nnstretch.branching.ties import Indices
 from nnstretch.branching.tracing import Segment, TracedNetwork, trace
 from nnstretch.branching.variants import FIRST, PLAIN, Ends, branch_plan
 from nnstretch.errors import DesignError

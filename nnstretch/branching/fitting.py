@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nnstretch.branching.channels import Indices
 from nnstretch.branching.design import BranchDesign, Merge, SegmentDesign
 from nnstretch.branching.meeting import merged_channels
+from nnstretch.branching.ties import Indices
 from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nnstretch.branching.channels import ChannelPlan, Indices, Space
+from nnstretch.branching.channels import ChannelPlan, Space
 from nnstretch.branching.design import Merge
 from nnstretch.branching.meeting import share_out
 from nnstretch.branching.scaling import choose
+from nnstretch.branching.ties import Indices
 from nnstretch.branching.variants import Ends
 from nnstretch.errors import DesignError
 

@@ -7,7 +7,6 @@ time counts; one that is wrong, is refused, fails to build or ends its process i
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +19,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.workload import handover_workload
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.profiling.caches import layer_state, network_state
-from nnstretch.scheduler.profiling.clock import CoreClock
-from nnstretch.scheduler.profiling.groups import Examples, Group, Task, too_wrong
+from nnstretch.scheduler.profiling.comparing import Clock, Entrants, Examples, Task, compare, too_wrong
 from nnstretch.scheduler.profiling.handovers import round_trip
 from nnstretch.scheduler.profiling.integrated import Key, Samples
 from nnstretch.scheduler.profiling.measuring import interval, typical
@@ -31,8 +29,6 @@ from nnstretch.scheduler.profiling.trials import Trials
 TOLERANCE = 1e-4
 """Error that a routine may have against the reference if nothing else is asked for, relative to the output's range."""
 
-_OPEN_BYTES = 1 << 30
-"""Candidates that take more bytes together are measured in several groups, each with the best one so far."""
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
 
@@ -67,10 +63,12 @@ class Profiler(CostModel, Closing):
         self._network: CacheState = "memory"
         self._known: dict[_Key, Measurement] = {}
         self._examples = Examples()
-        self._clocks: dict[str, CoreClock] = {}
+        self._clocks: dict[str, Clock] = {}
         self._handovers: dict[tuple[str, TensorType], float] = {}
         self._device: Processor | None = None
         self.measurements = 0
+        self.thorough = False
+        """Whether `compare` measures all settings, even of routines whose first one is far behind."""
 
     def watch(self, processors: tuple[Processor, ...]) -> None:
         """Tells which processor handovers are measured with: the first OpenCL device, else what computes by calls, if any."""
@@ -91,32 +89,43 @@ class Profiler(CostModel, Closing):
         return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
-        """Seconds of each candidate; those that are not known are measured together, beside the best one known."""
-        return [m.seconds for m in self.measure(processor, layer, candidates)]
+        """Seconds of each candidate; those that are not known are measured together, beside the best one known.
+
+        Unless `thorough`, a routine whose first setting among `candidates` is far behind has no others measured; they have no
+        seconds.
+        """
+        keys = self._measured(processor, layer, candidates, thorough=self.thorough)
+        return [self._known[key].seconds if key in self._known else None for key in keys]
 
     def measure(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[Measurement]:
-        """As `compare`, with all that is known of each.
+        """All that is known of each candidate, every one of which is measured if it is not known.
 
         Raises:
             FileError: the store cannot be read or written.
             DeviceError: there can be no process to measure in.
         """
+        return [self._known[key] for key in self._measured(processor, layer, candidates, thorough=True)]
+
+    def _measured(
+        self, processor: Processor, layer: Layer, candidates: Sequence[Candidate], *, thorough: bool
+    ) -> list[_Key]:
+        """The keys of candidates, what can be known of them being known now."""
         state = layer_state(layer, self._network)
         keys = [_key(processor, layer, candidate, state) for candidate in candidates]
         for key in keys:
             if key not in self._known and (found := self._stored(key)) is not None:
                 self._known[key] = found
-        unknown = {k: c for k, c in zip(keys, candidates, strict=True) if k not in self._known}
-        if unknown:
-            known = {k: c for k, c in zip(keys, candidates, strict=True) if k in self._known}
-            best = min(known, key=lambda k: self._known[k].seconds or math.inf, default=None)
-            incumbent = None if best is None else known[best]
-            made = self._measure_all(processor, layer, list(unknown.values()), incumbent, state)
-            found_now = dict(zip(unknown, made, strict=True))
-            self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
-            self._known.update(found_now)
-            self.measurements += len(made)
-        return [self._known[key] for key in keys]
+        if all(key in self._known for key in keys):
+            return keys
+        entrants = Entrants(layer, candidates, thorough=thorough)
+        entrants.seconds.update((n, self._known[key].seconds) for n, key in enumerate(keys) if key in self._known)
+        task = Task(processor, self._examples.of(layer), state, self._tolerance)
+        made = compare(entrants, task, self._trials, self._host, self._clock(processor))
+        found_now = {keys[number]: measurement for number, measurement in made.items()}
+        self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
+        self._known.update(found_now)
+        self.measurements += len(made)
+        return keys
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return self.measure(processor, layer, [Candidate(routine, parameters)])[0].error
@@ -175,43 +184,8 @@ class Profiler(CostModel, Closing):
         clock = self._clock(self._host)
         return clock.slow(clock.read(lambda core: engine().peak_gflops(core, 0)))
 
-    # -- layers --------------------------------------------------------------------------------------------------
-
-    def _measure_all(
-        self,
-        processor: Processor,
-        layer: Layer,
-        candidates: Sequence[Candidate],
-        incumbent: Candidate | None,
-        state: CacheState,
-    ) -> list[Measurement]:
-        """Measures candidates in groups that fit memory; the best one so far, or `incumbent`, runs again in every group."""
-        task = Task(processor, self._examples.of(layer), state, self._tolerance)
-        found: dict[int, Measurement] = {}
-        waiting = list(enumerate(candidates))
-        best: tuple[Candidate, float] | None = None
-        if incumbent is not None:
-            seconds = self._known[_key(processor, layer, incumbent, state)].seconds
-            best = (incumbent, seconds) if seconds is not None else None
-        while waiting:
-            group = Group(self._trials, task, self._host, self._clock(processor))
-            try:
-                if best is not None:
-                    group.add(-1, best[0])
-                while waiting and (group.bytes < _OPEN_BYTES or group.empty):
-                    group.add(*waiting.pop(0))
-                made = group.run(best[1] if best is not None else None)
-            finally:
-                self._trials.clear()
-            made.pop(-1, None)
-            found.update(made)
-            for number, measurement in made.items():
-                if measurement.seconds is not None and (best is None or measurement.seconds < best[1]):
-                    best = candidates[number], measurement.seconds
-        return [found[number] for number in range(len(candidates))]
-
-    def _clock(self, processor: Processor) -> CoreClock:
-        return self._clocks.setdefault(processor.name, CoreClock(processor))
+    def _clock(self, processor: Processor) -> Clock:
+        return self._clocks.setdefault(processor.name, Clock(processor))
 
     # -- handovers -----------------------------------------------------------------------------------------------
 

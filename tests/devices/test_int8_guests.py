@@ -32,9 +32,9 @@ from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import answer_error, relative_error, run_layer, run_proto
-from nnstretch.scheduler.draft import joinable
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.single import random_inputs
+from nnstretch.scheduler.views import joinable
 from tests.quantized_networks import QuantizedNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")

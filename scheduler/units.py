@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
 from nnstretch.graph.expand import expand_region
 from nnstretch.graph.layer import Layer, TensorType, run_of_layers
@@ -60,7 +61,11 @@ def working_set(graph: UnitGraph) -> int:
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
     """Cuts an optimised model into units: consecutive layers that are not native become one fallback unit.
 
-    A run of consecutive nodes of a topological order depends on nothing that depends on it, so calling it as one is legal.
+    A run of consecutive nodes of a topological order depends on nothing that depends on it, so calling it as one is legal. One
+    that reads or makes more tensors than a step takes becomes several.
+
+    Raises:
+        ModelError: a single layer reads or makes more.
     """
     nodes = layers(model)
     inputs, outputs = graph_inputs(model), graph_outputs(model)
@@ -72,14 +77,12 @@ def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph
     run: list[GraphNode] = []
     for position, node in enumerate(nodes):
         if is_native(node.layer):
-            if run:
-                units.append(_fallback(run, position, wanted_later))
-                run = []
+            units += _fallbacks(run, position, wanted_later)
+            run = []
             units.append(_native(node))
         else:
             run.append(node)
-    if run:
-        units.append(_fallback(run, len(nodes), wanted_later))
+    units += _fallbacks(run, len(nodes), wanted_later)
     return UnitGraph(tuple(units), types, tuple(n for n, _ in inputs), tuple(n for n, _ in outputs))
 
 
@@ -115,6 +118,42 @@ def _native(node: GraphNode) -> Unit:
 def _last_use(nodes: Sequence[GraphNode], outputs: Sequence[str]) -> dict[str, int]:
     last = {name: i for i, node in enumerate(nodes) for name in node.inputs if name is not None}
     return last | {name: len(nodes) for name in outputs}
+
+
+def _fallbacks(run: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> list[Unit]:
+    """A run of nodes that ends before position `end` as few units, none of which reads or makes more than a step may."""
+    units = []
+    first = end - len(run)
+    while first < end:
+        rest = run[len(run) - (end - first) :]
+        length = _longest(rest, first, last_use)
+        units.append(_fallback(rest[:length], first + length, last_use))
+        first += length
+    return units
+
+
+def _longest(run: Sequence[GraphNode], first: int, last_use: dict[str, int]) -> int:
+    """How many nodes from the begin of a run, which lies at position `first`, one step can compute."""
+    reads: set[str] = set()
+    made: set[str] = set()
+    wanted: set[str] = set()
+    longest = 0
+    for position, node in enumerate(run, first):
+        reads |= {str(node.inputs[index]) for index in node.layer.activations} - made
+        made |= set(node.outputs)
+        wanted |= set(node.outputs)
+        wanted = {name for name in wanted if last_use.get(name, -1) > position}
+        if len(reads) > MAX_READS:
+            break
+        if len(wanted) <= MAX_WRITES:
+            longest = position - first + 1
+    if not longest:
+        name, layer = run[0].layer.name, run[0].layer
+        raise ModelError(
+            f"layer {name} ({layer.op}) reads {len(layer.activations)} tensors and makes {len(layer.outputs)}; a step of the "
+            f"engine takes {MAX_READS} and {MAX_WRITES}: split it into several before export"
+        )
+    return longest
 
 
 def _fallback(run: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> Unit:

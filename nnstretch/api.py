@@ -231,11 +231,10 @@ def stretch(
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
     from nnstretch.compiler import build_processors, predictor
-    from nnstretch.predicting.trial import DesignTrial
-    from nnstretch.scheduler.simulation.costs import one_soc
+    from nnstretch.predicting.trial import design_trial
 
     usable = build_processors(processors)
-    trials = trials and one_soc(usable.named) is None
+    predicting = predictor(usable, learned=learned, working_set=working_set(module, example_input))
 
     def report(what: str, done: int, total: int) -> None:
         if progress:
@@ -244,13 +243,13 @@ def stretch(
     return search(
         module,
         example_input,
-        predictor(usable, learned=learned, working_set=working_set(module, example_input)),
+        predicting,
         len(usable.named),
         replace(limits or SearchLimits(), **changed),
         multiple=usable.host.blocked.block if multiple is None else multiple,
         designs=designs,
         pareto=pareto,
-        trial=DesignTrial(usable, example_input) if trials else None,
+        trial=design_trial(usable, example_input, predicting) if trials else None,
         progress=report,
         merge=parse_merge(merge),
     )

@@ -30,7 +30,7 @@ from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
-from nnstretch.scheduler.costs import Estimates
+from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.packaged import with_shared_constants
 from nnstretch.scheduler.placement.interplay import MeasuredInterplay
 from nnstretch.scheduler.placement.joint import is_placed, placed
@@ -223,6 +223,11 @@ def plan_model(
     return _planned(_space_on_paper(model, processors, progress))
 
 
+def plan_by(model: ir.Model, processors: Processors, costs: CostModel) -> Compiled:
+    """Optimises a graph whose layers a design has placed, and plans it by some costs as they are."""
+    return _planned(choice_space(optimize(model), processors.named, processors.host, costs))
+
+
 def _planned(space: ChoiceSpace) -> Compiled:
     return plan_of(space, default_selector().select(space.problem))
 
@@ -313,6 +318,7 @@ def search_settings(
     """
     if search == "exhaustive":
         costs.offer(all_settings)
+        costs.thorough = True
     if search != "learned":
         return {}
     pool = lane_pool(processors.named, processors.host)

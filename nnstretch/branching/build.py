@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices, Space, plan_channels
+from nnstretch.branching.channels import ChannelPlan, Space, plan_channels
 from nnstretch.branching.counting import Cost, part_cost
 from nnstretch.branching.design import BranchDesign, Design, Entry, Merge, SegmentDesign, design_id
 from nnstretch.branching.inherit import Inherited, is_exact, scaled_copy
@@ -39,6 +39,7 @@ from nnstretch.branching.scaling import (
     kept_counts,
     output_channels,
 )
+from nnstretch.branching.ties import Indices
 from nnstretch.branching.tracing import Segment, TracedNetwork, trace
 from nnstretch.branching.variants import FIRST, PLAIN, Ends, branch_plan
 from nnstretch.errors import DesignError

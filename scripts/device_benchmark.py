@@ -34,17 +34,32 @@ BRANCH_IMAGE = (1, 128, 28, 28)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--processors", default="cpu,opencl", help="two processors, such as cpu:0,opencl:0@1")
-    parser.add_argument("--model", default="resnet50", help="whose convolutions are measured")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0],
+        epilog="Example: device_benchmark.py --processors cpu:0,opencl:0@1 --model resnet18 --layers",
+    )
+    parser.add_argument(
+        "--processors",
+        default="cpu,opencl",
+        help="those to measure; of two, also what they do together (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--model",
+        default="resnet50",
+        help="ONNX file or zoo name whose convolutions are measured (default: %(default)s)",
+    )
     parser.add_argument("--layers", action="store_true", help="list every distinct convolution")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     try:
-        report = measure(options.processors, options.model)
+        with Console(stderr=True).status(f"measuring {options.processors}; the first time takes a minute or two"):
+            report = measure(options.processors, options.model)
     except NNStretchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; what was measured is kept", file=sys.stderr)
+        return 130
     if options.json:
         print(json.dumps(report))
     else:
@@ -58,11 +73,11 @@ def measure(processors: str, model: str) -> dict[str, Any]:
     from nnstretch.devices.engine.binding import engine
 
     opened = build_processors(processors)
+    costs = profiler(opened)
     # What a GPU reaches is told as a share of the CPU's peak.
     cores = {p.name: p.spec.cores or opened.host.spec.cores for p in opened.named}
     peaks = {name: engine().peak_gflops(mine[0]) * len(mine) for name, mine in cores.items()}
     graph = load_any(model)
-    costs = profiler(opened)
     return {
         "processors": [p.name for p in opened.named],
         "peak_gflops": peaks,

@@ -44,11 +44,16 @@ while os.getppid() == int(sys.argv[2]):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and draws; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", default="googlenet", help="ONNX file (branched or not) or zoo name")
-    parser.add_argument("--processors", default="cpu:0,opencl:0@1", help="two, with a core each")
-    parser.add_argument("--policy", default="adaptive", help="adaptive or deadline=12ms")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each of the five phases")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0],
+        epilog="Example: interference_demo.py branched.onnx --processors cpu:0,opencl:0@1 -o demo.svg",
+    )
+    parser.add_argument(
+        "model", nargs="?", default="googlenet", help="ONNX file (branched or not) or zoo name (default: %(default)s)"
+    )
+    parser.add_argument("--processors", default="cpu:0,opencl:0@1", help="two, with a core each (default: %(default)s)")
+    parser.add_argument("--policy", default="adaptive", help="adaptive or deadline=12ms (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each of the five phases (default: %(default)s)")
     parser.add_argument("--no-tune", dest="tune", action="store_false", help="take routines by rule, not by measuring")
     parser.add_argument("-o", "--output", type=Path, help="picture (.svg)")
     parser.add_argument("--title", help="what the picture calls the model")
@@ -62,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NNStretchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     if options.json:
         print(json.dumps(report))
     else:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 
@@ -31,11 +32,13 @@ from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
 ONNXRUNTIME = "cpu:float32/onnxruntime"
+ONNXRUNTIME_INT8 = "cpu:int8/onnxruntime"
 LITERT = "cpu:float32/litert"
-ORT_PROCESSOR = "ort:float32/cpu"
-TFLITE_PROCESSOR = "tflite:float32/"
-"""What the routines of LiteRT as a processor are called, before the name of the delegate."""
+GuestDtype = Literal["float32", "int8"]
+"""What a guest's layers compute in: float32 alone, or int8 in some or all of them."""
 
+_KEPT: Mapping[GuestDtype, tuple[str, ...]] = {"float32": ("float32",), "int8": ("int8", "int32", "float32")}
+"""Element types that tensors of such layers may have."""
 _MOVES_NOTHING = ("Reshape",)
 _WEIGHTED = ("Conv", "Dense", "Affine")
 
@@ -72,15 +75,17 @@ def open_guest(
     """
     threads = max(1, len(cores))
     with _on(cores):
-        if routine in (ONNXRUNTIME, ORT_PROCESSOR):
+        processor, _, rest = routine.partition(":")
+        _, _, delegate_name = rest.partition("/")
+        if routine in (ONNXRUNTIME, ONNXRUNTIME_INT8) or processor == "ort":
             from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
 
             return OnnxRuntimeModel(content, threads, reads, writes)
-        if routine == LITERT or routine.startswith(TFLITE_PROCESSOR):
+        if routine == LITERT or processor == "tflite":
             from nnstretch.devices.tflite.delegate import Delegate, parse_delegate
             from nnstretch.devices.tflite.model import LiteRtModel
 
-            delegate = Delegate() if routine == LITERT else parse_delegate(routine.removeprefix(TFLITE_PROCESSOR))
+            delegate = Delegate() if routine == LITERT else parse_delegate(delegate_name)
             return LiteRtModel(content, threads, reads, writes, delegate)
     raise PackageError(f"plan is inconsistent: {routine} runs no models; compile it again")
 
@@ -107,6 +112,11 @@ def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[Ten
             f"a model in the plan has {what}s {', '.join(map(str, found)) or 'of no kind'} where its step has "
             f"{', '.join(map(str, wanted))}; compile it again"
         )
+
+
+def fallback_descriptor(layer: Layer) -> str:
+    """What computes layers that no native routine covers."""
+    return ONNXRUNTIME_INT8 if layer.is_int8 else ONNXRUNTIME
 
 
 class ModelRoutine(Routine):
@@ -144,14 +154,18 @@ class GuestRoutine(ModelRoutine):
             measurements of different releases.
     """
 
-    def __init__(self, release: int, *, alone: bool = False) -> None:
-        """`alone` says that it is all that its processor has, and not one routine of a CPU beside others."""
+    def __init__(self, release: int, *, alone: bool = False, dtype: GuestDtype = "float32") -> None:
+        """For the layers that compute in `dtype`.
+
+        `alone` says that its kind is all that its processor has, and not one routine of a CPU beside others.
+        """
         self._parameters = {"release": release}
+        self._dtype = dtype
         self._alone = alone
         self._said: dict[str, bool] = {}
 
     def supports(self, layer: Layer) -> bool:
-        """Whatever nnstretch computes itself, in float32, with something to compute and something to read.
+        """Whatever nnstretch computes itself, in its element type, with something to compute and something to read.
 
         A guest that has no others beside it takes layers that move nothing too, so that its calls go on through them; but none
         that its format has no words for.
@@ -161,7 +175,8 @@ class GuestRoutine(ModelRoutine):
         known = all(link.op in OPERATORS and (link.op not in _WEIGHTED or has_constant_weights(link)) for link in links)
         moves = self._alone or any(link.op not in _MOVES_NOTHING for link in links)
         fits = len(layer.activations) <= MAX_READS and len(layer.outputs) <= MAX_WRITES
-        plain = all(t.dtype == "float32" and t.elements for t in types)
+        plain = all(t.dtype in _KEPT[self._dtype] and t.elements for t in types)
+        plain = plain and layer.is_int8 == (self._dtype == "int8")
         return (
             known and moves and fits and bool(layer.activations) and plain and (not self._alone or self._can_say(links))
         )

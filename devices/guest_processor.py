@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build import local_isa
-from nnstretch.devices.guest import GuestRoutine, ModelRoutine, open_guest
+from nnstretch.devices.guest import GuestDtype, GuestRoutine, ModelRoutine, open_guest
 from nnstretch.devices.processor import LaneKind, Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
+
+GUEST_DTYPES: Sequence[GuestDtype] = ("float32", "int8")
+"""What guests as processors compute in."""
 
 GUESTS: Mapping[str, str] = {"tflite": "LiteRT", "ort": "ONNX Runtime"}
 """Kinds of processors that are guests, and what the guests are called."""
@@ -38,8 +41,8 @@ class HandThrough(ModelRoutine):
     """A call that hands a plain tensor through and computes nothing: what a call costs beside its layers."""
 
     def supports(self, layer: Layer) -> bool:
-        """A plain copy of float32."""
-        return layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype == "float32"
+        """A plain copy of what guests compute in."""
+        return layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype in GUEST_DTYPES
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:
@@ -53,17 +56,22 @@ class GuestProcessor(Processor):
         device: the guest with its release, for people.
     """
 
-    dtypes = ("float32",)
+    dtypes = tuple(GUEST_DTYPES)
     memory = "host"
 
     def __init__(
-        self, spec: ProcessorSpec, routine: GuestRoutine, through: HandThrough, release: str, settings: str = ""
+        self,
+        spec: ProcessorSpec,
+        routines: Sequence[GuestRoutine],
+        through: HandThrough,
+        release: str,
+        settings: str = "",
     ) -> None:
         """Tries the guest with a model that computes nothing.
 
         Args:
             spec: with its cores, of which the guest gets a thread each.
-            routine: computes all layers.
+            routines: for layers that compute in each of `GUEST_DTYPES`.
             through: tells what a call costs.
             release: of the guest.
             settings: what else must be equal for a measured latency to hold.
@@ -74,7 +82,7 @@ class GuestProcessor(Processor):
         """
         self.spec = spec
         self.blocked = Layout(local_isa().block)
-        self._routine, self._through = routine, through
+        self._routines, self._through = tuple(routines), through
         self.device = f"{GUESTS[spec.kind]} {release}"
         self._settings = settings
         self._try()
@@ -83,7 +91,7 @@ class GuestProcessor(Processor):
         kind = TensorType((1, 1, 1, 1))
         content = self._through.model(reorder_layer(kind, PLAIN, PLAIN))
         try:
-            open_guest(str(self._routine.descriptor), content, self.spec.cores, [kind], [kind])
+            open_guest(str(self._through.descriptor), content, self.spec.cores, [kind], [kind])
         except ModelError as error:
             raise DeviceError(f"processor {self.name} does not work: {error}; use another one") from error
 
@@ -98,8 +106,8 @@ class GuestProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """The one routine for all layers."""
-        return (self._routine,)
+        """One for every element type."""
+        return self._routines
 
     def reorder(self) -> Routine:
         """Hands plain tensors through; there is no other change of layout."""

@@ -63,8 +63,11 @@ def join_calls(
 
 def _joint(layer: Layer, parts: Sequence[Choice], processors: Sequence[Processor], costs: CostModel) -> Choice | None:
     """The choice for a call of units with these choices; None if it fails."""
-    routine, parameters, lane = parts[0].routine, parts[0].parameters, parts[0].lane
-    assert routine is not None
+    lane = parts[0].lane
+    routine = next((r for r in processors[lane].routines if r.supports(layer)), None)
+    if routine is None:
+        return None
+    parameters = routine.parameter_space(layer)[0]
     seconds: float | None = sum(choice.seconds or 0.0 for choice in parts)
     if costs.measured:
         seconds = costs.seconds(processors[lane], routine, layer, parameters)

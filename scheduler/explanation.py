@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnstretch.devices.guest import ONNXRUNTIME
+from nnstretch.devices.guest import fallback_descriptor
+from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.candidates import all_choices
 from nnstretch.scheduler.draft import Choice
 from nnstretch.scheduler.planner import ChoiceSpace
@@ -60,24 +61,25 @@ def explain(space: ChoiceSpace, answer: Assignment) -> list[Explained]:
 
 
 def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[Candidate, ...]:
-    chosen = space.choices[number][answer.choices[number]]
+    chosen, unit = space.choices[number][answer.choices[number]], space.graph.units[number]
     best = {_key(chosen): chosen}
-    for choice in (*space.choices[number], *all_choices(space.graph.units[number], space.pool, space.costs)):
+    for choice in (*space.choices[number], *all_choices(unit, space.pool, space.costs)):
         known = best.setdefault(_key(choice), choice)
         if known is not chosen and (choice.seconds or 0.0) < (known.seconds or 0.0):
             best[_key(choice)] = choice
     found = [
-        Candidate(_routine(c), dict(c.parameters), _layouts(c), c.seconds or 0.0, c is chosen) for c in best.values()
+        Candidate(_routine(c, unit.layer), dict(c.parameters), _layouts(c), c.seconds or 0.0, c is chosen)
+        for c in best.values()
     ]
     return tuple(sorted(found, key=lambda c: (c.seconds, not c.chosen)))
 
 
 def _key(choice: Choice) -> tuple[object, ...]:
-    return choice.lane, _routine(choice), choice.inputs, choice.outputs
+    return choice.lane, None if choice.routine is None else choice.routine.descriptor, choice.inputs, choice.outputs
 
 
-def _routine(choice: Choice) -> str:
-    return ONNXRUNTIME if choice.routine is None else str(choice.routine.descriptor)
+def _routine(choice: Choice, layer: Layer) -> str:
+    return fallback_descriptor(layer) if choice.routine is None else str(choice.routine.descriptor)
 
 
 def _layouts(choice: Choice) -> str:

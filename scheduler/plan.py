@@ -19,6 +19,7 @@ from nnstretch.devices.processor import LaneKind
 from nnstretch.devices.routine import Launch
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.totals import known_sum
 
 PLAN_VERSION = 1
 ALIGNMENT = 64
@@ -136,8 +137,7 @@ class Plan:
     @property
     def predicted_ms(self) -> float | None:
         """Sum of the steps' measured costs, or None if the plan was not tuned. Serial: concurrency is not counted."""
-        costs = [step.cost_ms for step in self.steps]
-        return None if any(c is None for c in costs) else sum(c for c in costs if c is not None)
+        return known_sum(step.cost_ms for step in self.steps)
 
     @property
     def fallback_layers(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        return json.dumps(dataclasses.asdict(self, dict_factory=_kept), indent=1)
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -165,6 +165,11 @@ class Plan:
             return _plan(raw)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PackageError(f"plan is damaged: {error!r}; compile it again") from error
+
+
+def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a plan's part; of a type not its grid: a plan moves bytes, whatever they stand for."""
+    return {name: value for name, value in fields if name != "grid"}
 
 
 def _integer(raw: Any) -> int:

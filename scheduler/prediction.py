@@ -12,9 +12,9 @@ from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import becomes_view
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.slowdowns import Contention, Slowdowns
+from nnstretch.scheduler.views import becomes_view
 
 _FIRST = 40  # measurements before anything is learned from
 _HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured

@@ -47,10 +47,13 @@ class SingleLayer:
 
 
 def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
-    """Normal random arrays for the run-time inputs of `layer`, row-major."""
+    """Random arrays for the run-time inputs of `layer`, row-major: normal ones, and all integers alike where it reads int8."""
     rng = np.random.default_rng(seed)
     types = [layer.type_of(i) for i in layer.activations]
-    return [rng.standard_normal(t.shape).astype(t.dtype) for t in types]
+    return [
+        rng.integers(-128, 128, t.shape, np.int8) if t.grid else rng.standard_normal(t.shape).astype(t.dtype)
+        for t in types
+    ]
 
 
 @dataclass(frozen=True, eq=False)

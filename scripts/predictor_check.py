@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.cli.scripting import exit_status, print_answer
+from nnstretch.errors import FileError, UsageError
 from nnstretch.settings import write_text
 
 if TYPE_CHECKING:
@@ -53,13 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    try:
-        answer = check(options)
-    except NNStretchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(answer) if options.json else told(answer))
-    return 0
+    return exit_status(lambda: print_answer(check(options), lambda answer: print(told(answer)), as_json=options.json))
 
 
 def check(options: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnstretch.devices.guest_processor import GuestProcessor
+from nnstretch.devices.guest_processor import GUEST_DTYPES, GuestProcessor
 from nnstretch.devices.onnxruntime.model import load_onnxruntime
 from nnstretch.devices.onnxruntime.routine import OnnxRuntimeHandThrough, OnnxRuntimeRoutine
 from nnstretch.devices.spec import ProcessorSpec
@@ -19,4 +19,5 @@ class OnnxRuntimeProcessor(GuestProcessor):
             DeviceError: it does not work here.
         """
         release: str = load_onnxruntime().__version__
-        super().__init__(spec, OnnxRuntimeRoutine(alone=True), OnnxRuntimeHandThrough(), release)
+        routines = [OnnxRuntimeRoutine(alone=True, dtype=dtype) for dtype in GUEST_DTYPES]
+        super().__init__(spec, routines, OnnxRuntimeHandThrough(), release)

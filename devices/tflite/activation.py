@@ -8,6 +8,7 @@ import numpy as np
 
 from nnstretch.devices.tflite.flatbuffer import FlatModel
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.grid import Grid
 
 _FUSED = {
     NO_ACTIVATION: "NONE",
@@ -15,7 +16,11 @@ _FUSED = {
     Activation(ActivationKind.CLIP, 0.0, 6.0): "RELU6",
     Activation(ActivationKind.CLIP, -1.0, 1.0): "RELU_N1_TO_1",
 }
+FIXED_GRIDS = {"LOGISTIC": Grid(1 / 256, -128), "SOFTMAX": Grid(1 / 256, -128), "TANH": Grid(1 / 128)}
+"""Operators whose int8 results TFLite has on one grid alone."""
+
 _WITHOUT_FUSION = ("MEAN", "SOFTMAX", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "CONCATENATION")
+_BOUNDED = "MaximumMinimumOptions"
 _OPERATORS = {
     ActivationKind.SIGMOID: "LOGISTIC",
     ActivationKind.TANH: "TANH",
@@ -47,16 +52,26 @@ class Activations:
                 name, inputs, [result], {**options, **self._fused(activation, fusable)}, table=table, version=version
             )
             return
-        before = self._file.tensor(self._file.shape(result), f"before:{result}")
+        before = self._like(result)
         self._file.operator(name, inputs, [before], options, table=table, version=version)
         self.apply(before, result, activation)
+
+    def emit_fixed(self, name: str, source: int, result: int, options: Mapping[str, object], table: str) -> None:
+        """Writes an operator that has one grid alone for int8, if it is one of these; from there to that of `result`."""
+        grid = self._file.grid(result)
+        made = result
+        if grid is not None and FIXED_GRIDS.get(name, grid) != grid:
+            made = self._file.tensor(self._file.shape(result), f"fixed:{result}", FIXED_GRIDS[name])
+        self._file.operator(name, [source], [made], options, table=table)
+        if made != result:
+            self._file.quantize(made, result)
 
     def apply(self, source: int, result: int, activation: Activation) -> None:
         """Writes an activation as operators of its own."""
         kind = activation.kind
         if kind in _OPERATORS:
             table = "ExpOptions" if kind == ActivationKind.EXP else ""
-            self._file.operator(_OPERATORS[kind], [source], [result], table=table)
+            self.emit_fixed(_OPERATORS[kind], source, result, {}, table)
         elif kind == ActivationKind.SILU:
             gate = self._like(result)
             self._file.operator("LOGISTIC", [source], [gate])
@@ -91,9 +106,9 @@ class Activations:
         if (activation.a, activation.b) == (0.0, 6.0):
             self._file.operator("RELU6", [source], [result])
             return
-        raised = self._like(result)
-        self._file.operator("MAXIMUM", [source, self._scalar(activation.a)], [raised], table="MaximumMinimumOptions")
-        self._file.operator("MINIMUM", [raised, self._scalar(activation.b)], [result], table="MaximumMinimumOptions")
+        raised, source = self._like(result), self._file.on_grid(source, self._file.grid(result))
+        self._file.operator("MAXIMUM", [source, self._file.number(activation.a, result)], [raised], table=_BOUNDED)
+        self._file.operator("MINIMUM", [raised, self._file.number(activation.b, result)], [result], table=_BOUNDED)
 
     def _multiply(self, inputs: Sequence[int], result: int) -> None:
         self._file.operator("MUL", inputs, [result], table="MulOptions")
@@ -102,4 +117,4 @@ class Activations:
         return self._file.constant(np.array(value, np.float32), f"scalar:{value:g}")
 
     def _like(self, tensor: int) -> int:
-        return self._file.tensor(self._file.shape(tensor), f"part:{tensor}")
+        return self._file.like(tensor, f"part:{tensor}")

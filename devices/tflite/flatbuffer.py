@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.errors import MissingExtraError, ModelError
+from nnstretch.graph.grid import Grid
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of every TFLite file."""
@@ -16,6 +17,11 @@ _SCHEMA_VERSION = 3
 _ALIGNMENT = 16  # bytes, what the format promises to readers of weights
 _ROOM = 1 << 20  # bytes for all but the weights, so that large models are not copied again and again
 _LIMIT = (1 << 31) - 1  # bytes: offsets of a flatbuffer are 31 bits
+_INT8_VERSIONS = {"RESHAPE": 1, "QUANTIZE": 1, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4}
+_INT8_VERSION = 2
+"""The least version of an operator that knows int8, by name, and of all others."""
+_DENSE_PER_CHANNEL = 12
+"""The version of FULLY_CONNECTED that knows a scale per output."""
 
 
 def load_schema() -> Any:
@@ -46,25 +52,72 @@ class FlatModel:
         self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all that is computed
         self._tensors: list[Any] = []
         self._operators: list[Any] = []
+        self._grids: dict[int, Grid] = {}
         self._codes: dict[tuple[int, int], int] = {}
         self._bytes = 0
 
-    def tensor(self, shape: Sequence[int], name: str) -> int:
-        """A float32 tensor that the run computes, or an input."""
-        return self._add(shape, self.schema.TensorType.FLOAT32, name, 0)
+    def tensor(self, shape: Sequence[int], name: str, grid: Grid | None = None) -> int:
+        """A tensor that the run computes, or an input: int8 on a grid, or else float32."""
+        if grid is None:
+            return self._add(shape, self.schema.TensorType.FLOAT32, name, 0)
+        made = self._add(shape, self.schema.TensorType.INT8, name, 0)
+        self._quantize(made, np.array([grid.scale]), grid.zero_point)
+        self._grids[made] = grid
+        return made
 
-    def constant(self, value: np.ndarray, name: str) -> int:
-        """A tensor of float32 or int32 values that are known now."""
-        kinds = {"float32": self.schema.TensorType.FLOAT32, "int32": self.schema.TensorType.INT32}
+    def constant(
+        self, value: np.ndarray, name: str, scales: np.ndarray | None = None, axis: int = 0, zero_point: int = 0
+    ) -> int:
+        """A tensor of values that are known now: float32, int32 or int8.
+
+        Args:
+            value: the values.
+            name: for people.
+            scales: what integers count in, if they stand for numbers; one in all, or one for each place along `axis`.
+            axis: that of `scales`.
+            zero_point: the integer that stands for 0.
+        """
+        types = self.schema.TensorType
+        kinds = {"float32": types.FLOAT32, "int32": types.INT32, "int8": types.INT8}
         buffer = self.schema.BufferT()
         buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
         self._bytes += buffer.data.nbytes + _ALIGNMENT
         self._buffers.append(buffer)
-        return self._add(value.shape, kinds[value.dtype.name], name, len(self._buffers) - 1)
+        made = self._add(value.shape, kinds[value.dtype.name], name, len(self._buffers) - 1)
+        if scales is not None:
+            self._quantize(made, scales, zero_point, axis)
+        return made
+
+    def number(self, value: float, like: int) -> int:
+        """A scalar for an operator that reads a tensor too: on the grid of `like` if that has one, else float32."""
+        grid, name = self.grid(like), f"scalar:{value:g}"
+        if grid is None:
+            return self.constant(np.array(value, np.float32), name)
+        return self.constant(grid.quantize(value), name, np.array([grid.scale]), zero_point=grid.zero_point)
 
     def shape(self, tensor: int) -> tuple[int, ...]:
         """The shape of a tensor."""
         return tuple(self._tensors[tensor].shape)
+
+    def grid(self, tensor: int) -> Grid | None:
+        """The grid of a tensor that the run computes, or an input; None if it is float32."""
+        return self._grids.get(tensor)
+
+    def like(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
+        """One more tensor of the type and grid of another one, and of its shape or `shape`."""
+        return self.tensor(self.shape(tensor) if shape is None else shape, name, self.grid(tensor))
+
+    def on_grid(self, tensor: int, grid: Grid | None) -> int:
+        """A tensor on a grid; itself if it is on that, or is float32."""
+        if self.grid(tensor) in (None, grid):
+            return tensor
+        made = self.tensor(self.shape(tensor), f"grid:{tensor}", grid)
+        self.quantize(tensor, made)
+        return made
+
+    def quantize(self, source: int, result: int) -> None:
+        """Brings float32, or int8 on another grid, to the grid of `result`."""
+        self.operator("QUANTIZE", [source], [result], table="QuantizeOptions")
 
     def operator(
         self,
@@ -86,6 +139,8 @@ class FlatModel:
             table: the options' name in the schema, such as Conv2DOptions.
             version: of the operator, which says what a reader must know of it.
         """
+        if any(self._tensors[i].type == self.schema.TensorType.INT8 for i in (*inputs, *outputs) if i >= 0):
+            version = max(version, self._int8_version(name, inputs))
         made = self.schema.OperatorT()
         made.opcodeIndex = self._code(getattr(self.schema.BuiltinOperator, name), version)
         made.inputs, made.outputs = list(inputs), list(outputs)
@@ -125,6 +180,18 @@ class FlatModel:
         made.shape, made.type, made.name, made.buffer = [int(d) for d in shape], kind, name, buffer
         self._tensors.append(made)
         return len(self._tensors) - 1
+
+    def _quantize(self, tensor: int, scales: np.ndarray, zero_point: int, axis: int = 0) -> None:
+        made = self.schema.QuantizationParametersT()
+        made.scale = scales.astype(np.float32)
+        made.zeroPoint = np.full(scales.shape, zero_point, np.int64)
+        made.quantizedDimension = axis
+        self._tensors[tensor].quantization = made
+
+    def _int8_version(self, name: str, inputs: Sequence[int]) -> int:
+        if name == "FULLY_CONNECTED" and len(self._tensors[inputs[1]].quantization.scale) > 1:
+            return _DENSE_PER_CHANNEL
+        return _INT8_VERSIONS.get(name, _INT8_VERSION)
 
     def _code(self, builtin: int, version: int) -> int:
         return self._codes.setdefault((builtin, version), len(self._codes))

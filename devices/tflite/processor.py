@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnstretch.devices.guest_processor import GuestProcessor
+from nnstretch.devices.guest_processor import GUEST_DTYPES, GuestProcessor
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.devices.tflite.delegate import parse_delegate
 from nnstretch.devices.tflite.routine import LiteRtHandThrough, LiteRtRoutine, litert_release
@@ -19,5 +19,5 @@ class TfliteProcessor(GuestProcessor):
             DeviceError: the delegate cannot be used.
         """
         delegate = parse_delegate(spec.delegate)
-        routine, through = LiteRtRoutine(delegate), LiteRtHandThrough(delegate)
-        super().__init__(spec, routine, through, litert_release()[1], delegate.identity)
+        routines = [LiteRtRoutine(delegate, dtype) for dtype in GUEST_DTYPES]
+        super().__init__(spec, routines, LiteRtHandThrough(delegate), litert_release()[1], delegate.identity)

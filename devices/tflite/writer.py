@@ -1,13 +1,17 @@
-"""Fused graphs as float32 TFLite files.
+"""Fused graphs as TFLite files, in float32 and int8.
 
 TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms, as the graph has it and channels last;
 an operator asks for the form that it works in, and a transposition is written where that form is not there yet.
 Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
+
+Layers on int8 become operators on int8, with the grids of their tensors. Where TFLite wants one grid for what an operator reads
+and makes, a QUANTIZE follows it; layers that it cannot say in int8 are computed in float32 between DEQUANTIZE and QUANTIZE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -15,9 +19,12 @@ import onnx_ir as ir
 
 from nnstretch.devices.tflite.activation import Activations
 from nnstretch.devices.tflite.flatbuffer import FlatModel
+from nnstretch.devices.tflite.int8 import in_float32, speaks_int8
 from nnstretch.devices.tflite.padding import Window, counted, make_window
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.grid import LOWEST
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.passes import optimize
 
@@ -32,7 +39,7 @@ def write_tflite(model: ir.Model, name: str = "model", *, channels_last: bool = 
     """A TFLite file that computes what an ONNX graph computes.
 
     Args:
-        model: not fused, with static shapes and float32 inputs and outputs.
+        model: not fused, with static shapes; inputs and outputs are float32, or int8 that is quantised.
         name: of the sub-graph, for people.
         channels_last: whether inputs and outputs of four axes are N,H,W,C in the file; else they are N,C,H,W, and what it
             takes to turn them is in the file.
@@ -71,12 +78,16 @@ class _Writer:
             "Reshape": self._reshape,
             "Transpose": self._transpose,
             "Slice": self._slice,
+            "Quantize": self._quantize,
+            "Dequantize": self._dequantize,
         }
 
     def write(self, *, channels_last: bool) -> bytes:
         for name, kind in graph_inputs(self._graph):
-            if kind.dtype != "float32":
-                raise ModelError(f"input {name!r} is {kind.dtype}; TFLite files are written for float32 alone")
+            if kind.dtype != "float32" and kind.grid is None:
+                raise ModelError(
+                    f"input {name!r} is {kind.dtype}; TFLite files are written for float32 and quantised int8"
+                )
         nodes = layers(self._graph)
         foreign = sorted({node.layer.op for node in nodes if node.layer.op not in self._lowerings})
         if foreign:
@@ -85,9 +96,12 @@ class _Writer:
         def outer(shape: Sequence[int]) -> Form:
             return _natural(shape) if channels_last else "plain"
 
-        inputs = [self._new(name, kind.shape, outer(kind.shape)) for name, kind in graph_inputs(self._graph)]
+        inputs = [self._new(name, kind, outer(kind.shape)) for name, kind in graph_inputs(self._graph)]
         for node in nodes:
-            self._lowerings[node.layer.op](node)
+            if node.layer.is_int8 and not speaks_int8(node.layer):
+                self._detour(node)
+            else:
+                self._lowerings[node.layer.op](node)
             if self._is_never_negative(node):
                 self._never_negative.update(node.outputs)
         outputs = [self._tensor(name, outer(kind.shape)) for name, kind in graph_outputs(self._graph)]
@@ -95,15 +109,15 @@ class _Writer:
 
     # -- tensors -------------------------------------------------------------------------------------------------
 
-    def _new(self, name: str, shape: Sequence[int], form: Form) -> int:
-        """Makes the tensor that holds `name` in a form; the shape is the graph's."""
-        made = self._file.tensor(_formed(shape, form), name)
+    def _new(self, name: str, kind: TensorType, form: Form) -> int:
+        """Makes the tensor that holds `name` in a form; the type is the graph's."""
+        made = self._file.tensor(_formed(kind.shape, form), name, kind.grid)
         self._forms.setdefault(name, {})[form] = made
         return made
 
     def _result(self, node: GraphNode, form: Form | None = None) -> int:
-        shape = node.layer.outputs[0].shape
-        return self._new(node.outputs[0], shape, form or _natural(shape))
+        kind = node.layer.outputs[0]
+        return self._new(node.outputs[0], kind, form or _natural(kind.shape))
 
     def _tensor(self, name: str, form: Form) -> int:
         """The tensor that holds `name` in a form, transposed from the other form if there is no such tensor yet."""
@@ -116,7 +130,7 @@ class _Writer:
     def _transposed(self, source: int, order: Sequence[int], name: str) -> int:
         """A transposition; where it moves no value it is written as a change of shape."""
         shape = self._file.shape(source)
-        result = self._file.tensor([shape[axis] for axis in order], name)
+        result = self._file.like(source, name, [shape[axis] for axis in order])
         if [axis for axis in order if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
             self._reshaped(source, result)
         else:
@@ -140,6 +154,11 @@ class _Writer:
             value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_LAST)
         return self._file.constant(value, name)
 
+    def _is_zero_least(self, node: GraphNode) -> bool:
+        """Whether 0 is neutral for a maximum over what a layer reads: nothing in it, or on its grid, is less."""
+        grid = node.layer.type_of(0).grid
+        return node.inputs[0] in self._never_negative or (grid is not None and grid.zero_point == LOWEST)
+
     def _is_never_negative(self, node: GraphNode) -> bool:
         """Whether no value of the layer's output can be below 0, so that 0 is neutral for a maximum."""
         activation = node.layer.activation
@@ -148,7 +167,51 @@ class _Writer:
         passes_on = activation == NO_ACTIVATION and node.layer.op in ("Concat", "MaxPool", "AveragePool", "Reshape")
         return passes_on and all(name in self._never_negative for name in node.inputs)
 
+    # -- int8 ----------------------------------------------------------------------------------------------------
+
+    def _quantize(self, node: GraphNode) -> None:
+        form = self._form_of(node)
+        self._file.quantize(self._read(node, 0, form), self._result(node, form))
+
+    def _dequantize(self, node: GraphNode) -> None:
+        form = self._form_of(node)
+        operands = [self._read(node, 0, form)]
+        self._file.operator("DEQUANTIZE", operands, [self._result(node, form)], table="DequantizeOptions")
+
+    def _detour(self, node: GraphNode) -> None:
+        """Writes a layer on int8 as what dequantises its inputs, the same in float32, and what quantises the result."""
+        before, computed, after = in_float32(node)
+        for part in (*(part for part in before if part.outputs[0] not in self._forms), computed, after):
+            self._lowerings[part.layer.op](part)
+
+    @contextmanager
+    def _on_one_grid(self, source: int, result: int) -> Iterator[int]:
+        """The tensor that an operator makes which keeps the grid of `source`; it is brought to that of `result` afterwards."""
+        same = self._file.grid(source) == self._file.grid(result)
+        made = result if same else self._file.like(source, f"made:{result}", self._file.shape(result))
+        yield made
+        if made != result:
+            self._file.quantize(made, result)
+
     # -- layers with weights -------------------------------------------------------------------------------------
+
+    def _weights(self, layer: Layer, order: Sequence[int]) -> tuple[int, int]:
+        """Weight and bias as constants; `order` says which axis of the graph's weight each one in the file is."""
+        weight, scales = layer.constants[1], layer.constants.get(4)
+        turned = weight.transpose(order)
+        if scales is None:
+            bias = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.float32)
+            return self._file.constant(turned, f"{layer.name}:weight"), self._file.constant(
+                bias.reshape(-1), f"{layer.name}:bias"
+            )
+        grid = layer.type_of(0).grid
+        assert grid is not None
+        scales = scales if (scales != scales[0]).any() else scales[:1]
+        steps = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.int32)
+        return (
+            self._file.constant(turned, f"{layer.name}:weight", scales, order.index(0)),
+            self._file.constant(steps, f"{layer.name}:bias", scales * np.float32(grid.scale)),
+        )
 
     def _conv(self, node: GraphNode) -> None:
         layer = node.layer
@@ -163,7 +226,6 @@ class _Writer:
             layer.ints("dilations"),
         )
         source, padding = self._padded(self._read(node, 0, "last"), window, 0.0, node.layer.name)
-        bias = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.float32)
         options = {
             "padding": padding,
             "strideH": window.strides[0],
@@ -172,24 +234,16 @@ class _Writer:
             "dilationWFactor": window.dilations[1],
         }
         if groups == channels and groups > 1:
-            kernel = self._file.constant(weight.transpose(1, 2, 3, 0), f"{layer.name}:weight")
+            operands = [source, *self._weights(layer, (1, 2, 3, 0))]
             name, table = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions"
             options["depthMultiplier"] = weight.shape[0] // channels
         else:
-            kernel = self._file.constant(weight.transpose(0, 2, 3, 1), f"{layer.name}:weight")
+            operands = [source, *self._weights(layer, (0, 2, 3, 1))]
             name, table = "CONV_2D", "Conv2DOptions"
-        operands = [source, kernel, self._file.constant(bias, f"{layer.name}:bias")]
         self._with_residual(node, name, operands, options, table, version=6 if 1 < groups < channels else 1)
 
     def _dense(self, node: GraphNode) -> None:
-        layer = node.layer
-        weight = layer.constants[1]
-        bias = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.float32)
-        operands = [
-            self._read(node, 0, "plain"),
-            self._file.constant(weight, f"{layer.name}:weight"),
-            self._file.constant(bias.reshape(-1), f"{layer.name}:bias"),
-        ]
+        operands = [self._read(node, 0, "plain"), *self._weights(node.layer, (0, 1))]
         self._with_residual(node, "FULLY_CONNECTED", operands, {}, "FullyConnectedOptions", version=1)
 
     def _with_residual(
@@ -229,13 +283,15 @@ class _Writer:
         """The image with what the window reads beyond it."""
         (top, left), (bottom, right) = window.begins, window.ends
         batch, height, width, channels = self._file.shape(source)
-        result = self._file.tensor((batch, height + top + bottom, width + left + right, channels), f"{name}:padded")
+        result = self._file.like(
+            source, f"{name}:padded", (batch, height + top + bottom, width + left + right, channels)
+        )
         pads = np.array([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
         operands = [source, self._file.constant(pads, f"{name}:pads")]
         if value == 0.0:
             self._file.operator("PAD", operands, [result], table="PadOptions")
         else:
-            operands.append(self._file.constant(np.array([value], np.float32), f"{name}:pad"))
+            operands.append(self._file.number(value, source))
             self._file.operator("PADV2", operands, [result], table="PadV2Options")
         return result
 
@@ -259,7 +315,7 @@ class _Writer:
         if layer.ints("dilations") != (1, 1):
             raise ModelError(f"{layer.name} is a dilated pool, which TFLite does not have")
         window = self._pool_window(node)
-        neutral = 0.0 if node.inputs[0] in self._never_negative else _LOWEST
+        neutral = 0.0 if self._is_zero_least(node) else _LOWEST
         source, padding = self._padded(self._read(node, 0, "last"), window, neutral, layer.name)
         self._pool("MAX_POOL_2D", source, self._result(node), window, padding, layer.activation)
 
@@ -272,12 +328,12 @@ class _Writer:
         words = self._file.schema.Padding
         if window.is_valid or (window.is_same and not counts_pads):
             padding = words.VALID if window.is_valid else words.SAME
-            self._pool("AVERAGE_POOL_2D", source, result, window, padding, layer.activation)
+            self._mean(source, result, window, padding, layer.activation)
             return
         # Padded by hand even where SAME would do, which does not count the pads.
         source, padding = self._pad(source, window, 0.0, layer.name), words.VALID
         if counts_pads:
-            self._pool("AVERAGE_POOL_2D", source, result, window, padding, layer.activation)
+            self._mean(source, result, window, padding, layer.activation)
             return
         mean = self._file.tensor(self._file.shape(result), f"{layer.name}:mean")
         self._pool("AVERAGE_POOL_2D", source, mean, window, padding, NO_ACTIVATION)
@@ -286,6 +342,10 @@ class _Writer:
         factor = self._file.constant(factors.astype(np.float32)[None, :, :, None], f"{layer.name}:factors")
         self._activations.emit("MUL", [mean, factor], result, layer.activation, {}, "MulOptions")
 
+    def _mean(self, source: int, result: int, window: Window, padding: int, activation: Activation) -> None:
+        with self._on_one_grid(source, result) as made:
+            self._pool("AVERAGE_POOL_2D", source, made, window, padding, activation)
+
     def _global_pool(self, node: GraphNode) -> None:
         layer = node.layer
         source, result = self._read(node, 0, "last"), self._result(node)
@@ -293,7 +353,8 @@ class _Writer:
         if layer.attributes["mode"] == "max":
             window = make_window(layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0))
             padding = self._file.schema.Padding.VALID
-            self._pool("MAX_POOL_2D", source, result, window, padding, layer.activation)
+            with self._on_one_grid(source, result) as made:
+                self._pool("MAX_POOL_2D", source, made, window, padding, layer.activation)
             return
         axes = self._file.constant(np.array([1, 2], np.int32), f"{layer.name}:axes")
         options = {"keepDims": True}
@@ -332,7 +393,8 @@ class _Writer:
         form = _natural(layer.outputs[0].shape)
         axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
         axis = _TO_LAST.index(axis) if form == "last" else axis
-        operands = [self._read(node, i, form) for i in range(len(layer.inputs))]
+        grid = layer.outputs[0].grid
+        operands = [self._file.on_grid(self._read(node, i, form), grid) for i in range(len(layer.inputs))]
         result = self._result(node)
         self._activations.emit(
             "CONCATENATION", operands, result, layer.activation, {"axis": axis}, "ConcatenationOptions"
@@ -356,7 +418,8 @@ class _Writer:
         self._forms[node.outputs[0]] = {"plain": self._transposed(computed, back, node.outputs[0])}
 
     def _over_last_axis(self, source: int, result: int, activation: Activation) -> None:
-        self._activations.emit("SOFTMAX", [source], result, activation, {"beta": 1.0}, "SoftmaxOptions")
+        assert activation == NO_ACTIVATION  # only layers that compute sums have one
+        self._activations.emit_fixed("SOFTMAX", source, result, {"beta": 1.0}, "SoftmaxOptions")
 
     def _resize(self, node: GraphNode) -> None:
         layer = node.layer
@@ -370,8 +433,9 @@ class _Writer:
             name, table = ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
         size = self._file.constant(np.array(layer.outputs[0].shape[2:], np.int32), f"{layer.name}:size")
         options = {"alignCorners": coordinates == "align_corners", "halfPixelCenters": half}
-        operands = [self._read(node, 0, "last"), size]
-        self._activations.emit(name, operands, self._result(node), layer.activation, options, table, version=3)
+        source = self._read(node, 0, "last")
+        with self._on_one_grid(source, self._result(node)) as made:
+            self._activations.emit(name, [source, size], made, layer.activation, options, table, version=3)
 
     def _reshape(self, node: GraphNode) -> None:
         self._reshaped(self._read(node, 0, "plain"), self._result(node, "plain"))

@@ -23,7 +23,9 @@ OURS = "nnstretch"
 REFERENCE = "onnxruntime"
 _PAUSE = 0.01  # seconds between turns, for the machine to come to rest
 _FEWEST_ROUNDS = 3  # a median of fewer says little, whatever they cost
-_WRONG = 0.01  # of the output's range: an engine further than that from ONNX Runtime computes something else
+_WRONG = {"float32": 0.01, "int8": 0.15}
+"""Of the output's range: an engine further than that from ONNX Runtime computes something else. With int8 every layer rounds,
+and in a deep network it shows in which order somebody has computed."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,11 @@ class Comparison:
     rel_errors: Mapping[str, float] = field(default_factory=dict)
     starts: Mapping[str, Start] = field(default_factory=dict)
     peak_gflops: float | None = None
-    dtype: str = "float32"
+
+    @property
+    def dtype(self) -> str:
+        """What our plan computes in: int8 if any of its layers does."""
+        return str(self.facts.get(OURS, {}).get("dtype", "float32"))
 
     @property
     def macs(self) -> int | None:
@@ -108,7 +114,7 @@ class Comparison:
     def _engine_json(self, name: str) -> dict[str, Any]:
         about, start = self.facts.get(name, {}), self.starts.get(name)
         answer: dict[str, Any] = dict(self.latencies[name].to_json())
-        answer |= {key: about[key] for key in ("version", "variant") if key in about}
+        answer |= {key: about[key] for key in ("version", "variant", "dtype") if key in about}
         if name in self.rel_errors:
             answer["max_rel_error"] = significant(self.rel_errors[name], 3)
         if start is not None:
@@ -187,7 +193,7 @@ def compare(
             else:
                 starts[entry.name].append(processes[entry.name].start)
         found_errors = _errors_of_all(processes, job, subject, report)
-        _exclude_wrong(found_errors, errors)
+        _exclude_wrong(found_errors, errors, _WRONG[_precision(processes)])
         peaks = [_peak(settings.cores[0])]
         slices = _take_turns(processes, settings, errors, report)
         peaks.append(_peak(settings.cores[0]))
@@ -272,10 +278,15 @@ def _errors_of_all(
     return found
 
 
-def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str]) -> None:
+def _precision(processes: Mapping[str, EngineProcess]) -> str:
+    """Int8 if an engine computes in that, which others that say nothing of it may do too; else float32."""
+    return "int8" if any(p.facts.get("dtype") == "int8" for p in processes.values()) else "float32"
+
+
+def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: float) -> None:
     """A peer that computes something else is none that a user could pick; ours stays, with its error to be seen."""
     for name, error in found.items():
-        if name != OURS and not error <= _WRONG:
+        if name != OURS and not error <= limit:
             how_far = f"{error:.0%} of the range away from" if np.isfinite(error) else "not comparable with"
             errors[name] = f"its answer is {how_far} ONNX Runtime's"
 

@@ -20,6 +20,7 @@ from nnstretch.cli.compile import compile_command
 from nnstretch.cli.devices import devices
 from nnstretch.cli.evaluate import evaluate
 from nnstretch.cli.profiles import profiles
+from nnstretch.cli.quantize import quantize_command
 from nnstretch.cli.run import run
 from nnstretch.cli.stretch import stretch
 from nnstretch.cli.train import train
@@ -37,6 +38,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "stretch": stretch,
     "train": train,
     "evaluate": evaluate,
+    "quantize": quantize_command,
     "tune": tune,
     "profiles": profiles,
     "compile": compile_command,

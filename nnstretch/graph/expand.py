@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.grid import LOWEST, Grid
 from nnstretch.graph.layer import DOMAIN, Layer, TensorType
 from nnstretch.graph.layers import CAPTURES, ENCODED, OPSET, GraphNode
 
@@ -39,6 +40,7 @@ def expand(layer: Layer) -> onnx.ModelProto:
         else:
             inputs.append(runtime[index])
     outputs = [f"y{index}" for index in range(len(layer.outputs))]
+    writer.signed = set(outputs)
     _write_layer(writer, layer, inputs, outputs)
     return writer.model(
         [(runtime[index], layer.type_of(index)) for index in layer.activations],
@@ -59,6 +61,7 @@ def expand_region(nodes: Sequence[GraphNode], inputs: Sequence[str], outputs: Se
     types: dict[str, TensorType] = {}
     taken = {name for node in nodes for name in (*node.inputs, *node.outputs) if name is not None}
     writer.reserved = taken
+    writer.signed = set(outputs)
     for node in nodes:
         for index, name in enumerate(node.inputs):
             if name is None:
@@ -70,6 +73,7 @@ def expand_region(nodes: Sequence[GraphNode], inputs: Sequence[str], outputs: Se
         if node.node.domain == DOMAIN:
             _write_canonical(writer, node.layer, node.inputs, node.outputs)
         else:
+            _let_read(writer, node.inputs)
             writer.nodes.append(ir.to_proto(node.node))
     return writer.model(
         [(name, types[name]) for name in inputs],
@@ -106,9 +110,16 @@ def _domain_and_type(layer: Layer) -> tuple[str, str]:
 
 @dataclass
 class _Writer:
-    """A graph under construction."""
+    """A graph under construction.
+
+    Attributes:
+        signed: names of int8 tensors that are to be there as such when they are made.
+        unsigned: name of an int8 tensor -> that of the same numbers as uint8, and the grid.
+    """
 
     title: str
+    signed: set[str] = field(default_factory=set)
+    unsigned: dict[str, tuple[str, Grid]] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
@@ -200,6 +211,7 @@ def _write_chain(writer: _Writer, layer: Layer, inputs: Sequence[str | None], ou
 
 def _write_onnx(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
     """The ONNX operator itself; its subgraphs are made to read what comes from outside by its names here."""
+    _let_read(writer, inputs)
     domain, op_type = _domain_and_type(layer)
     captured = json.loads(str(layer.attributes.get(CAPTURES, "[]")))
     explicit = len(inputs) - len(captured)
@@ -218,6 +230,15 @@ def _write_onnx(writer: _Writer, layer: Layer, inputs: Sequence[str | None], out
     writer.nodes.append(node)
 
 
+def _let_read(writer: _Writer, names: Sequence[str | None]) -> None:
+    """Makes what an ONNX operator reads of int8 tensors that are there as uint8 alone."""
+    for name in names:
+        if name in writer.unsigned and name not in writer.signed:
+            assert name is not None
+            _write_signed(writer, name)
+            writer.signed.add(name)
+
+
 def _rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename what the subgraphs of `node` read."""
     for attribute in node.attribute:
@@ -231,6 +252,70 @@ def _rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def _write_canonical(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
+    if layer.is_int8:
+        _write_int8(writer, layer, inputs, outputs)
+    else:
+        _write_float(writer, layer, inputs, outputs)
+
+
+def _write_int8(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
+    """The operator on what the integers stand for, quantised, as quantised networks are written in ONNX.
+
+    Inside the model tensors are uint8 with other zero points: ONNX Runtime has faster kernels for that on most CPUs.
+    """
+    grid = layer.outputs[0].grid
+    numbers = [_numbers(writer, layer, index, name) for index, name in enumerate(inputs)]
+    if grid is None:
+        _write_float(writer, layer, numbers, outputs)
+        return
+    result = writer.fresh(layer.op)
+    _write_float(writer, layer, numbers, [result])
+    unsigned = writer.add("QuantizeLinear", (result, *_unsigned(writer, grid)))
+    writer.unsigned[outputs[0]] = unsigned, grid
+    if outputs[0] in writer.signed:
+        _write_signed(writer, outputs[0])
+
+
+def _write_signed(writer: _Writer, name: str) -> None:
+    """Makes an int8 tensor of the uint8 one that is there."""
+    unsigned, grid = writer.unsigned[name]
+    numbers = writer.add("DequantizeLinear", (unsigned, *_unsigned(writer, grid)))
+    writer.add("QuantizeLinear", (numbers, *_signed(writer, grid)), name)
+
+
+def _numbers(writer: _Writer, layer: Layer, index: int, name: str | None) -> str | None:
+    """Input `index` of a layer, called `name`, in float32; `name` if it is that already."""
+    if name is None or layer.type_of(index).dtype == "float32":
+        return name
+    kind = layer.type_of(index)
+    if kind.grid is not None:
+        if name not in writer.unsigned:
+            given = writer.add("DequantizeLinear", (name, *_signed(writer, kind.grid)))
+            writer.unsigned[name] = writer.add("QuantizeLinear", (given, *_unsigned(writer, kind.grid))), kind.grid
+            writer.signed.add(name)
+        return writer.add("DequantizeLinear", (writer.unsigned[name][0], *_unsigned(writer, kind.grid)))
+    scales = layer.constants[4]
+    if kind.dtype == "int32":
+        source = layer.type_of(0).grid
+        assert source is not None
+        scales = scales * np.float32(source.scale)
+    zero_points = writer.constant("zero", np.zeros(scales.shape, kind.dtype))
+    return writer.add("DequantizeLinear", (name, writer.constant("scale", scales), zero_points), axis=0)
+
+
+def _signed(writer: _Writer, grid: Grid) -> tuple[str, str]:
+    return _scale(writer, grid), writer.constant("zero", np.array(grid.zero_point, np.int8))
+
+
+def _unsigned(writer: _Writer, grid: Grid) -> tuple[str, str]:
+    return _scale(writer, grid), writer.constant("zero", np.array(grid.zero_point - LOWEST, np.uint8))
+
+
+def _scale(writer: _Writer, grid: Grid) -> str:
+    return writer.constant("scale", np.array(grid.scale, np.float32))
+
+
+def _write_float(writer: _Writer, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
     write = _WRITERS[layer.op]
     if layer.activation.kind is ActivationKind.NONE:
         write(writer, layer, inputs, outputs[0])
@@ -399,4 +484,6 @@ _WRITERS: Mapping[str, Callable[[_Writer, Layer, _Inputs, str], None]] = {
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Slice": _slice,
+    "Quantize": _activation,
+    "Dequantize": _activation,
 }

@@ -8,8 +8,9 @@ operator      inputs (shapes; [c] = constant, [o] = optional)       attributes b
 ============  ====================================================  ======================================================
 Conv          x N,C,H,W; weight O,C/g,KH,KW [c]; bias O [c][o];     strides (h,w); pads (top,left,bottom,right);
               residual like the output [o] (added before the        dilations (h,w); groups
-              activation)
-Dense         x N,K; weight M,K [c]; bias M [c][o]; residual N,M[o]
+              activation); scales O [c][o] (of int8 weights)
+Dense         x N,K; weight M,K [c]; bias M [c][o]; residual
+              N,M [o]; scales M [c][o] (of int8 weights)
 MaxPool       x N,C,H,W                                             kernel (h,w); strides; pads; dilations
 AveragePool   x N,C,H,W                                             kernel; strides; pads; count_include_pad (0/1)
 GlobalPool    x N,C,H,W -> N,C,1,1                                  mode: "average" | "max"
@@ -29,7 +30,15 @@ Reshape       x any shape (row-major order kept: Flatten,
 Transpose     x any shape                                           perm: axis of x that each axis of the result is
 Slice         x any shape                                           starts, steps (> 0), one per axis; where it ends is in
                                                                     the output's shape
+Quantize      x any shape -> int8
+Dequantize    x any shape, int8 -> float32
 ============  ====================================================  ======================================================
+
+All tensors are float32, or those that a layer reads and makes in the run are int8, each on a grid of its own
+(`TensorType.grid`). An int8 layer computes what the operator makes of the numbers that its inputs stand for, and rounds the
+result to the grid of its output; it depends on the routine in what precision, so the last bit may differ. Int8 weights stand
+for themselves times the `scales` of their output channels, an int32 bias for itself times these and the scale of x. Reshape,
+Transpose, Slice and MaxPool have one grid for input and output.
 
 Beside these there are layers of operator Chain (`run_of_layers`, `chain_layer`), which exist in no graph: selection makes them
 of two or more layers that one routine may compute as one.
@@ -50,6 +59,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
+from nnstretch.graph.grid import Grid
 
 DOMAIN = "nnstretch"
 CHAIN = "Chain"
@@ -70,6 +80,8 @@ OPERATORS = (
     "Reshape",
     "Transpose",
     "Slice",
+    "Quantize",
+    "Dequantize",
 )
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
@@ -77,10 +89,18 @@ Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 
 @dataclass(frozen=True)
 class TensorType:
-    """Static shape (outermost dimension first) and element type of a tensor."""
+    """Static shape (outermost dimension first) and element type of a tensor.
+
+    Attributes:
+        shape: extents.
+        dtype: as numpy calls it.
+        grid: of an int8 tensor that stands for float32 numbers, which ones. Types that differ in nothing else are equal: the
+            grid changes what elements mean, not how they are kept or what it costs to compute with them.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+    grid: Grid | None = field(default=None, compare=False)
 
     @property
     def elements(self) -> int:
@@ -134,6 +154,12 @@ class Layer:
         found = self.inputs[index]
         assert found is not None
         return found
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether it, or a layer of its chain, reads or makes int8 numbers in the run."""
+        types = (*(self.type_of(i) for i in self.activations), *self.outputs)
+        return any(t.grid is not None for t in types) or any(link.is_int8 for link in self.chain)
 
     @property
     def activations(self) -> tuple[int, ...]:

@@ -19,6 +19,9 @@ from nnstretch.graph.layers import graph_outputs, layers
 
 # A range below this counts as this: outputs that are all but equal are compared absolutely.
 _SMALLEST_RANGE = 1e-6
+_INT8_STEPS = 255
+_ROUNDED_STEPS = 2
+"""Steps by which one layer's results may differ: it may round twice."""
 
 
 def run_proto(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -46,6 +49,20 @@ def run_layers(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
             assert (result.shape, str(result.dtype)) == (kind.shape, kind.dtype), f"{layer.name} ({layer.op})"
             values[name] = result
     return [values[name] for name, _ in graph_outputs(model)]
+
+
+def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.ndarray) -> float:
+    """Error of output `index` of a layer relative to its range, less what rounding to int8 explains.
+
+    An int8 output may have any of its 256 values. Where results lie between two of these, whoever computes in another order
+    rounds to the other one; in a run of layers such steps add up, some this way and some that way, like a random walk's.
+    """
+    rounded = sum(link.is_int8 for link in layer.chain or (layer,))
+    if layer.outputs[index].grid is None:
+        error = relative_error(result, reference)
+    else:
+        error = float(np.abs(np.subtract(result, reference, dtype=np.int32)).max(initial=0)) / _INT8_STEPS
+    return max(0.0, error - _ROUNDED_STEPS * math.sqrt(rounded) / _INT8_STEPS)
 
 
 def relative_error(result: np.ndarray, reference: np.ndarray) -> float:

@@ -22,9 +22,9 @@ def comparison_table(
     results: Results, engines: Sequence[str], machine: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Table:
     """One line per model, for one number of threads; the fastest engine of each line stands out."""
-    threads = summary["threads"]
+    threads, dtypes = summary["threads"], " and ".join(sorted({one["dtype"] for one in results}))
     title = (
-        f"float32 latency in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
+        f"{dtypes} latency in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
         f"multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
     numbers = (">× best", ">of peak", ">spread", ">error")
@@ -115,7 +115,7 @@ def parameters_text(parameters: Mapping[str, int]) -> str:
 
 
 def failures(results: Results) -> list[str]:
-    """A line for every engine and model that failed, and for layers of ours that ran elsewhere."""
+    """A line for every engine and model that failed, for layers of ours that ran elsewhere, and for who computed in int8."""
     lines: list[str] = []
     for one in results:
         name = f"{Path(one['model']).name}, {one['threads']} thread{'s' * (one['threads'] > 1)}"
@@ -125,7 +125,17 @@ def failures(results: Results) -> list[str]:
         fallback = one["fallback_layers"]
         if fallback:
             lines.append(f"{name}: {len(fallback)} of our layers ran on ONNX Runtime: {', '.join(fallback)}")
+        lines += _int8_line(name, one["engines"])
     return lines
+
+
+def _int8_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Who says that it computed in int8, if one does, and who in float32 alone."""
+    said = {dtype: [e for e, about in engines.items() if about.get("dtype") == dtype] for dtype in ("int8", "float32")}
+    if not said["int8"]:
+        return []
+    rest = f", in float32 by {', '.join(said['float32'])}" if said["float32"] else ""
+    return [f"{name}: computed in int8 by {', '.join(said['int8'])}{rest}"]
 
 
 def _time(value: float | None, *, stands_out: bool) -> Text:

@@ -40,10 +40,10 @@ class Rules:
     """
 
     least: int = 3
-    most: int = 11
+    most: int = 15
     hopeless: float = 1.25
     separate: int = 5
-    narrow: float = 0.02
+    narrow: float = 0.015
     budget: float = 1.0
     disturbed: float = 1.08
     repeats: int = 6

@@ -11,34 +11,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from nnstretch.closing import Closing
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Layout, Parameters, Routine, reorder_layer
+from nnstretch.devices.routine import PLAIN, Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costmodel.workload import handover_workload
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import Choice, draft
-from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.profiling.caches import layer_state, network_state
 from nnstretch.scheduler.profiling.comparing import Clock, Entrants, Examples, Task, compare, too_wrong
+from nnstretch.scheduler.profiling.handovers import round_trip
 from nnstretch.scheduler.profiling.integrated import Key, Samples
 from nnstretch.scheduler.profiling.measuring import interval, typical
 from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore, Row
 from nnstretch.scheduler.profiling.trials import Trials
-from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.units import Unit, UnitGraph
 
 TOLERANCE = 1e-4
 """Error that a routine may have against the reference if nothing else is asked for, relative to the output's range."""
 
-_HANDOVER_RUNS = 25
-_HANDOVER_BUDGET = 0.03
-_QUIET = 0.2
-"""Quantile of a round trip's samples that counts as undisturbed: what disturbs one lane holds up both."""
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
 
@@ -152,6 +142,8 @@ class Profiler(CostModel, Closing):
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
         device = next((p for p in (one, other) if p.lane != "host"), other if one is self._host else one)
+        if tensor.dtype != "float32":  # the host has routines to copy that alone, and bytes are bytes
+            tensor = TensorType((-(-PLAIN.bytes(tensor) // 4),))
         key = (device.name, tensor)
         if key not in self._handovers:
             self._handovers[key] = self._measured_handover(device, tensor)
@@ -207,11 +199,9 @@ class Profiler(CostModel, Closing):
         workload, route = handover_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
-            with Session(_round_trip(self._host, device, tensor)) as session:
-                samples = session.time({}, warmup=2, runs=_HANDOVER_RUNS, budget=_HANDOVER_BUDGET)
+            seconds, samples = round_trip(self._host, device, tensor)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
-            quiet = float(np.quantile(samples, _QUIET))
-            found = Measurement(max(0.0, (quiet - copies) / 2), tuple(map(float, samples)))
+            found = Measurement(max(0.0, (seconds - copies) / 2), samples)
             self._store.put(device.fingerprint, workload, route, {}, found)
         return found.seconds or 0.0
 
@@ -227,21 +217,3 @@ def _inside(key: Key) -> str:
 def _key(processor: Processor, layer: Layer, candidate: Candidate, state: CacheState) -> _Key:
     parameters = tuple(sorted(candidate.parameters.items()))
     return processor.fingerprint, layer.workload, str(candidate.routine.descriptor), parameters, state
-
-
-def _round_trip(host: Processor, device: Processor, tensor: TensorType) -> Compiled:
-    """A plan that copies zeros on the host, then on the device, then on the host into its output."""
-    pool = lane_pool([host, device], host)
-    layer = reorder_layer(tensor, PLAIN, PLAIN)
-    lanes = (0, 1, 0)
-    names = [f"t{i}" for i in range(len(lanes) + 1)]
-    units = tuple(Unit(f"copy{i}", layer, (), (names[i],), (names[i + 1],), None) for i in range(len(lanes)))
-    graph = UnitGraph(units, dict.fromkeys(names, tensor), (names[0],), (names[-1],))
-    plain: tuple[Layout, ...] = (PLAIN,)
-    routines = [pool.processors[lane].reorder() for lane in lanes]
-    choices = [
-        Choice(lane, r, r.parameter_space(layer)[0], plain, plain) for lane, r in zip(lanes, routines, strict=True)
-    ]
-    steps = draft(graph, choices, pool.lanes, pool.reorders(), device.coherent, lambda *_: None)
-    plan, constants = assemble(graph, steps, pool.lanes, host.blocked.block)
-    return Compiled(plan, constants, steps.models)

@@ -85,7 +85,7 @@ def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProce
 # -- help ----------------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "tune", "profiles", "compile", "run", "bench")
+COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "quantize", "tune", "profiles", "compile", "run", "bench")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -330,6 +330,38 @@ def test_train_evaluate_and_resume(cli: Cli, folder: Path) -> None:
     for one in tops.values():
         assert one["top1"] == pytest.approx(answer["top1"], abs=0.4)
         assert one["images"] == 539
+    made = answer_of(
+        cli(
+            "quantize",
+            *common,
+            "-w",
+            "w.safetensors",
+            "--images",
+            "64",
+            "-o",
+            "int8.onnx",
+            "--method",
+            "percentile",
+            "--json",
+        )
+    )
+    assert made["int8_layers"] >= 3
+    assert made["bytes"] == (folder / "int8.onnx").stat().st_size
+    rounded = answer_of(cli("evaluate", "int8.onnx", "--data", "digits", "--no-tune", "--json"))
+    assert rounded["top1"] >= answer["top1"] - 2
+
+
+def test_quantize_refuses(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    name = onnxruntime.InferenceSession(str(onnx_file)).get_inputs()[0].name
+    np.savez(folder / "wrong.npz", **{name: np.zeros((4, 1), np.float32)})  # type: ignore[arg-type]
+    np.savez(folder / "none.npz", **{name: np.zeros((0, 1, 16, 16), np.float32)})  # type: ignore[arg-type]
+    options = ("quantize", str(onnx_file), "-o", "q.onnx", "--data")
+    refuses(cli(*options, "wrong.npz"), "float32[4,1]", name)
+    refuses(cli(*options, "none.npz"), "0 examples")
+    refuses(cli(*options, "absent.npz"), "absent.npz")
+    refuses(cli(*options, "letters"), "letters", "digits")
+    refuses(cli(*options, "digits", "--method", "guess"), "guess", "minmax")
+    assert not (folder / "q.onnx").exists()
 
 
 @pytest.mark.slow

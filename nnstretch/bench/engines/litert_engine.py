@@ -34,7 +34,8 @@ class LiteRtEngine(Engine):
         return found
 
     def facts(self) -> dict[str, Any]:
-        return {"version": version("ai-edge-litert")}
+        integers = any(about["dtype"] == np.int8 for about in self._interpreter.get_tensor_details())
+        return {"version": version("ai-edge-litert"), "dtype": "int8" if integers else "float32"}
 
 
 def prepare(job: Job, folder: Path, report: Report) -> Path:

@@ -41,6 +41,7 @@ class NNStretchEngine(Engine):
         plan = self._session.plan
         facts: dict[str, Any] = {
             "version": nnstretch.__version__,
+            "dtype": "int8" if any(":int8/" in step.routine for step in plan.steps) else "float32",
             "macs": plan.macs,
             "fallback_layers": list(plan.fallback_layers),
         }

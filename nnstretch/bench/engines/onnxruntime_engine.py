@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from nnstretch.bench.engines.interface import Engine, Job, Report
@@ -30,6 +33,7 @@ class OnnxRuntimeEngine(Engine):
         names = [i.name for i in self._session.get_inputs()]
         self._feeds = dict(zip(names, feeds.values(), strict=True))
         self._found: list[Any] = []
+        self._path = job.onnx_path
 
     def run(self) -> None:
         self._found = self._session.run(None, self._feeds)
@@ -53,7 +57,20 @@ class OnnxRuntimeEngine(Engine):
         return {name: np.asarray(y) for name, y in zip(names, self._found, strict=True)}
 
     def facts(self) -> dict[str, Any]:
-        return {"version": onnxruntime.__version__}
+        return {"version": onnxruntime.__version__, "dtype": _dtype(self._path)}
+
+
+def _dtype(path: Path) -> str:
+    """What ONNX Runtime's own form of a model computes in: int8 if that has any of the operators for it."""
+    if b"QuantizeLinear" not in path.read_bytes():
+        return "float32"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    with TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        operators = {node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node}
+    return "int8" if any(name.startswith(("QLinear", "QGemm")) for name in operators) else "float32"
 
 
 def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:

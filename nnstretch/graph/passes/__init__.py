@@ -14,12 +14,20 @@ from nnstretch.graph.passes.dense import lower_dense
 from nnstretch.graph.passes.elementwise import lower_elementwise
 from nnstretch.graph.passes.fusion import fuse_layer
 from nnstretch.graph.passes.joining import lower_concat, lower_softmax
+from nnstretch.graph.passes.late import LateConstants
 from nnstretch.graph.passes.merging import MergeEqualNodes
 from nnstretch.graph.passes.moving import lower_slice, lower_split, lower_transpose
 from nnstretch.graph.passes.no_ops import remove_no_op
 from nnstretch.graph.passes.outputs import KeepOutputs
 from nnstretch.graph.passes.padding import fold_pad
 from nnstretch.graph.passes.pooling import lower_pooling
+from nnstretch.graph.passes.quantization import (
+    compute_in_int8,
+    dequantize_constants,
+    lower_quantization,
+    quantize_early,
+    transpose_weight,
+)
 from nnstretch.graph.passes.reshaping import lower_reshape, merge_reshapes
 from nnstretch.graph.passes.resizing import lower_resize
 from nnstretch.graph.passes.rewriting import EachNode
@@ -35,6 +43,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(remove_no_op),
         MergeEqualNodes(),
         # ONNX operators become canonical ones.
+        EachNode(transpose_weight),
         EachNode(lower_activation),
         common.RemoveUnusedNodesPass(),
         EachNode(lower_convolution),
@@ -49,15 +58,20 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(lower_transpose),
         EachNode(lower_slice),
         EachNode(lower_split),
+        EachNode(lower_quantization),
         # Canonical operators are merged.
         EachNode(fold_pad),
         EachNode(fold_affine),
         EachNode(fuse_layer),
         EachNode(shape_affine),
         EachNode(merge_reshapes),
+        EachNode(quantize_early),
+        EachNode(compute_in_int8),
+        EachNode(dequantize_constants),
         KeepOutputs(),
         common.RemoveUnusedNodesPass(),
         common.TopologicalSortPass(),
+        LateConstants(),
         common.NameFixPass(),
     )
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.graph.passes.quantization import transposed_weight
 from nnstretch.graph.passes.rewriting import (
     argument,
     become,
@@ -49,17 +50,21 @@ def _lower_gemm(node: ir.Node) -> bool:
             if not (rows == rows[:1]).all():
                 return False
             if rows[0].any():
-                bias = float_initializer(node, "bias", beta * rows[0])
-    weight = _weight(node, matrix if integer(node, "transB", 0) else matrix.T, alpha)
+                is_it = beta == 1.0 and array.shape == rows[0].shape
+                bias = addend if is_it else float_initializer(node, "bias", beta * rows[0])
+    weight = _weight(node, matrix, alpha, transposed=not integer(node, "transB", 0))
     return become(node, "Dense", (node.inputs[0], weight, bias, residual))
 
 
-def _weight(node: ir.Node, matrix: np.ndarray, alpha: float = 1.0) -> ir.Value:
-    """The weight M,K: the node's own initializer if that is it already."""
+def _weight(node: ir.Node, matrix: np.ndarray, alpha: float = 1.0, *, transposed: bool = True) -> ir.Value:
+    """The weight M,K from the node's, K,M if it is `transposed`: its own value where that is it already."""
     own = node.inputs[1]
-    if alpha == 1.0 and own is not None and integer(node, "transB", 0):
+    assert own is not None
+    if alpha != 1.0:
+        return float_initializer(node, "weight", alpha * (matrix.T if transposed else matrix))
+    if not transposed:
         return own
-    return float_initializer(node, "weight", alpha * matrix)
+    return transposed_weight(node, own) or float_initializer(node, "weight", matrix.T)
 
 
 def _lower_matmul(node: ir.Node) -> bool:
@@ -68,8 +73,8 @@ def _lower_matmul(node: ir.Node) -> bool:
     if shape is None or result is None or matrix is None or matrix.ndim != 2 or len(shape) < 2 or not math.prod(shape):
         return False
     if len(shape) == 2:
-        return become(node, "Dense", (source, _weight(node, matrix.T), None, None))
+        return become(node, "Dense", (source, _weight(node, matrix), None, None))
     rows = math.prod(shape[:-1])
     flat = insert(node, "Reshape", (source,), (rows, shape[-1]))
-    product = insert(node, "Dense", (flat, _weight(node, matrix.T), None, None), (rows, matrix.shape[1]))
+    product = insert(node, "Dense", (flat, _weight(node, matrix), None, None), (rows, matrix.shape[1]))
     return become(node, "Reshape", (product,))

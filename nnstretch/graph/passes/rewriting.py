@@ -7,14 +7,17 @@ nodes into canonical ones in place where they can, so that values keep their nam
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.grid import Grid
 from nnstretch.graph.layer import DOMAIN, Attribute
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+_GRID = "nnstretch.grid"  # of values' meta
 # Operators that can carry an activation as their last step.
 CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
 
@@ -51,10 +54,88 @@ def is_canonical(node: ir.Node | None, *op_types: str) -> bool:
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """The value of an initializer, or None if `value` is absent or computed at run time."""
-    if value is None or value.const_value is None or value.is_graph_input():
+    """The value of an initializer, or of one that is (de)quantised; None if `value` is absent or computed at run time."""
+    if value is None or value.is_graph_input():
         return None
-    return value.const_value.numpy()
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    producer = value.producer()
+    return None if producer is None else _rounded_constant(producer)
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """What a QuantizeLinear or DequantizeLinear rounds to, or reads.
+
+    Attributes:
+        scales: float32, positive and finite; one, or one for each place along `axis`.
+        zero_points: as many.
+        axis: of the tensor; 0 where there is one scale.
+        dtype: of the integers.
+    """
+
+    scales: np.ndarray
+    zero_points: np.ndarray
+    axis: int
+    dtype: ir.DataType
+
+    @property
+    def is_per_tensor(self) -> bool:
+        """Whether all elements have the same scale and zero point."""
+        return self.scales.size == 1
+
+    def shaped(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scales and zero points, to be broadcast over a tensor of `rank` axes."""
+        shape = [1] * rank
+        if not self.is_per_tensor:
+            shape[self.axis] = -1
+        return self.scales.reshape(shape), self.zero_points.reshape(shape)
+
+
+def rounding(node: ir.Node | None) -> Rounding | None:
+    """What a QuantizeLinear or DequantizeLinear says; None if it is something else, or not of a kind that is known."""
+    if node is None or not is_onnx(node, "QuantizeLinear", "DequantizeLinear") or integer(node, "block_size", 0):
+        return None
+    integers = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    dtype, shape = None if integers is None else integers.dtype, shape_of(node.inputs[0])
+    scales, zero_points = constant(argument(node, 1)), constant(argument(node, 2))
+    if dtype is None or not dtype.is_integer() or shape is None or scales is None:
+        return None
+    if scales.dtype != np.float32 or scales.ndim > 1 or not (np.isfinite(scales) & (scales > 0)).all():
+        return None
+    if zero_points is None and argument(node, 2) is not None:
+        return None
+    axis = integer(node, "axis", 1) % max(1, len(shape))
+    if scales.size != 1 and (not shape or scales.size != shape[axis]):
+        return None
+    zero_points = np.zeros(scales.size, np.int32) if zero_points is None else zero_points.reshape(-1).astype(np.int32)
+    return Rounding(scales.reshape(-1), zero_points, 0 if scales.size == 1 else axis, dtype)
+
+
+def _rounded_constant(node: ir.Node) -> np.ndarray | None:
+    """What a QuantizeLinear or DequantizeLinear makes of a constant."""
+    found = rounding(node)
+    source = constant(node.inputs[0]) if found is not None else None
+    if found is None or source is None:
+        return None
+    scales, zero_points = found.shaped(source.ndim)
+    if node.op_type == "DequantizeLinear":
+        return np.asarray((source.astype(np.float32) - zero_points.astype(np.float32)) * scales, np.float32)
+    if found.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return None
+    limits = np.iinfo(found.dtype.numpy())
+    return np.asarray(np.clip(np.rint(source / scales) + zero_points, limits.min, limits.max), limits.dtype)
+
+
+def grid_of(value: ir.Value | None) -> Grid | None:
+    """The grid of an int8 value that stands for numbers."""
+    return None if value is None else value.meta.get(_GRID)
+
+
+def put_on_grid(value: ir.Value, grid: Grid) -> None:
+    """Makes `value` int8 that stands for numbers."""
+    value.type = ir.TensorType(ir.DataType.INT8)
+    value.meta[_GRID] = grid
 
 
 def scalar(value: ir.Value | None) -> float | None:

@@ -1,0 +1,25 @@
+"""Nodes that read nothing but constants, and that folding has left."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+
+class LateConstants(ir.passes.InPlacePass):
+    """Such nodes are moved in front of the first that reads them, so that runs of the fallback's layers keep them inside."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite `model`, which is in topological order, in place."""
+        graph, modified = model.graph, False
+        order = {node: position for position, node in enumerate(graph)}
+        for node in reversed(tuple(graph)):
+            if not all(value is None or value.is_initializer() for value in node.inputs):
+                continue
+            readers = [reader for output in node.outputs for reader in output.consumers() if reader in order]
+            if readers and not any(output.is_graph_output() for output in node.outputs):
+                first = min(readers, key=order.__getitem__)
+                graph.remove(node)
+                graph.insert_before(first, node)
+                order[node] = order[first]
+                modified = True
+        return ir.passes.PassResult(model, modified)

@@ -6,6 +6,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,7 +292,11 @@ def _contention(processors: Processors) -> Contention:
     """How much longer groups of processors take together, measured when it is asked for and remembered."""
     from nnstretch.predicting.contention import slowdowns
 
-    return lambda group: slowdowns(processors, group, ProfileStore())
+    def measured(group: Sequence[int]) -> Sequence[float]:
+        with closing(ProfileStore()) as store:
+            return slowdowns(processors, group, store)
+
+    return measured
 
 
 def search_settings(
@@ -318,8 +323,9 @@ def search_settings(
     if search != "learned":
         return {}
     pool = lane_pool(processors.named, processors.host)
-    prior = LearnedCosts(ProfileStore(), costs)
-    found = explore(unit_graph(optimize(model), is_native(pool)), pool, costs, prior.trees, progress=progress)
+    with closing(ProfileStore()) as store:
+        trees = LearnedCosts(store, costs).trees
+        found = explore(unit_graph(optimize(model), is_native(pool)), pool, costs, trees, progress=progress)
     costs.offer(found.settings)
     return found.explorations
 

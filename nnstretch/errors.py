@@ -37,7 +37,7 @@ class DeviceError(NNStretchError):
     """A processor that does not exist, does not work or was lost.
 
     Attributes:
-        processor: the one that failed in a run, as it is written in plans; "" where it was not in a run or is not known.
+        processor: the one that failed in a run or could not be opened for one, as plans write it; "" where that is not known.
     """
 
     def __init__(self, *args: object, processor: str = "") -> None:

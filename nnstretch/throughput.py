@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -147,7 +148,8 @@ class _Planning:
         """How many times as long each takes while all work."""
         if not self.tune or not 1 < len(names) <= _MOST_MEASURED:
             return [1.0] * len(names)
-        return slowdowns(self._open(",".join(names)), range(len(names)), ProfileStore())
+        with closing(ProfileStore()) as store:
+            return slowdowns(self._open(",".join(names)), range(len(names)), store)
 
 
 def _unplaced(model: ir.Model) -> ir.Model:

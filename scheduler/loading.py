@@ -296,7 +296,14 @@ def _runtimes(
     from nnstretch.devices.opencl.drivers import load_drivers
 
     load_drivers(all_cores(specs.values()))
-    return {number: _runtime(spec, sources) for number, spec in specs.items()}
+    runtimes = {}
+    for number, spec in specs.items():
+        try:
+            runtimes[number] = _runtime(spec, sources)
+        except DeviceError as error:
+            error.processor = lanes[number].processor
+            raise
+    return runtimes
 
 
 def _opencl_spec(lane: PlanLane) -> ProcessorSpec:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+import numpy as np
 
 from nnstretch.devices.processor import LaneKind
 from nnstretch.devices.routine import Launch
@@ -170,65 +172,101 @@ def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in fields if name != "grid"}
 
 
+def _integer(raw: Any) -> int:
+    """One that the engine can hold."""
+    if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**63) <= raw < 2**63:
+        raise ValueError(f"{str(raw)[:40]!r} is no integer of 64 bits")
+    return raw
+
+
+def _integers(raw: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(map(_integer, raw))
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str):
+        raise TypeError(f"{str(raw)[:40]!r} is no text")
+    return raw
+
+
 def _type(raw: Mapping[str, Any]) -> TensorType:
-    return TensorType(tuple(map(int, raw["shape"])), str(raw["dtype"]))
+    np.dtype(_text(raw["dtype"]))  # one that there is
+    return TensorType(_integers(raw["shape"]), raw["dtype"])
 
 
 def _types(raw: Sequence[Mapping[str, Any]]) -> tuple[TensorType, ...]:
     return tuple(map(_type, raw))
 
 
+def _tensor(raw: Mapping[str, Any]) -> PlanTensor:
+    return PlanTensor(_text(raw["name"]), _type(raw["type"]))
+
+
 def _launch(raw: Mapping[str, Any] | None) -> Launch | None:
     if raw is None:
         return None
-    local = raw["local_size"]
+    size, local = _integers(raw["global_size"]), raw["local_size"]
+    if not 1 <= len(size) <= 3 or (local is not None and len(local) != len(size)):
+        raise ValueError(f"a kernel is launched with sizes {size} and {local}")
     return Launch(
-        source=str(raw["source"]),
-        defines=tuple((str(k), int(v)) for k, v in raw["defines"]),
-        global_size=tuple(map(int, raw["global_size"])),
-        local_size=None if local is None else tuple(map(int, local)),
-        item_bytes=tuple(map(int, raw.get("item_bytes", ()))),  # optional in files
+        source=_text(raw["source"]),
+        defines=tuple((_text(k), _integer(v)) for k, v in raw["defines"]),
+        global_size=size,
+        local_size=None if local is None else _integers(local),
+        item_bytes=_integers(raw.get("item_bytes", ())),  # optional in files
     )
 
 
+def _buffer(raw: Mapping[str, Any]) -> PlanBuffer:
+    texts = {name: _text(raw[name]) for name in ("value", "memory")}
+    return PlanBuffer(**{**raw, **texts, **{name: _integer(raw[name]) for name in ("index", "offset", "bytes")}})
+
+
 def _step(raw: Mapping[str, Any]) -> PlanStep:
+    cost = raw.get("cost_ms")
     return PlanStep(
         **{
             **raw,
-            "reads": tuple(None if r is None else int(r) for r in raw["reads"]),
-            "writes": tuple(map(int, raw["writes"])),
-            "arguments": tuple(map(int, raw["arguments"])),
+            **{name: _text(raw[name]) for name in ("layer", "op", "routine", "kind", "kernel")},
+            "reads": tuple(None if r is None else _integer(r) for r in raw["reads"]),
+            "writes": _integers(raw["writes"]),
+            "arguments": _integers(raw["arguments"]),
+            "parameters": {_text(name): _integer(value) for name, value in raw.get("parameters", {}).items()},
             "launch": _launch(raw["launch"]),
+            "cost_ms": None if cost is None else float(cost),
+            "macs": _integer(raw.get("macs", 0)),
             "read_types": _types(raw["read_types"]),
             "write_types": _types(raw["write_types"]),
+            "is_fallback": bool(raw.get("is_fallback", False)),
         }
     )
 
 
 def _subgraph(raw: Mapping[str, Any]) -> PlanSubgraph:
-    lists = {k: tuple(map(int, raw[k])) for k in ("waits", "acquires", "releases")}
-    return PlanSubgraph(lane=int(raw["lane"]), first=int(raw["first"]), count=int(raw["count"]), **lists)
+    lane, first, count = (_integer(raw[name]) for name in ("lane", "first", "count"))
+    return PlanSubgraph(lane, first, count, *(_integers(raw[name]) for name in ("waits", "acquires", "releases")))
 
 
 def _lane(raw: Mapping[str, Any]) -> PlanLane:
     ratios = raw.get("ratios", ())  # optional in files
-    return PlanLane(raw["kind"], raw["processor"], tuple(map(int, raw["cores"])), tuple(map(int, ratios)))
+    kind = cast("LaneKind", _text(raw["kind"]))
+    return PlanLane(kind, _text(raw["processor"]), _integers(raw["cores"]), _integers(ratios))
 
 
 def _plan(raw: Mapping[str, Any]) -> Plan:
     return Plan(
-        block=int(raw["block"]),
+        block=_integer(raw["block"]),
         lanes=tuple(map(_lane, raw["lanes"])),
-        inputs=tuple(PlanTensor(r["name"], _type(r["type"])) for r in raw["inputs"]),
-        outputs=tuple(PlanTensor(r["name"], _type(r["type"])) for r in raw["outputs"]),
-        buffers=tuple(PlanBuffer(**r) for r in raw["buffers"]),
+        inputs=tuple(map(_tensor, raw["inputs"])),
+        outputs=tuple(map(_tensor, raw["outputs"])),
+        buffers=tuple(map(_buffer, raw["buffers"])),
         steps=tuple(map(_step, raw["steps"])),
         subgraphs=tuple(map(_subgraph, raw["subgraphs"])),
-        host_bytes=int(raw["host_bytes"]),
-        shared_bytes=tuple(map(int, raw["shared_bytes"])),
-        shared_lanes=tuple(map(int, raw["shared_lanes"])),
-        opencl_bytes={int(k): int(v) for k, v in raw["opencl_bytes"].items()},
-        constant_ranges={int(k): (int(v[0]), int(v[1])) for k, v in raw["constant_ranges"].items()},
+        host_bytes=_integer(raw["host_bytes"]),
+        shared_bytes=_integers(raw["shared_bytes"]),
+        shared_lanes=_integers(raw["shared_lanes"]),
+        opencl_bytes={int(k): _integer(v) for k, v in raw["opencl_bytes"].items()},
+        constant_ranges={int(k): (_integer(v[0]), _integer(v[1])) for k, v in raw["constant_ranges"].items()},
     )
 
 

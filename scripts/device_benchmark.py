@@ -34,17 +34,19 @@ BRANCH_IMAGE = (1, 128, 28, 28)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; returns the exit status."""
     parser = script_parser(__doc__)
-    parser.add_argument("--processors", default="cpu,opencl", help="two processors, such as cpu:0,opencl:0@1")
-    parser.add_argument("--model", default="resnet50", help="whose convolutions are measured")
+    parser.add_argument(
+        "--processors", default="cpu,opencl", help="those to measure; of two, also what they do together"
+    )
+    parser.add_argument("--model", default="resnet50", help="ONNX file or zoo name whose convolutions are measured")
     parser.add_argument("--layers", action="store_true", help="list every distinct convolution")
     options = parser.parse_args(arguments)
-    return exit_status(
-        lambda: print_answer(
-            measure(options.processors, options.model),
-            lambda report: show(report, options.layers),
-            as_json=options.json,
-        )
-    )
+
+    def work() -> None:
+        with Console(stderr=True).status(f"measuring {options.processors}; the first time takes minutes"):
+            report = measure(options.processors, options.model)
+        print_answer(report, lambda report: show(report, options.layers), as_json=options.json)
+
+    return exit_status(work)
 
 
 def measure(processors: str, model: str) -> dict[str, Any]:
@@ -53,11 +55,11 @@ def measure(processors: str, model: str) -> dict[str, Any]:
     from nnstretch.devices.engine.binding import engine
 
     opened = build_processors(processors)
+    costs = profiler(opened)
     # What a GPU reaches is told as a share of the CPU's peak.
     cores = {p.name: p.spec.cores or opened.host.spec.cores for p in opened.named}
     peaks = {name: engine().peak_gflops(mine[0]) * len(mine) for name, mine in cores.items()}
     graph = load_any(model)
-    costs = profiler(opened)
     return {
         "processors": [p.name for p in opened.named],
         "peak_gflops": peaks,

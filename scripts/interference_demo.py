@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each of the five phases")
     parser.add_argument("--no-tune", dest="tune", action="store_false", help="take routines by rule, not by measuring")
     parser.add_argument("-o", "--output", type=Path, help="picture (.svg)")
+    parser.add_argument("--title", help="what the picture calls the model")
     options = parser.parse_args(arguments)
     return exit_status(lambda: run(options))
 
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     report = measure(options.model, options.processors, options.policy, options.seconds, options.tune)
     if options.output:
         with atomic_write(options.output) as file:
-            file.write(picture(report).encode())
+            file.write(picture(report, options.title or Path(options.model).stem).encode())
     print_answer(report, show, as_json=options.json)
 
 
@@ -159,11 +160,11 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def picture(report: dict[str, Any]) -> str:
+def picture(report: dict[str, Any], name: str) -> str:
     """The runs over time."""
     changing, fixed = ([TimedRun(*run) for run in report[name]] for name in ("changing", "fixed"))
     phases = [Phase(p["begin"], p["end"], p["disturbed"]) for p in report["phases"]]
-    title = f"{Path(report['model']).stem}: a busy loop on one processor's core, then on the other's"
+    title = f"{name}: a busy loop on one processor's core, then on the other's"
     return interference_svg(title, phases, list(report["undisturbed_ms"]), changing, fixed)
 
 

@@ -42,7 +42,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         FileError: missing, unreadable, truncated, of another format, or damaged.
     """
     if not path.is_file():
-        raise FileError(f"cannot read {path}: there is no such file")
+        raise FileError(f"cannot read {path}: {'it is a folder' if path.is_dir() else 'there is no such file'}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})

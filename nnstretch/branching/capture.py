@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from nnstretch.branching.modules import DROPPING
 from nnstretch.branching.normal_form import normalised
 from nnstretch.errors import DesignError
-from nnstretch.frontends.modes import evaluating, quiet
+from nnstretch.frontends.modes import evaluating
+from nnstretch.frontends.silence import quiet
 
 # Relative to the largest element. Sums of many terms in another order differ by less.
 _TOLERANCE = 1e-3
@@ -83,7 +84,7 @@ def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     """The module's operators as torch.export notes them."""
     # A batch of one would be noted as a constant.
     batch = torch.cat([example_input, example_input]) if len(example_input) == 1 else example_input
-    with quiet("torch"):
+    with quiet():
         try:
             program = _exported(module, batch, torch.export.Dim.AUTO)
         except Exception:  # noqa: BLE001  what depends on the size of the batch may still be traced for one

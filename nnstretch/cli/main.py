@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NNStretchError as error:
         return _interrupted() if interrupt.seen else _fail(str(error))
     except typer.TyperException as error:
-        return _fail(f"{error.format_message().rstrip('.')}; see --help")
+        said = error.format_message().rstrip(".")
+        return _fail(f"{said}; see --help") if said else USAGE_STATUS  # no arguments, and the help has been shown
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:

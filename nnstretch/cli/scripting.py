@@ -12,8 +12,13 @@ from nnstretch.errors import NNStretchError
 
 
 def script_parser(text: str | None) -> ArgumentParser:
-    """A command line with `--json` for a script, whose docstring says in its first line what it is for."""
-    parser = ArgumentParser(description=(text or "").partition("\n")[0])
+    """A command line with `--json` for a script, whose docstring says what it is for (first line) and how it is called."""
+    lines = (text or "").splitlines()
+    calls = [line.strip() for line in lines if "scripts/" in line and line.startswith(" ")]
+    parser = ArgumentParser(
+        description=lines[0] if lines else None,
+        epilog=f"Called as: {calls[0]}" if calls else None,
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -27,10 +32,13 @@ def print_answer(answer: dict[str, Any], show: Callable[[dict[str, Any]], None],
 
 
 def exit_status(work: Callable[[], None]) -> int:
-    """Does a script's work. 0, or 2 after an error that the caller can mend, told in one line on the standard error."""
+    """Does a script's work. 0; 2 after an error that the caller can mend, told in one line; 130 if it was interrupted."""
     try:
         work()
     except NNStretchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0

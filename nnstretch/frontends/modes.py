@@ -1,11 +1,8 @@
-"""What holds while a torch module is looked at: evaluation mode, and silence of the exporter."""
+"""The mode that a torch module is looked at in."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
-import warnings
 from collections.abc import Iterator
 
 from torch import nn
@@ -21,21 +18,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in flags:
             part.training = training
-
-
-@contextlib.contextmanager
-def quiet(name: str) -> Iterator[None]:
-    """No output, no warnings, and no log records of the logger `name`."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

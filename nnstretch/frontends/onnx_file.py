@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
-from nnstretch.errors import FileError, ModelError
+from nnstretch.errors import ModelError
 from nnstretch.frontends.input_shapes import fix_batch, fix_shapes
+from nnstretch.frontends.onnx_message import Message, first_line, read_message
 from nnstretch.settings import atomic_write
 
 # Older operator sets are converted to this one: from here on the operators that the passes know take their
@@ -49,11 +51,8 @@ def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, 
         ModelWarning: weights hold NaN.
     """
     path = Path(path)
-    proto = _read(path)
-    _check_external_data(proto, path)
-    _check(proto, path)
-    proto = _modernise(proto, path)
-    model = _to_ir(proto, path)
+    message = read_message(path)
+    model = _to_ir(_modernise(message, path), path)
     _check_weights(model, path)
     common.RemoveInitializersFromInputsPass()(model)
     if batch is not None:
@@ -78,109 +77,34 @@ def save(model: ir.Model, path: str | Path) -> None:
         file.write(proto.SerializeToString())
 
 
-def _read(path: Path) -> onnx.ModelProto:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
-    if not content:
-        raise ModelError(f"{path} is empty; an ONNX file was wanted")
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(content)
-    except DecodeError as error:
-        raise ModelError(
-            f"{path} is not an ONNX file, or it is truncated ({len(content)} bytes); export or copy it again"
-        ) from error
-    if not proto.HasField("graph") or not proto.ir_version:
-        raise ModelError(f"{path} is not an ONNX file, or it is truncated: it holds no graph; export or copy it again")
-    return proto
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-def _check(proto: onnx.ModelProto, path: Path) -> None:
-    try:
-        # It gets the path because a model in memory may be too large for it, or have its weights elsewhere.
-        onnx.checker.check_model(str(path))
-    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
-    if not proto.graph.output:
-        raise ModelError(f"{path} has no outputs, so there is nothing to compute; export it again")
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """All tensors of a graph and its subgraphs."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _tensors(inner)
-
-
-def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
-    """Weights in other files must be there, complete, and in the folder of the model."""
-    folder = path.resolve().parent
-    for tensor in _tensors(proto.graph):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
-        place = (folder / location).resolve()
-        if not location or not place.is_relative_to(folder):
-            raise ModelError(
-                f"{path} wants the data of {tensor.name!r} from {location!r}, outside of its folder; "
-                "save the model with its data beside it"
-            )
-        try:
-            size = place.stat().st_size
-        except OSError as error:
-            raise FileError(
-                f"{path} keeps the data of {tensor.name!r} in {place}: {error.strerror}; copy that file too"
-            ) from error
-        try:
-            end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
-        except ValueError as error:
-            raise ModelError(
-                f"{path} has no numbers for the place of {tensor.name!r} in {location}; export it again"
-            ) from error
-        if end > size:
-            raise ModelError(
-                f"{place} has {size} bytes, {path} wants {end} for {tensor.name!r}; it is truncated, copy it again"
-            )
-
-
-def _modernise(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    version = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
+def _modernise(message: Message, path: Path) -> Message:
+    imports = message.proto.opset_import
+    version = next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
     if version >= OLDEST_OPSET:
-        return proto
+        return message
     try:
-        modern = onnx.version_converter.convert_version(proto, OLDEST_OPSET)
+        modern = onnx.version_converter.convert_version(message.proto, OLDEST_OPSET)
     except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
         raise ModelError(
             f"{path} uses operator set {version} and cannot be converted to {OLDEST_OPSET} "
-            f"({_first_line(error)}); export it again"
+            f"({first_line(error)}); export it again"
         ) from error
     if version < 11:
-        _keep_old_resizes(modern, path)
-    return modern
+        _keep_old_resizes(modern, message.weights, path)
+    return replace(message, proto=modern)
 
 
-def _keep_old_resizes(proto: onnx.ModelProto, path: Path) -> None:
+def _keep_old_resizes(proto: onnx.ModelProto, weights: Container[str], path: Path) -> None:
     """Before operator set 11 Upsample and Resize knew one way of coordinates, which is no longer the default."""
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    resizes = [node for node in proto.graph.node if node.op_type == "Resize"]
+    wanted = {node.input[2] for node in resizes if node.input[2] not in weights}
+    arrays = {
+        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer if tensor.name in wanted
+    }
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             arrays[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
-    for node in proto.graph.node:
-        if node.op_type != "Resize":
-            continue
+    for node in resizes:
         scales = arrays.get(node.input[2], np.ones(1))
         shrinks = bool((scales < 1).any())
         if shrinks and (scales > 1).any():
@@ -195,14 +119,16 @@ def _keep_old_resizes(proto: onnx.ModelProto, path: Path) -> None:
             node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
-def _to_ir(proto: onnx.ModelProto, path: Path) -> ir.Model:
+def _to_ir(message: Message, path: Path) -> ir.Model:
     try:
-        model = ir.from_proto(proto)
+        model = ir.from_proto(message.proto)
+        for name in message.weights.keys() & model.graph.initializers.keys():
+            model.graph.initializers[name].const_value = ir.Tensor(message.weights[name], name=name)
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
         # Into memory, so that a file that changes later changes nothing here, and shape inference sees shapes.
         return ir.external_data.load_to_model(model)
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
-        reason = _first_line(error.__cause__ or error)
+        reason = first_line(error.__cause__ or error)
         raise ModelError(f"{path} is not a valid ONNX model: {reason}; export or copy it again") from error
 
 
@@ -254,7 +180,7 @@ class _Records(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:
-            self.reasons.append(_first_line(record.exc_info[1]))
+            self.reasons.append(first_line(record.exc_info[1]))
             return False
         return True
 
@@ -305,6 +231,12 @@ def _weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, ir.Value
                 yield node.outputs[0].name or node.op_type, attribute.as_tensor(), None
 
 
+def _holds_nan(array: np.ndarray[Any, Any]) -> bool:
+    # The least element is NaN if any is, and to find it takes no memory.
+    with np.errstate(invalid="ignore"):
+        return bool(array.size and np.isnan(array.min()))
+
+
 def _check_weights(model: ir.Model, path: Path) -> None:
     """Weights must have as many bytes as their shapes say, and should not hold NaN.
 
@@ -316,11 +248,11 @@ def _check_weights(model: ir.Model, path: Path) -> None:
             array = tensor.numpy()
         except (ValueError, TypeError, ir.serde.SerdeError) as error:
             raise ModelError(
-                f"{path}: the data of {name!r} does not fit its shape {tensor.shape} ({_first_line(error)}); copy it again"
+                f"{path}: the data of {name!r} does not fit its shape {tensor.shape} ({first_line(error)}); copy it again"
             ) from error
         if initializer is not None and isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.FLOAT:
             initializer.const_value = ir.Tensor(array, name=name)
-        if tensor.dtype.is_floating_point() and np.isnan(array).any():
+        if tensor.dtype.is_floating_point() and _holds_nan(array):
             damaged.append(name)
     if damaged:
         others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""

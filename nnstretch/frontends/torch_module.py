@@ -12,7 +12,8 @@ from onnxscript.optimizer import fold_constants_ir
 from torch import nn
 
 from nnstretch.errors import ModelError
-from nnstretch.frontends.modes import evaluating, quiet
+from nnstretch.frontends.modes import evaluating
+from nnstretch.frontends.silence import quiet
 from nnstretch.graph.module_path import MODULE_PATH, module_path
 
 OPSET_VERSION = 20
@@ -60,7 +61,7 @@ def export_program(program: torch.export.ExportedProgram) -> ir.Model:
 def _to_onnx(
     subject: nn.Module | torch.export.ExportedProgram, arguments: tuple[torch.Tensor, ...], name: str, **names: Any
 ) -> ir.Model:
-    with quiet("torch.onnx"):
+    with quiet():
         try:
             program = torch.onnx.export(
                 subject,

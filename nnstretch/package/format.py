@@ -170,7 +170,15 @@ def read_package(path: Path) -> Package:
             return _read(archive, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), path)
     except OSError as error:
         raise FileError(f"cannot read package {path}: {error.strerror}") from error
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, NotImplementedError, struct.error) as error:
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        NotImplementedError,
+        struct.error,
+    ) as error:
         raise PackageError(f"{path} is not a whole nnstretch package ({error}); compile the model again") from error
 
 

@@ -43,6 +43,9 @@ _LIGHT = {
     "series-1": "#c2513f",
     "series-2": "#7d8894",
     "series-3": "#5c9a62",
+    "plan-0": "#1f4b8f",
+    "plan-1": "#d5572f",
+    "plan-2": "#e6a93a",
 }
 _DARK = {
     "paper": "#15181c",
@@ -66,8 +69,12 @@ _DARK = {
     "series-1": "#e58472",
     "series-2": "#98a3af",
     "series-3": "#82c088",
+    "plan-0": "#9cc4ff",
+    "plan-1": "#f0794f",
+    "plan-2": "#8f6a14",
 }
 _FILLED = (*dict.fromkeys(OP_CLASSES.values()), _DEPTHWISE, OTHER, "quiet", "accent", "accent-soft", "faint")
+_PLANS = ("plan-0", "plan-1", "plan-2")  # told apart in grey, too
 _SERIES = ("series-0", "series-1", "series-2", "series-3")
 
 
@@ -85,7 +92,7 @@ def variables(selector: str) -> str:
 
 def picture_rules() -> str:
     """The classes that pictures use."""
-    filled = "".join(f".{name}{{fill:var(--{name})}}" for name in _FILLED)
+    filled = "".join(f".{name}{{fill:var(--{name})}}" for name in (*_FILLED, *_PLANS))
     series = "".join(f".line.{name}{{stroke:var(--{name})}}.dot.{name}{{fill:var(--{name})}}" for name in _SERIES)
     return (
         filled + series + ".label{fill:var(--ink);font-size:12px}.small{fill:var(--soft);font-size:11px}"
@@ -99,6 +106,8 @@ def picture_rules() -> str:
         ".on{fill:var(--paper);font-size:11px}"
         ".ring{fill:none;stroke:var(--accent);stroke-width:2}.ring-text{fill:var(--accent);font-size:12px;font-weight:600}"
         ".beside{opacity:.45}"
+        ".trend{fill:none;stroke:var(--ink);stroke-width:1.6;stroke-linejoin:round}"
+        ".beside-trend{stroke:var(--soft);stroke-dasharray:5 3}"
         ".meet{fill:var(--ink)}.series-fill-0{fill:var(--series-0)}.series-fill-1{fill:var(--series-1)}"
         ".series-fill-2{fill:var(--series-2)}.series-fill-3{fill:var(--series-3)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
@@ -172,6 +173,8 @@ def entry(name: str) -> ZooEntry:
     """
     found = _BY_NAME.get(_ALIASES.get(name, name))
     if found is None:
+        if Path(name).is_dir():
+            raise ModelError(f"{name} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY")
         near = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=3)
         raise ModelError(
             f"no zoo network is called {name!r}; "

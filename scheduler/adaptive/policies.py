@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from nnstretch.durations import parse_milliseconds
@@ -68,10 +68,15 @@ class Deadline:
 class Fixed:
     """The first plan, and while that fails the next one."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """Plans in the order in which they are to be used."""
+    def __init__(self, names: Sequence[str], uses: Mapping[str, Collection[str]]) -> None:
+        """Begins with the first plan.
+
+        Args:
+            names: of the plans, in the order in which they are to be used.
+            uses: plan -> the parts that it needs and others may need, too.
+        """
         self._names = list(names)
-        self._health = Health()
+        self._health = Health(uses)
         self._current = self._names[0]
 
     def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
@@ -92,18 +97,19 @@ class Watching:
     single run of it finds out, as well as every `EXPLORING_RUNS`. Such runs cost at most `PROBING` of the time.
     """
 
-    def __init__(self, plans: Sequence[PlanFacts], goal: Goal) -> None:
+    def __init__(self, plans: Sequence[PlanFacts], goal: Goal, uses: Mapping[str, Collection[str]]) -> None:
         """Begins with the plan that is best undisturbed; of equals the first.
 
         Args:
             plans: one at least, with different names.
             goal: what is better.
+            uses: plan -> the parts that it needs and others may need, too.
         """
         self._facts = {plan.name: plan for plan in plans}
         self._names = list(self._facts)
         self._goal = goal
         self._outlook = Outlook(plans)
-        self._health = Health()
+        self._health = Health(uses)
         self._current = min(plans, key=lambda plan: goal.rank(plan, plan.seconds, staying=False)).name
         self._unbeaten = self._best_of_others()
         self._run = 0
@@ -120,7 +126,7 @@ class Watching:
         here = self._outlook.expected(self._current)
         mine = self._rank(self._current, here)
         settled = mine <= self._unbeaten and self._run < self._explore_at
-        if settled and not excluded and not self._health.has_failed(self._current):
+        if settled and not excluded and not self._health.failed_at(self._current):
             return Choice(self._current, traced=self._wants_trace())
         usable = self._health.usable(self._names, excluded)
         best = min(usable, key=lambda name: (self._rank(name, self._outlook.expected(name)), name != self._current))
@@ -201,7 +207,7 @@ class Watching:
 
 def _note(health: Health, run: Observation) -> None:
     if run.failed:
-        health.failed(run.plan, run.seconds)
+        health.failed(run.plan, run.seconds, run.lost)
     else:
         health.ran(run.plan, run.seconds)
 
@@ -210,9 +216,9 @@ def _failure_reason(before: str, now: str, health: Health) -> str:
     """Why a plan was changed, if that is because one failed."""
     if before == now:
         return ""
-    if health.has_failed(before):
-        return f"{before} failed"
-    return f"{now} may work again" if health.has_failed(now) else ""
+    if lost := health.failed_at(before):
+        return f"{lost} failed"
+    return f"{now} may work again" if health.failed_at(now) else ""
 
 
 def parse_policy(text: str) -> str | float:
@@ -229,14 +235,17 @@ def parse_policy(text: str) -> str | float:
     raise UsageError(f"policy {text!r} is not known; write fixed, adaptive, or deadline=12ms")
 
 
-def make_policy(kind: str | float, names: Sequence[str], facts: Sequence[PlanFacts]) -> Policy:
+def make_policy(
+    kind: str | float, names: Sequence[str], facts: Sequence[PlanFacts], uses: Mapping[str, Collection[str]]
+) -> Policy:
     """The policy that `parse_policy` has read.
 
     Args:
         kind: which.
         names: of the plans, in the order of `fixed`.
         facts: what each of them takes undisturbed; `fixed` needs none.
+        uses: plan -> the parts that it needs and others may need, too: if one fails, plans without it are better.
     """
     if kind == "fixed":
-        return Fixed(names)
-    return Watching(facts, Fastest() if isinstance(kind, str) else Deadline(kind))
+        return Fixed(names, uses)
+    return Watching(facts, Fastest() if isinstance(kind, str) else Deadline(kind), uses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,12 +31,14 @@ class Observation:
         seconds: that it took, or took to fail.
         busy: processor -> seconds that it computed, of a run that was traced.
         failed: whether there is no answer.
+        lost: parts of the plan, as the policy was told of them, that made it fail; empty if that is not known.
     """
 
     plan: str
     seconds: float
     busy: Mapping[str, float] | None = None
     failed: bool = False
+    lost: Collection[str] = ()
 
 
 @dataclass(frozen=True)

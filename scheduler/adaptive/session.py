@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from nnstretch.scheduler.adaptive.policy import Choice, Observation, PlanFacts
 from nnstretch.scheduler.any_session import Feeds, LatencySession, Outputs
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.packaged import check_alike, packaged, unpackaged
+from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.session import UNUSABLE, Session
 from nnstretch.scheduler.timeline import Timeline
 
@@ -96,7 +97,7 @@ class AdaptiveSession(LatencySession):
         try:
             self._open_plans()
             self._learn_facts(facts)
-            self._policy = make_policy(self._kind, self._names, self._facts)
+            self._policy = make_policy(self._kind, self._names, self._facts, self._uses())
         except BaseException:
             self.close()
             raise
@@ -163,7 +164,7 @@ class AdaptiveSession(LatencySession):
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
         """Runs once and returns the named outputs (all if None) as new arrays.
 
-        If the plan fails, the same inputs are run with another one.
+        If the plan fails, the same inputs are run with another one: first those that do not need what failed.
 
         Args:
             output_names: those wanted, in this order.
@@ -194,10 +195,11 @@ class AdaptiveSession(LatencySession):
                 self._history.append(Ran(choice.plan, seconds, choice.probing))
                 self._attempts += 1
                 return outputs
+        first, failure = next(iter(failures.items()))
         if len(failures) == 1:
-            raise next(iter(failures.values()))
-        told = "; ".join(f"{name}: {error}" for name, error in failures.items())
-        raise DeviceError(f"all plans failed: {told}")
+            raise failure
+        why = str(failure) or type(failure).__name__
+        raise DeviceError(f"all {len(failures)} plans failed, {first} because {why}") from failure
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
         """As `Session.profile`, of the plan in use; policies do not hear of these runs."""
@@ -256,6 +258,9 @@ class AdaptiveSession(LatencySession):
             self._sessions[name] = Session(self._compiled[name], self._sources)
         return self._sessions[name]
 
+    def _uses(self) -> dict[str, frozenset[str]]:
+        return {name: _parts(self._compiled[name].plan.lanes) for name in self._names}
+
     def _attempt(
         self, choice: Choice, output_names: Sequence[str] | None, feeds: Feeds, deadline: float | None
     ) -> tuple[Outputs, dict[str, float] | None]:
@@ -279,7 +284,25 @@ class AdaptiveSession(LatencySession):
 
     def _note_failure(self, choice: Choice, seconds: float, error: Exception) -> None:
         log.warning("plan %s failed: %s", choice.plan, error)
-        self._policy.observe(Observation(choice.plan, seconds, failed=True))
+        lost = _parts(lane for lane in self._compiled[choice.plan].plan.lanes if lane.processor == _processor(error))
+        self._policy.observe(Observation(choice.plan, seconds, failed=True, lost=lost))
         self._drop(choice.plan)
         self._history.append(Ran(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
         self._attempts += 1
+
+
+def _parts(lanes: Iterable[PlanLane]) -> frozenset[str]:
+    """What lanes need that lanes of other plans may need, too: cores of the CPU, and devices, whichever cores serve these."""
+    parts: set[str] = set()
+    for lane in lanes:
+        name = lane.processor.partition("@")[0]
+        if name.partition(":")[0] == "cpu":
+            parts.update(f"cpu:{core}" for core in lane.cores)
+        elif name:
+            parts.add(name)
+    return frozenset(parts)
+
+
+def _processor(error: Exception) -> str | None:
+    """The one that an error blames, if any."""
+    return (error.processor or None) if isinstance(error, DeviceError) else None

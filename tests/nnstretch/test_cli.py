@@ -96,6 +96,13 @@ def test_help_of_every_command_has_an_example(cli: Cli, command: str) -> None:
     assert "--json" in out
 
 
+def test_without_a_command_there_is_the_help(cli: Cli) -> None:
+    status, out, err = cli()
+    assert status == 2
+    assert "Start with: nnstretch devices" in out
+    assert err == ""
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from nnstretch.cli.main import main; main(['--help'])\n"
@@ -440,6 +447,10 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("compile", "half.onnx"), "half.onnx", "truncated")
     refuses(cli("tune", "empty.onnx"), "empty.onnx", "empty")
     refuses(cli("bench", "text.onnx"), "text.onnx")
+    (folder / "directory").mkdir()
+    refuses(cli("run", "directory"), "directory is a folder", "ONNX file")
+    refuses(cli("bench", "directory"), "directory is a folder")
+    refuses(cli("run", "resnet18", "--weights", "directory"), "directory", "it is a folder")
     refuses(cli("zoo", "resnet5"), "did you mean", "resnet50")
     refuses(cli("run", "resnet5"), "did you mean", "resnet50")
     refuses(cli("run", "net.py"), "net.py:FACTORY")

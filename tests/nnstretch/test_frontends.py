@@ -229,7 +229,26 @@ class TestExternalData:
         with pytest.raises(ModelError, match=r"has 100 bytes, .* wants 432"):
             load(path, {"x": (1, 3, 8, 8)})
 
-    @pytest.mark.parametrize("location", ["../outside.bin", "/etc/passwd", "link.bin", ""])
+    @pytest.mark.parametrize("offset", ["-1", "x"])
+    def test_at_no_place(self, path: Path, offset: str) -> None:
+        proto = onnx.load(path, load_external_data=False)
+        for entry in proto.graph.initializer[0].external_data:
+            if entry.key == "offset":
+                entry.value = offset
+        with pytest.raises(ModelError, match="no numbers for the place of 'w'"):
+            load(write(proto, path), {"x": (1, 3, 8, 8)})
+
+    def test_of_a_function_outside_of_the_folder(self, path: Path) -> None:
+        tensor = onnx.TensorProto(name="t", data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value="../outside.bin")
+        constant = helper.make_node("Constant", [], ["c"], value=tensor)
+        proto = onnx.load(path, load_external_data=False)
+        imports = [helper.make_opsetid("", 17)]
+        proto.functions.append(helper.make_function("own", "Two", [], ["c"], [constant], imports))
+        with pytest.raises(ModelError, match="outside of its folder"):
+            load(write(proto, path), {"x": (1, 3, 8, 8)})
+
+    @pytest.mark.parametrize("location", ["../outside.bin", "/etc/passwd", "link.bin", "", "w\0x"])
     def test_outside_of_the_folder(self, path: Path, location: str) -> None:
         outside = path.parent.parent / "outside.bin"
         (path.parent / "weights.bin").rename(outside)

@@ -126,6 +126,19 @@ def test_any_flipped_byte_of_content_is_found(package: Package, tmp_path: Path) 
             read_package(path)
 
 
+@pytest.mark.parametrize("entries", [None, [], 0, {"plan.json": None}])
+def test_a_list_of_entries_that_is_none(package: Package, tmp_path: Path, entries: object) -> None:
+    path = tmp_path / "a.nns"
+    write_package(package, path)
+    with zipfile.ZipFile(path) as archive:
+        manifest = {**json.loads(archive.read("nnstretch.json")), "entries": entries}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("nnstretch.json", json.dumps(manifest))
+        archive.writestr("plan.json", "{}")
+    with pytest.raises(PackageError, match="not a whole nnstretch package"):
+        read_package(path)
+
+
 @pytest.mark.parametrize("keep", [0, 3, 100, 5_000])
 def test_truncated(package: Package, tmp_path: Path, keep: int) -> None:
     path = tmp_path / "a.nns"

@@ -1,5 +1,6 @@
 """Runs of branched networks, and how much processors slow each other down."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from nnstretch import compiler
 from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
 from nnstretch.compiler import Processors, build_processors, predictor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import usable_cores
+from nnstretch.errors import FileError
 from nnstretch.predicting import contention
 from nnstretch.predicting.contention import slowdowns, stored_slowdowns
 from nnstretch.predicting.trial import design_trial
@@ -65,3 +68,16 @@ def test_slowdowns_are_known_in_whatever_order_processors_are_named(
         assert stored_slowdowns((other, cpu, same), (0, 1, 2), store) == (2.0, 1.5, 1.25)
         assert stored_slowdowns((cpu, other, same), (0, 1, 2), store) == (1.5, 2.0, 1.25)
         assert stored_slowdowns((other, cpu), (0, 1), store) is None
+
+
+def test_stores_are_closed_when_slowdowns_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[ProfileStore] = []
+
+    def slowdown(_processors: Processors, group: Sequence[int], store: ProfileStore) -> list[float]:
+        opened.append(store)
+        return [1.0] * len(group)
+
+    monkeypatch.setattr(contention, "slowdowns", slowdown)
+    assert compiler._contention(build_processors(f"cpu:{CORES[0]}"))((0, 1)) == [1.0, 1.0]
+    with pytest.raises(FileError, match="closed"):
+        list(opened[0].rows())

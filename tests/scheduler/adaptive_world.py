@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,11 @@ def facts(**plans: Mapping[str, float]) -> list[PlanFacts]:
     ]
 
 
+def uses(plans: Sequence[PlanFacts]) -> dict[str, set[str]]:
+    """The processors of each plan."""
+    return {plan.name: set(plan.busy) for plan in plans}
+
+
 THREE = facts(both={"C": 5.0, "G": 4.8}, C={"C": 9.0}, G={"G": 9.5})
 
 
@@ -29,6 +34,7 @@ class World:
         plans: undisturbed.
         slowness: processor -> how many times as long it takes now; 1 if it is not there.
         broken: processors that fail.
+        named: whether who is told of a failure is told which processors it was.
         noise: standard deviation of a run's time, as a share of it.
         attempts: what was answered, with its seconds.
         failures: plans that were attempted and failed.
@@ -37,6 +43,7 @@ class World:
     plans: list[PlanFacts]
     slowness: dict[str, float] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
+    named: bool = True
     noise: float = 0.0
     seed: int = 0
     attempts: list[tuple[Choice, float]] = field(default_factory=list)
@@ -65,10 +72,10 @@ class World:
             plan = next(p for p in self.plans if p.name == choice.plan)
             factor = max(0.5, 1.0 + self.noise * self._rng.standard_normal())
             seconds = self.seconds(plan) * factor
-            if self.broken & set(plan.busy):
+            if lost := self.broken & set(plan.busy):
                 failed.add(choice.plan)
                 self.failures.append(choice.plan)
-                policy.observe(Observation(choice.plan, seconds, failed=True))
+                policy.observe(Observation(choice.plan, seconds, failed=True, lost=lost if self.named else ()))
                 continue
             busy = {n: s * self.slowness.get(n, 1.0) * factor for n, s in plan.busy.items()}
             policy.observe(Observation(choice.plan, seconds, busy if choice.traced else None))

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from functools import cache
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ import pytest
 from nnstretch.errors import DeviceError
 from nnstretch.graph.reference import relative_error
 from nnstretch.plans import compile_plans
+from nnstretch.scheduler import loading
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.compiled import Compiled
+from nnstretch.scheduler.session import Session
 from tests.devices.opencl_faults import Fault, Faults
 from tests.scheduler.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
 C, G = f"cpu:{CORES[0]}", f"opencl:0@{CORES[-1]}"
 BOTH = f"{C},{G}"
+ALONE = f"opencl:0@{CORES[0]}"  # the same device, served by another core
 NETWORK = RandomNetwork(6, processors=2, nodes=5, size=8)
 FEEDS = {"x": NETWORK.input}
 pytestmark = [pytest.mark.opencl, pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")]
@@ -28,8 +32,8 @@ pytestmark = [pytest.mark.opencl, pytest.mark.skipif(len(CORES) < 2, reason="two
 
 @pytest.fixture(scope="module")
 def plans() -> Mapping[str, Compiled]:
-    with compile_plans(NETWORK.graph(), [BOTH, C], policy="fixed", tune=False) as session:
-        return {name: session._compiled[name] for name in session.plans}
+    with compile_plans(NETWORK.graph(), [BOTH, ALONE, C], policy="fixed", tune=False) as session:
+        return dict(session._compiled)
 
 
 @cache
@@ -55,6 +59,7 @@ def check_run(session: AdaptiveSession, deadline: float | None = None) -> str:
 def test_runs_survive_a_device_that_fails(
     faults: Faults, plans: Mapping[str, Compiled], function: str, kind: Fault
 ) -> None:
+    """By the plan that does not need it, though that is the last one."""
     deadline = 0.05 if kind is Fault.HANGING else None
     with AdaptiveSession(plans, "fixed") as session:
         assert check_run(session) == BOTH
@@ -68,6 +73,7 @@ def test_runs_survive_a_device_that_fails(
             assert time.monotonic() < until, "a plan that works again is taken again"
         assert not session.busy
         assert [switch.plan for switch in session.switches] == [C, BOTH]
+        assert session.switches[0].reason == "opencl:0 failed"
 
 
 def test_a_device_that_fails_alone_is_told(faults: Faults, plans: Mapping[str, Compiled]) -> None:
@@ -78,3 +84,28 @@ def test_a_device_that_fails_alone_is_told(faults: Faults, plans: Mapping[str, C
                 session.run(None, FEEDS)
         faults.clear()
         assert check_run(session) == BOTH
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "deadline=1s"])
+def test_no_plan_is_left(faults: Faults, plans: Mapping[str, Compiled], policy: str) -> None:
+    with AdaptiveSession({name: plans[name] for name in (BOTH, ALONE)}, policy) as session:
+        faults.set("clEnqueueNDRangeKernel", 1, 1_000_000)
+        for number in range(3):
+            with pytest.raises(DeviceError, match=r"all 2 plans failed, \S+ because opencl:0\S* failed at ") as caught:
+                session.run(None, FEEDS)
+            assert "\n" not in str(caught.value)
+            assert len(session.history) == 2 * (number + 1)
+        faults.clear()
+        assert check_run(session) in (BOTH, ALONE)
+
+
+def test_a_device_that_cannot_be_opened_is_named(
+    plans: Mapping[str, Compiled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> NoReturn:
+        raise DeviceError("there is no OpenCL device 0")
+
+    monkeypatch.setattr(loading, "_runtime", gone)
+    with pytest.raises(DeviceError, match="no OpenCL device") as caught:
+        Session(plans[BOTH])
+    assert caught.value.processor == G

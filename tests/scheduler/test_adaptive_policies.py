@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.errors import UsageError
+from nnstretch.scheduler.adaptive.health import Health
 from nnstretch.scheduler.adaptive.policies import (
     GAIN,
     PROBING,
@@ -20,13 +21,13 @@ from nnstretch.scheduler.adaptive.policies import (
 )
 from nnstretch.scheduler.adaptive.policy import Observation, Policy
 from nnstretch.scheduler.adaptive.recent import FEWEST, MOST, SPAN, Recent
-from tests.scheduler.adaptive_world import THREE, World, facts
+from tests.scheduler.adaptive_world import THREE, World, facts, uses
 
 SLOWNESS = st.fixed_dictionaries({name: st.sampled_from([1.0, 1.0, 1.3, 2.0, 3.0, 8.0]) for name in "CG"})
 
 
 def adaptive() -> Watching:
-    return Watching(THREE, Fastest())
+    return Watching(THREE, Fastest(), uses(THREE))
 
 
 def names(policy: Policy, world: World, runs: int) -> list[str]:
@@ -86,7 +87,7 @@ def test_a_slowed_processor_is_noticed_within_a_few_runs_and_used_again_when_it_
 def test_times_that_were_measured_on_a_busy_machine_are_found_out(plan: str, wrong: float) -> None:
     world = World(THREE, noise=0.02)
     told = [replace(one, seconds=one.seconds * wrong) if one.name == plan else one for one in THREE]
-    policy = Watching(told, Fastest())
+    policy = Watching(told, Fastest(), uses(THREE))
     world.run(policy, 2_500)
     assert names(policy, world, 100)[-1] == "both"
 
@@ -121,12 +122,16 @@ def test_a_single_slow_run_changes_nothing() -> None:
 @given(
     st.lists(st.tuples(SLOWNESS, st.sampled_from(["", "", "C", "G", "CG"]), st.integers(1, 40)), max_size=12),
     st.sampled_from(["adaptive", "fixed", "deadline=8ms"]),
+    st.booleans(),
 )
-@settings(max_examples=15)
-def test_plans_that_fail_are_left_and_taken_again(phases: list[tuple[dict[str, float], str, int]], policy: str) -> None:
+@settings(max_examples=25)
+def test_plans_that_fail_are_left_and_taken_again(
+    phases: list[tuple[dict[str, float], str, int]], policy: str, named: bool
+) -> None:
     """As long as a plan works, every run is answered, and hardly any is attempted with one that does not."""
     three = facts(both={"C": 5.0, "G": 4.8}, C={"C": 9.0}, G={"G": 9.5}, other={"D": 20.0})
-    world, made = World(three), make_policy(parse_policy(policy), [plan.name for plan in three], three)
+    world = World(three, named=named)
+    made = make_policy(parse_policy(policy), [plan.name for plan in three], three, uses(three))
     for slowness, broken, runs in phases:
         world.slowness, world.broken = slowness, set(broken)
         answered = world.run(made, runs)
@@ -135,13 +140,46 @@ def test_plans_that_fail_are_left_and_taken_again(phases: list[tuple[dict[str, f
     assert {choice.plan for choice in world.run(made, 2_500)[-5:]} == {"both"}
 
 
+@pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("policy", ["adaptive", "fixed"])
-def test_failed_attempts_become_rare(policy: str) -> None:
-    world, made = World(THREE, broken={"G"}), make_policy(parse_policy(policy), [plan.name for plan in THREE], THREE)
+def test_failed_attempts_become_rare(policy: str, named: bool) -> None:
+    """A lost processor is asked for at most once in a while; if it is not known to be that, for every plan that has it."""
+    world = World(THREE, broken={"G"}, named=named)
+    made = make_policy(parse_policy(policy), [plan.name for plan in THREE], THREE, uses(THREE))
     assert {choice.plan for choice in world.run(made, 2_000)} == {"C"}
-    assert 2 <= len(world.failures) <= 24
+    assert 2 <= len(world.failures) <= (12 if named else 24)
     world.broken = set()
     assert "both" in {choice.plan for choice in world.run(made, 2_000)}
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "deadline=20ms"])
+def test_plans_without_the_lost_processor_come_first(policy: str) -> None:
+    """Also where a plan with it would be faster, or is named first."""
+    plans = facts(both={"C": 5.0, "G": 4.8}, G={"G": 6.0}, also={"D": 5.5, "G": 5.5}, C={"C": 19.0})
+    world = World(plans, broken={"G"})
+    made = make_policy(parse_policy(policy), [plan.name for plan in plans], plans, uses(plans))
+    assert [choice.plan for choice in world.run(made, 5)] == ["C"] * 5
+    assert len(world.failures) <= 1
+    # If these fail, too, the others are tried all the same, since it may be back.
+    world.broken = {"C"}
+    assert "G" in next(plan.busy for plan in plans if plan.name == world.run(made)[0].plan)
+    world.broken = set()
+    assert set(names(made, world, 3_000)[-5:]) == ({"G"} if policy.startswith("deadline") else {"both"})
+
+
+def test_that_a_processor_works_says_nothing_of_another() -> None:
+    three, uses_of = ["both", "C", "G"], uses(THREE)
+    health = Health(uses_of)
+    health.failed("both", 1e-3, ["G"])
+    assert health.usable(three, ()) == ["C"]
+    health.failed("C", 1e-3, ["C"])
+    health.ran("C", 1e-3)
+    assert health.usable(three, ()) == ["C"]
+    assert [health.failed_at(plan) for plan in three] == ["G", "", "G"]
+    health.ran("both", 1e-3)
+    assert health.usable(three, ()) == three
+    health.failed("G", 1e-3)  # for a reason of its own
+    assert health.usable(three, ()) == ["both", "C"]
 
 
 def test_when_everything_fails_every_run_tries_every_plan() -> None:
@@ -159,9 +197,9 @@ def test_when_everything_fails_every_run_tries_every_plan() -> None:
 
 def test_a_deadline_takes_the_fewest_processors_that_meet_it() -> None:
     for limit, plan in ((0.02, "C"), (0.012, "C"), (0.0095, "both"), (0.004, "both")):
-        world, policy = World(THREE), Watching(THREE, Deadline(limit))
+        world, policy = World(THREE), Watching(THREE, Deadline(limit), uses(THREE))
         assert set(names(policy, world, 30)) == {plan}
-    world, policy = World(THREE), Watching(THREE, Deadline(0.02))
+    world, policy = World(THREE), Watching(THREE, Deadline(0.02), uses(THREE))
     world.run(policy, 20)
     for slowness, plan in (({"C": 4.0}, "G"), ({"C": 2.5, "G": 4.0}, "both"), ({"C": 9.0, "G": 6.0}, "both")):
         world.slowness = slowness

@@ -27,7 +27,18 @@ def demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_demonstration(tmp_path: Path) -> None:
     onnx.save(RandomNetwork(4, processors=2, nodes=14, size=8).model, tmp_path / "net.onnx")
     first, second = f"cpu:{CORES[0]}", f"cpu:{CORES[-1]}"
-    options = ("--processors", f"{first},{second}", "--seconds", "0.3", "--no-tune", "-o", "demo.svg", "--json")
+    options = (
+        "--processors",
+        f"{first},{second}",
+        "--seconds",
+        "0.3",
+        "--no-tune",
+        "-o",
+        "demo.svg",
+        "--json",
+        "--title",
+        "a net",
+    )
     done = demo("net.onnx", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -42,8 +53,12 @@ def test_the_demonstration(tmp_path: Path) -> None:
     assert ends == sorted(ends)
     text = (tmp_path / "demo.svg").read_text()
     assert text.startswith("<svg ") and text.endswith("</svg>")
-    assert len(re.findall("<circle", text)) == len(report["changing"]) + len(report["fixed"]) + 4
-    assert text.count("disturbed<") == 2
+    assert text.count('class="run ') == len(report["changing"]) + len(report["fixed"])
+    assert 'aria-label="a net: ' in text
+    legend = re.findall(r'translate\(([\d.]+),([\d.]+)\)"><[^<]*/><text[^>]*>([^<]*)<', text)
+    assert len(legend) == 6
+    assert all(float(x) + 17 + 7 * len(entry) < 976 for x, _, entry in legend), "no text runs over the edge"
+    assert len(re.findall(">[^<]* disturbed<", text)) == 2
 
 
 def test_processors_that_cannot_be_disturbed(tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ struct nns_pool {
     /* The list: written before the `go` signals and read after them. */
     const nns_task *tasks;
     int64_t n_tasks;
+    int64_t *times; /* of a list that is timed: end of every task, written by the thread that completes it */
     bool stop;
+
+    _Atomic int64_t began; /* when the first thread began with a list that is timed */
 
     _Atomic int64_t spin_ns;
     _Atomic int32_t runs; /* that are going on */
@@ -110,11 +113,16 @@ static int64_t compute_of(nns_pool *pool, int32_t whose, uint32_t number, int32_
 
 /* ---- meetings ----------------------------------------------------------------------------------------------------- */
 
-/* Adds to the shares that are computed. The addition and the look at `sleepers` are sequentially consistent, as are a
- * sleeper's increment of `sleepers` and its look at `computed`: one of the two sees the other. */
-static void report_computed(nns_pool *pool, int64_t shares, int64_t wanted) {
+/* Adds to the shares of a task that are computed, and notes when the last ones were. The addition and the look at
+ * `sleepers` are sequentially consistent, as are a sleeper's increment of `sleepers` and its look at `computed`: one of the
+ * two sees the other. */
+static void report_computed(nns_pool *pool, int64_t shares, int64_t index) {
+    const nns_task *task = &pool->tasks[index];
+    const int64_t now = pool->times ? nns_now() : 0;
     nns_jitter();
-    if (atomic_fetch_add(&pool->computed, shares) + shares < wanted || !atomic_load(&pool->sleepers)) return;
+    if (atomic_fetch_add(&pool->computed, shares) + shares < task->before + task->shares) return;
+    if (pool->times) pool->times[2 * index + 1] = now;
+    if (!atomic_load(&pool->sleepers)) return;
     atomic_fetch_add(&pool->alarm, 1);
     nns_futex_wake(&pool->alarm, INT_MAX);
 }
@@ -152,21 +160,29 @@ static void await_computed(nns_pool *pool, int64_t wanted) {
 
 /* ---- lists -------------------------------------------------------------------------------------------------------- */
 
+/* Whoever comes first to the list says when it began. */
+static void note_begin(nns_pool *pool) {
+    const int64_t now = nns_now();
+    int64_t seen = atomic_load_explicit(&pool->began, memory_order_relaxed);
+    while (now < seen && !atomic_compare_exchange_weak_explicit(&pool->began, &seen, now, memory_order_relaxed,
+                                                                memory_order_relaxed)) {
+    }
+}
+
 /* One thread's walk over the list. */
-static void walk(nns_pool *pool, int32_t me, int64_t *times) {
+static void walk(nns_pool *pool, int32_t me) {
+    if (pool->times) note_begin(pool);
     for (int64_t i = 0; i < pool->n_tasks; i++) {
         const nns_task *task = &pool->tasks[i];
         const int64_t wanted = task->before + task->shares;
-        if (times) times[2 * i] = nns_now();
         if (!is_computed(pool, wanted)) {
             int64_t mine = 0;
             fresh_scratch(pool, me);
             for (int32_t k = 0; k < pool->n_threads; k++)
                 mine += compute_of(pool, (me + k) % pool->n_threads, (uint32_t)(i + 1), me);
-            if (mine) report_computed(pool, mine, wanted);
+            if (mine) report_computed(pool, mine, i);
             await_computed(pool, wanted);
         }
-        if (times) times[2 * i + 1] = nns_now();
     }
 }
 
@@ -177,7 +193,7 @@ static void *work(void *argument) {
     for (;;) {
         seen = nns_signal_await(&worker->go, seen, atomic_load_explicit(&pool->spin_ns, memory_order_relaxed));
         if (pool->stop) return NULL;
-        walk(pool, worker->index, NULL);
+        walk(pool, worker->index);
         nns_signal_send(&worker->done, seen);
     }
 }
@@ -188,6 +204,17 @@ static void run_alone(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, in
         if (times) times[2 * i] = nns_now();
         if (tasks[i].units) tasks[i].kernel->run(tasks[i].args, 0, tasks[i].units, fresh_scratch(pool, 0));
         if (times) times[2 * i + 1] = nns_now();
+    }
+}
+
+/* A task begins where the one before it ends, and the first when the first thread has come to it. No thread's own clock says
+ * so: one that loses its core between two tasks finds the next ones done by others when it comes back. */
+static void fill_times(const nns_pool *pool) {
+    int64_t end = atomic_load_explicit(&pool->began, memory_order_relaxed);
+    for (int64_t i = 0; i < pool->n_tasks; i++) {
+        pool->times[2 * i] = end;
+        if (pool->tasks[i].shares) end = pool->times[2 * i + 1];
+        else pool->times[2 * i + 1] = end;
     }
 }
 
@@ -205,6 +232,8 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
     }
     pool->tasks = tasks;
     pool->n_tasks = n_tasks;
+    pool->times = times;
+    atomic_store_explicit(&pool->began, INT64_MAX, memory_order_relaxed);
     for (int32_t i = 0; i < pool->n_threads; i++) atomic_store_explicit(&pool->slots[i].left, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->computed, 0, memory_order_relaxed);
     for (int32_t i = 0; i < pool->n_workers; i++) {
@@ -212,10 +241,11 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
         worker->sent += 2;
         nns_signal_send(&worker->go, worker->sent);
     }
-    walk(pool, 0, times);
+    walk(pool, 0);
     const int64_t spin_ns = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed);
     for (int32_t i = 0; i < pool->n_workers; i++)
         nns_signal_await(&pool->workers[i].done, pool->workers[i].sent - 2, spin_ns);
+    if (times) fill_times(pool);
 }
 
 /* ---- turns and scratch -------------------------------------------------------------------------------------------- */

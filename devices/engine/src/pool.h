@@ -62,7 +62,8 @@ bool nns_pool_try_lock(nns_pool *pool);
 void nns_pool_unlock(nns_pool *pool);
 
 /* Computes tasks one after another on the threads of the pool and returns when all are done. The tasks are for that many
- * threads, and the first is the first of its list. `times` is NULL or gets the begin and end of each. */
+ * threads, and the first is the first of its list. `times` is NULL or gets the begin and end of each: of all threads'
+ * work on it, whichever of them came first and last. */
 void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times);
 
 #endif

@@ -2,8 +2,8 @@
 
 Turns units with their chosen routines into steps over values. Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are
 inserted here: a tensor is brought into another layout at most once per layout, on the lane that made it, right after it was
-made. Copies are avoided by views: a reshape of plain data is its input, and the inputs of a concat whose parts lie one after
-the other are written into the concat's memory in the first place.
+made. Copies are avoided by views: a reshape of plain data is its input, a slice whose elements lie together is a part of its
+input, and the inputs of a concat whose parts lie one after the other are written into the concat's memory in the first place.
 
 All lanes on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
 whoever made it, the host copies for it.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nnstretch.devices.guest import ONNXRUNTIME
 from nnstretch.devices.prepared import Constant
@@ -267,7 +267,7 @@ class _Drafter:
         home = (name, *self._home(name))
         variant = self._variant(name, whole.layout, domain)
         writer = domain if whole.layout.dtype else home[2] if variant[2] == home[2] else 0
-        if (writer != domain and not self._coherent) or (variant == home and self._is_reshaped(name)):
+        if (writer != domain and not self._coherent) or (variant == home and self._may_be_view(name)):
             return
         part = self._values.get(variant) or self._new(*variant)
         if part.root is None and part.external is None and whole.admits(part.device):
@@ -275,10 +275,13 @@ class _Drafter:
             part.root, part.offset = whole, offset
             self._values[variant] = part
 
-    def _is_reshaped(self, name: str) -> bool:
-        """Whether a tensor is made by a reshape, which may be no step but a view."""
-        maker = self._producer[name][0] if name in self._producer else None
-        return maker is not None and self._graph.units[maker].layer.op == "Reshape" and not self._choices[maker].run
+    def _may_be_view(self, name: str) -> bool:
+        """Whether a tensor may be made by no step, as a view of what a reshape or a slice reads."""
+        if name not in self._producer:
+            return False
+        layer, choice = self._graph.units[self._producer[name][0]].layer, self._choices[self._producer[name][0]]
+        is_slice = layer.op == "Slice" and becomes_view(layer, choice.inputs, choice.outputs)
+        return (is_slice or layer.op == "Reshape") and not choice.run
 
     # -- emission ------------------------------------------------------------------------------------------------
 
@@ -333,7 +336,7 @@ class _Drafter:
         )
 
     def _emit_as_view(self, unit: Unit, layer: Layer, choice: Choice, reads: Sequence[Value]) -> bool:
-        """Emits a concat or reshape that needs no kernel of its own; False if it needs one."""
+        """Emits a concat, reshape or slice that needs no kernel of its own; False if it needs one."""
         name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.lane)
         if layer.op == "Concat" and (offsets := joinable(layer, layout)) is not None:
             whole = self._values[name, layout, domain]
@@ -342,9 +345,10 @@ class _Drafter:
                     part = Value(whole.name, read.bytes, layout, read.type, root=whole, offset=offset)
                     self._emit_reorder(read, part, layout, layout, choice.lane)
             return True
-        if layer.op == "Reshape" and is_view(layer, choice.inputs[0], layout) and not reads[0].external:
+        begin = view_offset(layer, choice.inputs[0], layout)
+        if begin is not None and not reads[0].external:
             view = self._values[name, layout, domain] = self._new(name, layout, domain)
-            view.root = reads[0]
+            view.root, view.offset = reads[0], begin
             return True
         return False
 
@@ -451,7 +455,7 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
     """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
     if layer.op == "Concat":
         return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
-    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
+    return view_offset(layer, inputs[0], outputs[0]) is not None
 
 
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
@@ -471,11 +475,30 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     return tuple(itertools.accumulate(sizes[:-1], initial=0))
 
 
-def is_view(layer: Layer, before: Layout, after: Layout) -> bool:
-    """Whether a reshape leaves all bytes where they are."""
-    if after.block or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
-        return False
+def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
+    """Where in the bytes of its input those of a reshape or a slice begin, if they lie there as they should; else None."""
+    if layer.op not in ("Reshape", "Slice") or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
+        return None
+    if layer.op == "Slice":
+        return _slice_offset(layer, before, after)
+    if after.block:
+        return None
     if not before.block:
-        return True
+        return 0
     n, c, h, w = layer.type_of(0).shape
-    return h == w == 1 and (n == 1 or c % before.block == 0)
+    return 0 if h == w == 1 and (n == 1 or c % before.block == 0) else None
+
+
+def _slice_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
+    """Where the bytes of a slice begin, if it takes neighbours along one axis and there is but one of each axis outside it."""
+    source, result = layer.type_of(0), layer.outputs[0]
+    cut = [axis for axis, (a, b) in enumerate(zip(source.shape, result.shape, strict=True)) if a != b]
+    starts = layer.ints("starts")
+    if before != after or len(cut) > 1 or any(step != 1 for step in layer.ints("steps")):
+        return None
+    axis = cut[0] if cut else 0
+    if any(size != 1 for size in source.shape[:axis]):
+        return None
+    if before.block and cut and (axis != 1 or starts[1] % before.block):
+        return None
+    return before.bytes(replace(source, shape=(*source.shape[:axis], starts[axis], *source.shape[axis + 1 :])))

@@ -31,7 +31,7 @@ from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.placement.heft import heft
 from nnstretch.scheduler.placement.joint import is_placed, only, placed, with_costs
 from nnstretch.scheduler.placement.local_search import by_rank
-from nnstretch.scheduler.placement.problem import PlacementProblem, makespan
+from nnstretch.scheduler.placement.problem import Part, PlacementProblem, Turn, Way, makespan
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.serial import serial
@@ -65,8 +65,8 @@ class Costs:
 
 
 @st.composite
-def problems(draw: st.DrawFn, most: int = 6) -> PlacementProblem:
-    """Small problems, in which times may be zero, and lanes unable or forbidden to compute a unit."""
+def problems(draw: st.DrawFn, most: int = 6, most_split: int = 2) -> PlacementProblem:
+    """Small problems, in which times may be zero, lanes unable or forbidden to compute a unit, and some units split."""
     count, lanes = draw(st.integers(1, most)), draw(st.integers(2, 3) if most < 6 else st.just(2))
     reads = [tuple(sorted(draw(st.sets(st.integers(0, u - 1), max_size=3)))) if u else () for u in range(count)]
     times = st.integers(0, 6).map(float)
@@ -78,34 +78,45 @@ def problems(draw: st.DrawFn, most: int = 6) -> PlacementProblem:
             row = [t if lane == only else np.inf for lane, t in enumerate(row)]
         rows.append(row)
     interplay = Costs(*(draw(st.sampled_from(some)) for some in ((0, 0.5, 3), (0, 0.25), (0, 0.25, 1))))
-    return PlacementProblem(np.array(rows), tuple(reads), tuple(draw(st.integers(0, 3)) for _ in rows), interplay)
+    splits: list[tuple[Way, ...]] = [()] * count
+    for unit in draw(st.sets(st.integers(0, count - 1), max_size=most_split)):
+        both = draw(st.permutations(range(lanes)))[: draw(st.integers(2, lanes))]
+        splits[unit] = (tuple(Part(lane, draw(times) / 2, draw(st.integers(0, 2))) for lane in both),)
+    sizes = tuple(draw(st.integers(0, 3)) for _ in rows)
+    return PlacementProblem(np.array(rows), tuple(reads), sizes, interplay, tuple(splits))
 
 
-def orders(reads: Sequence[Sequence[int]], begun: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """All topological orders."""
-    if len(begun) == len(reads):
+def orders(
+    reads: Sequence[Sequence[int]], ways: Sequence[Way], begun: tuple[Turn, ...] = ()
+) -> Iterator[tuple[Turn, ...]]:
+    """All orders of parts in which each comes after all parts of what it reads."""
+    waiting = [(unit, part.lane) for unit, way in enumerate(ways) for part in way if (unit, part.lane) not in begun]
+    if not waiting:
         yield begun
-    for unit, sources in enumerate(reads):
-        if unit not in begun and set(sources) <= set(begun):
-            yield from orders(reads, (*begun, unit))
+    held = {unit for unit, _ in waiting}
+    for turn in waiting:
+        if held.isdisjoint(reads[turn[0]]):
+            yield from orders(reads, ways, (*begun, turn))
 
 
 def brute_force(problem: PlacementProblem) -> float:
-    """The least makespan of all placements and orders."""
-    tried: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    for order in orders(problem.reads):
-        for lanes in itertools.product(*(problem.allowed(u) for u in range(len(problem.reads)))):
-            sequences = tuple(tuple(u for u in order if lanes[u] == lane) for lane in range(problem.lanes))
-            tried.setdefault((lanes, sequences), (lanes, order))
-    return min(makespan(problem, lanes, order) for lanes, order in tried.values())
+    """The least makespan of all ways and orders."""
+    tried: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[Turn, ...]]] = {}
+    for ways in itertools.product(*(range(len(ways)) for ways in problem.ways)):
+        chosen = [problem.ways[unit][way] for unit, way in enumerate(ways)]
+        for order in orders(problem.reads, chosen):
+            sequences = tuple(tuple(u for u, on in order if on == lane) for lane in range(problem.lanes))
+            tried.setdefault((ways, sequences), (ways, order))
+    return min(makespan(problem, ways, order) for ways, order in tried.values())
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(problem=problems() | problems(4))
+@given(problem=problems(5) | problems(4))
 def test_the_proved_optimum_is_that_of_brute_force(problem: PlacementProblem) -> None:
     found, least = place(problem), brute_force(problem)
     assert found.makespan == pytest.approx(least, abs=1e-9)
-    assert found.makespan == makespan(problem, found.lanes, found.order)
+    ways = [of_unit.index(way) for of_unit, way in zip(problem.ways, found.ways, strict=True)]
+    assert found.makespan == makespan(problem, ways, found.order)
     assert found.optimal
     given_up = place(problem, most_states=0)  # what is left are heuristics and bounds
     assert given_up.bound <= least + 1e-9 <= given_up.makespan + 2e-9
@@ -115,13 +126,16 @@ def test_the_proved_optimum_is_that_of_brute_force(problem: PlacementProblem) ->
 @settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(14), seed=st.integers(0, 100))
 def test_heuristics_make_legal_plans(problem: PlacementProblem, seed: int) -> None:
-    lanes, order = heft(problem)
-    drawn = [int(np.random.default_rng(seed).choice(problem.allowed(u))) for u in range(len(problem.reads))]
-    for legal in (order, by_rank(problem, lanes), by_rank(problem, drawn)):
-        position = {unit: place for place, unit in enumerate(legal)}
-        assert sorted(legal) == list(range(len(problem.reads)))
-        assert all(position[s] < position[u] for u, sources in enumerate(problem.reads) for s in sources)
-    assert all(np.isfinite(problem.seconds[u, lane]) for u, lane in enumerate(lanes))
+    ways, order = heft(problem)
+    rng = np.random.default_rng(seed)
+    drawn = [int(rng.integers(len(of_unit))) for of_unit in problem.ways]
+    for mine, legal in ((ways, order), (ways, by_rank(problem, ways)), (drawn, by_rank(problem, drawn))):
+        position = {turn: place for place, turn in enumerate(legal)}
+        turns = [[(u, part.lane) for part in problem.ways[u][way]] for u, way in enumerate(mine)]
+        assert sorted(legal) == sorted(itertools.chain(*turns))
+        for unit, sources in enumerate(problem.reads):
+            before = [position[turn] for source in sources for turn in turns[source]]
+            assert max(before, default=-1) < min(position[turn] for turn in turns[unit])
     found = place(problem, most_states=200)
     assert found.bound <= found.makespan + 1e-9
 

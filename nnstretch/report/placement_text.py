@@ -50,8 +50,8 @@ def together_table(found: Together) -> Table:
         shown.add_row(name, *(ms_text(ms) for ms in (times.p50_ms, times.p90_ms, times.min_ms)), f"{times.spread:.1%}")
     how = "" if found.pays else "A placement does not pay: everything runs on the fastest processor. "
     shown.caption = (
-        f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The longest chain of steps takes "
-        f"{ms_text(found.critical_path_ms)} ms, the latency is {found.over_critical_path - 1:+.1%} from that; predicted "
+        f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The critical path by the steps' own "
+        f"times is {ms_text(found.critical_path_ms)} ms, the latency is {found.over_critical_path - 1:+.1%} from that; predicted "
         f"{ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement. Largest error against "
         f"ONNX Runtime {found.max_rel_error:.1e}."
     )

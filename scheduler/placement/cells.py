@@ -26,6 +26,8 @@ _MOST_UNITS = 16
 """Units of a cell up to which it is searched exactly."""
 _MOST_STATES = 1_500
 """States of a cell after which the exact search is given up."""
+_MOST_SPLIT_STATES = 100
+"""The same where units may be split: the bounds, which know no handovers, are far from what can be reached then."""
 
 Ways = tuple[int, ...]
 """How the units of a meeting are computed, by the numbers of their ways."""
@@ -51,8 +53,15 @@ class _Answer:
     bound: float
 
 
-def place(problem: PlacementProblem, most_states: int = _MOST_STATES) -> Placement:
-    """The fastest placement: proved if all cells are small enough, else with a bound."""
+def place(problem: PlacementProblem, most_states: int | None = None) -> Placement:
+    """The fastest placement: proved if all cells are small enough, else with a bound.
+
+    Args:
+        problem: what is to be placed.
+        most_states: of a cell, after which its exact search is given up; by default fewer where units may be split.
+    """
+    if most_states is None:
+        most_states = _MOST_SPLIT_STATES if any(problem.splits) else _MOST_STATES
     cells = find_cells(problem)
     answers: list[dict[Ways, _Answer]] = []
     after: dict[Ways, _Answer] = {(): _Answer((), (), 0.0, 0.0)}

@@ -114,6 +114,7 @@ class _Search:
             [[n for n, way in enumerate(ways) if any(p.lane == lane for p in way)] for lane in range(problem.lanes)]
             for ways in problem.ways
         ]
+        self._delays: dict[tuple[int, ...], float] = {}
         self._least_after: dict[tuple[int, ...], float] = {}
         self._seen: dict[tuple[object, ...], float] = {}
 
@@ -174,7 +175,7 @@ class _Search:
                 begun.owed[part.lane] |= 1 << unit
                 begun.work += part.seconds
         seconds = self._problem.part((unit, lane), begun.ways).seconds
-        delay = handover(self._problem, (unit, lane), state.ways, state.fetched[lane])
+        delay = self._delay(state, unit, lane)
         begun.work -= seconds
         begun.owed[lane] &= ~(1 << unit)
         begun.fetched[lane] |= self._reads[unit]
@@ -257,18 +258,23 @@ class _Search:
             if not state.started >> unit & 1 and self._reads[unit] & ~state.done == 0
         )
 
+    def _delay(self, state: _State, unit: int, lane: int) -> float:
+        """Seconds of the handover before a lane can begin its part of a unit."""
+        fetched = state.fetched[lane] & self._reads[unit]
+        key = (unit, lane, fetched, *(state.ways[s] for s in self._problem.reads[unit]))
+        if key not in self._delays:
+            self._delays[key] = handover(self._problem, (unit, lane), state.ways, fetched)
+        return self._delays[key]
+
     def _least(self, state: _State, unit: int, way: int) -> float:
         """Seconds from now to the end of a unit that is ready and computed in a way, and of all that follows, at best."""
-        longest = max(
-            handover(self._problem, (unit, part.lane), state.ways, state.fetched[part.lane]) + part.seconds
-            for part in self._problem.ways[unit][way]
-        )
+        parts = self._problem.ways[unit][way]
+        longest = max(self._delay(state, unit, part.lane) + part.seconds for part in parts)
         return longest + self._problem.after[unit][way]
 
     def _least_part(self, state: _State, turn: Turn) -> float:
         """Seconds from now to the end of a part that a lane owes, at best."""
-        delay = handover(self._problem, turn, state.ways, state.fetched[turn[1]])
-        return delay + self._problem.part(turn, state.ways).seconds
+        return self._delay(state, *turn) + self._problem.part(turn, state.ways).seconds
 
     def _following(self, state: _State) -> float:
         """Seconds after the makespan, at best, as far as it is decided how the exits are computed."""

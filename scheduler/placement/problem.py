@@ -196,7 +196,11 @@ class PlacementProblem:
     def part(self, turn: Turn, ways: Sequence[int]) -> Part:
         """The part that a lane computes of a unit, in the way that the unit is computed."""
         unit, lane = turn
-        return next(part for part in self.ways[unit][ways[unit]] if part.lane == lane)
+        return self._part_on[unit][ways[unit]][lane]
+
+    @cached_property
+    def _part_on(self) -> list[list[dict[int, Part]]]:
+        return [[{part.lane: part for part in way} for way in ways] for ways in self.ways]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Interplay(Protocol):
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         """Seconds from when `others` are done until `lane` can start a sub-graph that waited for them.
 
-        `size` is the number of bytes of all tensors that it reads and others wrote parts of; 0 if it only waits.
+        `size` is the number of bytes that it reads and others wrote; 0 if it only waits.
         """
 
     def slowdown(self, lane: int, others: frozenset[int], /) -> float:
@@ -147,11 +147,12 @@ def _handover(
             buffer = plan.buffers[index]
             end = buffer.offset + buffer.bytes
             writes = written.get(buffer.value, [(0, end, 0)] if buffer.memory == "input" else [])
-            elsewhere = {maker for a, b, maker in writes if a < end and b > buffer.offset} - {lane}
-            if elsewhere:
+            foreign = [(min(b, end) - max(a, buffer.offset), maker) for a, b, maker in writes if maker != lane]
+            fetches = [(overlap, maker) for overlap, maker in foreign if overlap > 0]
+            if fetches:
                 fetched.add((lane, index))
-                size += buffer.bytes
-                others |= elsewhere
+                size += min(buffer.bytes, sum(overlap for overlap, _ in fetches))
+                others |= {maker for _, maker in fetches}
     return interplay.handover_seconds(lane, frozenset(others), size) if others else 0.0
 
 

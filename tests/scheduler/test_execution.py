@@ -152,7 +152,7 @@ def test_a_timeline_has_every_step_once_and_in_order() -> None:
         found = run_summary(session.plan, timeline)
     # The path covers the run without holes or overlaps from its begin to the end of the last step.
     assert sum(link.gap + link.step.end - link.step.begin for link in found.path) == max(e.end for e in steps)
-    assert sum(link.step.end - link.step.begin for link in found.path) <= found.longest_chain + 1 <= timeline.total + 1
+    assert sum(link.step.end - link.step.begin for link in found.path) <= found.critical_path + 1 <= timeline.total + 1
     assert all(lane.busy + lane.waiting + lane.idle == timeline.total for lane in found.lanes)
     assert len(found.waits) == sum(e.kind == "wait" for e in timeline.events)
     assert any(link.is_handover for link in found.path)

@@ -21,17 +21,20 @@ from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import SelectionError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.parts import is_divisible
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.placement.applying import apply
 from nnstretch.scheduler.placement.cells import find_cells, place
 from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.placement.heft import heft
 from nnstretch.scheduler.placement.joint import is_placed, only, placed, with_costs
 from nnstretch.scheduler.placement.local_search import by_rank
-from nnstretch.scheduler.placement.problem import Part, PlacementProblem, Turn, Way, makespan
+from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Turn, Way, makespan
+from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.serial import serial
@@ -113,7 +116,7 @@ def brute_force(problem: PlacementProblem) -> float:
 @settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(5) | problems(4))
 def test_the_proved_optimum_is_that_of_brute_force(problem: PlacementProblem) -> None:
-    found, least = place(problem), brute_force(problem)
+    found, least = place(problem, most_states=1_500), brute_force(problem)
     assert found.makespan == pytest.approx(least, abs=1e-9)
     ways = [of_unit.index(way) for of_unit, way in zip(problem.ways, found.ways, strict=True)]
     assert found.makespan == makespan(problem, ways, found.order)
@@ -278,6 +281,98 @@ def test_any_network_is_computed_right(processors: str, seed: int) -> None:
     space = placed(space_of(network.graph(), processors), NoInterplay())
     assert space.placement is not None
     check(planned(space), {"x": network.input}, network.expected(), runs=5)
+
+
+def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
+    """The space with every layer on a random lane, or with random shares of its channels on several."""
+    rng = np.random.default_rng(seed)
+    contraction = contract(space, [[options[0] for options in space.choices]])
+    seconds = np.full((len(contraction.reads), len(space.pool.lanes)), np.inf)
+    seconds[[contraction.begin, contraction.end], 0] = 0.0
+    for options, group in zip(space.choices, contraction.group_of, strict=True):
+        if group is not None:
+            seconds[group, [choice.lane for choice in options]] = 1.0
+    divisions = {}
+    for group, number in contraction.alone().items():
+        unit = space.graph.units[number]
+        channels = unit.layer.outputs[0].shape[1] if is_divisible(unit.layer) and not unit.is_fallback else 0
+        if channels > 16:
+            first = 16 * int(rng.integers(1, -(-channels // 16)))
+            lanes = tuple(int(lane) for lane in rng.permutation([0, 1]))
+            divisions[group] = [(Division(lanes, (first, channels - first)), (1.0, 1.0))]
+    found = Divisions(divisions, contraction.sizes)
+    problem = PlacementProblem(seconds, contraction.reads, contraction.sizes, NoInterplay(), found.ways())
+    ways = [int(rng.integers(len(of_unit))) for of_unit in problem.ways]
+    for unit in divisions:
+        ways[unit] = len(problem.ways[unit]) - 1 if unit == min(divisions) or rng.random() < 0.6 else ways[unit]
+    chosen = tuple(of_unit[way] for of_unit, way in zip(problem.ways, ways, strict=True))
+    placement = Placement(chosen, by_rank(problem, ways), 0.0, 0.0)
+    applied = apply(space, contraction, placement, found, {})
+    assert len(applied.splits) == sum(len(way) > 1 for way in chosen) >= 1
+    return applied.space
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
+)
+def test_any_split_of_any_network_is_computed_right(processors: str, seed: int) -> None:
+    """Shares of 16 channels or more, of 40 some that end within a block; with residuals, concats and outputs among them."""
+    network = RandomNetwork(301 + seed, 0, nodes=10 + seed, channels=(32, 40, 48), kept=seed % 3, size=6)
+    space = randomly_split(space_of(network.graph(), processors), seed)
+    check(planned(space), {"x": network.input}, network.expected(), runs=5)
+
+
+def residual_chain(size: int = 8) -> ir.Model:
+    """A chain in which one processor would always wait for another one: convolutions, a shortcut, and a dense layer."""
+    rng = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = {"a": (64, 3, 3, 3), "b": (64, 64, 3, 3), "c": (64, 64, 3, 3), "d": (100, 64)}
+    shapes |= {f"{name}_bias": shape[:1] for name, shape in shapes.items()}
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(s) / np.sqrt(np.prod(s[1:]))).astype(np.float32), name)
+        for name, s in shapes.items()
+    ]
+    declared = ", ".join(f"float[{','.join(map(str, w.dims))}] {w.name}" for w in weights)
+    model = parser.parse_model(f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    net (float[1,3,{size},{size}] x) => (float[1,100] y) <{declared}> {{
+        p = Conv <pads = [1, 1, 1, 1]> (x, a, a_bias)  q = Relu (p)
+        r = Conv <pads = [1, 1, 1, 1]> (q, b, b_bias)  s = Relu (r)
+        t = Conv <pads = [1, 1, 1, 1]> (s, c, c_bias)  u = Add (t, q)  v = Relu (u)
+        m = GlobalAveragePool (v)  f = Flatten (m)  y = Gemm <transB = 1> (f, d, d_bias)
+    }}""")
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(weights)
+    return ir.from_proto(model)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize(
+    "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
+)
+def test_a_chain_is_shared_out_by_splitting_its_layers(processors: str) -> None:
+    """In halves, without a copy: shares are written side by side, and the residual is read where it lies."""
+    model = residual_chain()
+    space = placed(space_of(model, processors), NoInterplay())
+    report = space.placement
+    assert report is not None and report.pays
+    assert len(report.splits) == 3 and all(set(s.values()) == {32} for s in report.splits.values())
+    assert report.together < 0.53 * report.alone[report.fastest]
+    compiled = planned(space)
+    assert {step.op for step in compiled.plan.steps} <= {"Conv", "GlobalPool", "Dense", "Reorder"}
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)}
+    check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
+
+
+def test_shares_follow_speeds_in_whole_blocks() -> None:
+    unit = next(u for u in space_of(residual_chain(), TWO_CPUS).graph.units if u.layer.op == "Dense")
+    cases = {(1.0, 1.0): (48, 52), (3.0, 1.0): (32, 68), (1.0, 100.0): (80, 20), (1.0, 1.0, 2.0): (48, 32, 20)}
+    for seconds, channels in cases.items():
+        found = even_division(unit, dict(enumerate(seconds)))
+        assert found == Division(tuple(range(len(seconds))), channels)
+    assert even_division(unit, {1: 1.0}) is None  # alone
+    assert even_division(unit, dict.fromkeys(range(7), 1.0)) is None  # six blocks
 
 
 def test_what_a_design_placed_stays_where_it_is() -> None:

@@ -31,7 +31,7 @@ class Together:
         together: on all processors.
         serial: the same plan with nothing overlapping.
         alone: on one processor, by its name.
-        critical_path_ms: the longest path through what steps read and through the order of every processor, by what each of them
+        critical_path_ms: the longest path through what steps read and through the order of every processor, by what each step
             took.
         predicted_ms: what was predicted of the plan.
         bound_ms: what no placement of whole layers would take less than, as predicted.

@@ -35,7 +35,7 @@ from nnstretch.scheduler.simulation.timing import Interplay, simulate
 _ROUNDS = 4
 _MARGIN = 0.03
 """Share of its time by which a placement must be predicted to beat the fastest processor: what predictions miss by."""
-_HEAVY = 0.015
+_HEAVY = 0.005
 """Share of the network's time that a layer takes at least which is worth splitting."""
 
 Refine = Callable[[ChoiceSpace], ChoiceSpace]

@@ -123,6 +123,7 @@ class _Joint:
         contraction = contract(self._space, list(plans.values()))
         seconds = self._first_seconds(contraction, plans)
         whole, bound = self._best(contraction, seconds, Divisions({}, contraction.sizes))
+        bound = min(bound, whole.seconds)
         if not self._space.costs.measured:
             return whole, bound
         divisions = Divisions(self._divisions(contraction, seconds), contraction.sizes)

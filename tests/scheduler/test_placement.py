@@ -254,13 +254,13 @@ def check(compiled: Compiled, feeds: dict[str, np.ndarray], expected: Sequence[n
     "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
 )
 def test_modules_are_shared_out(processors: str) -> None:
-    """The two 3×3 paths run at the same time, the 1×1 path beside one of them."""
+    """The two 3×3 paths run at the same time, the 1×1 path, or a share of it, beside one of them."""
     model = inception()
     space = placed(space_of(model, processors), NoInterplay())
     report = space.placement
     assert report is not None and report.pays
     assert report.together < 0.62 * report.alone[report.fastest]  # (5 + 1) / 10 and what takes time without work
-    assert report.bound <= report.together * (1 + 1e-6)
+    assert bool(report.splits) == (report.together < report.bound * (1 - 1e-6))
     compiled = planned(space)
     lane_of = {
         compiled.plan.steps[i].layer: s.lane for s in compiled.plan.subgraphs for i in range(s.first, s.first + s.count)

@@ -214,6 +214,11 @@ class _Relabelled:
     interplay: Interplay
     names: dict[int, int]
 
+    @property
+    def whole_tensors(self) -> bool:
+        """As the interplay has it."""
+        return self.interplay.whole_tensors
+
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         """Between the lanes as the interplay numbers them."""
         return self.interplay.handover_seconds(self._name(lane), frozenset(map(self._name, others)), size)

@@ -60,6 +60,10 @@ class Costs:
     per_byte: float = 0.0
     slower: float = 0.0
 
+    @property
+    def whole_tensors(self) -> bool:
+        return False
+
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         return self.fixed * len(others) + self.per_byte * size
 
@@ -303,8 +307,9 @@ def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
     found = Divisions(divisions, contraction.sizes)
     problem = PlacementProblem(seconds, contraction.reads, contraction.sizes, NoInterplay(), found.ways())
     ways = [int(rng.integers(len(of_unit))) for of_unit in problem.ways]
-    for unit in divisions:
-        ways[unit] = len(problem.ways[unit]) - 1 if unit == min(divisions) or rng.random() < 0.6 else ways[unit]
+    for group in divisions:
+        if group == min(divisions) or rng.random() < 0.6:
+            ways[group] = len(problem.ways[group]) - 1
     chosen = tuple(of_unit[way] for of_unit, way in zip(problem.ways, ways, strict=True))
     placement = Placement(chosen, by_rank(problem, ways), 0.0, 0.0)
     applied = apply(space, contraction, placement, found, {})

@@ -139,6 +139,15 @@ def test_plan_for_another_block() -> None:
         Session(broken)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_sub_graphs_are_apart_only_where_somebody_waits(seed: int) -> None:
+    plan = compiled(RandomNetwork(seed, processors=2, nodes=24), TWO_CPUS).plan
+    awaited = {wait for subgraph in plan.subgraphs for wait in subgraph.waits}
+    for lane in range(len(plan.lanes)):
+        mine = [number for number, subgraph in enumerate(plan.subgraphs) if subgraph.lane == lane]
+        assert all(one in awaited or plan.subgraphs[other].waits for one, other in itertools.pairwise(mine))
+
+
 def test_a_timeline_has_every_step_once_and_in_order() -> None:
     network = RandomNetwork(11, processors=2, nodes=20)
     with Session(compiled(network, TWO_CPUS)) as session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.session import Session
@@ -19,92 +19,63 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.streams.session import StreamSession
 
+    Model: TypeAlias = str | Path | ir.Model | torch.nn.Module
+
 Progress = Callable[[int, int, str], None]
 """Told (done, total, what) while something long is going on."""
 
 
+class CompileOptions(TypedDict, total=False):
+    """What `compile` takes by name, whatever kind of session is asked for; meanings and defaults stand there."""
+
+    dtype: str
+    threads: int | None
+    tune: bool
+    shapes: dict[str, tuple[int, ...]] | None
+    batch: int | None
+    engines: Sequence[str]
+    tolerance: float
+    progress: Progress | None
+
+
 @overload
 def compile(
-    model: str | Path | ir.Model | torch.nn.Module,
+    model: Model,
     example_input: Any = ...,
     processors: str = ...,
-    dtype: str = ...,
-    threads: int | None = ...,
-    tune: bool = ...,
     *,
-    shapes: dict[str, tuple[int, ...]] | None = ...,
-    batch: int | None = ...,
-    engines: Sequence[str] = ...,
-    tolerance: float = ...,
     streams: None = ...,
-    progress: Progress | None = ...,
     plans: None = ...,
     policy: None = ...,
+    **options: Unpack[CompileOptions],
 ) -> Session: ...
 
 
 @overload
 def compile(
-    model: str | Path | ir.Model | torch.nn.Module,
-    example_input: Any = ...,
-    processors: str = ...,
-    dtype: str = ...,
-    threads: int | None = ...,
-    tune: bool = ...,
-    *,
-    shapes: dict[str, tuple[int, ...]] | None = ...,
-    batch: int | None = ...,
-    engines: Sequence[str] = ...,
-    tolerance: float = ...,
-    streams: int,
-    progress: Progress | None = ...,
-    plans: None = ...,
-    policy: None = ...,
+    model: Model, example_input: Any = ..., processors: str = ..., *, streams: int, **options: Unpack[CompileOptions]
 ) -> StreamSession: ...
 
 
 @overload
 def compile(
-    model: str | Path | ir.Model | torch.nn.Module,
+    model: Model,
     example_input: Any = ...,
-    processors: str = ...,
-    dtype: str = ...,
-    threads: int | None = ...,
-    tune: bool = ...,
     *,
-    shapes: dict[str, tuple[int, ...]] | None = ...,
-    batch: int | None = ...,
-    engines: Sequence[str] = ...,
-    tolerance: float = ...,
-    streams: None = ...,
-    progress: Progress | None = ...,
     plans: Sequence[str],
     policy: str | None = ...,
+    **options: Unpack[CompileOptions],
 ) -> AdaptiveSession: ...
 
 
 @overload
 def compile(
-    model: str | Path | ir.Model | torch.nn.Module,
-    example_input: Any = ...,
-    processors: str = ...,
-    dtype: str = ...,
-    threads: int | None = ...,
-    tune: bool = ...,
-    *,
-    shapes: dict[str, tuple[int, ...]] | None = ...,
-    batch: int | None = ...,
-    engines: Sequence[str] = ...,
-    tolerance: float = ...,
-    streams: None = ...,
-    progress: Progress | None = ...,
-    plans: None = ...,
-    policy: str,
+    model: Model, example_input: Any = ..., processors: str = ..., *, policy: str, **options: Unpack[CompileOptions]
 ) -> AdaptiveSession: ...
 
 
 def compile(
-    model: str | Path | ir.Model | torch.nn.Module,
+    model: Model,
     example_input: Any = None,
     processors: str = "cpu",
     dtype: str = "float32",
@@ -153,25 +124,20 @@ def compile(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    from nnstretch.compiler import build_processors, compile_model, compile_plans, load_any
-    from nnstretch.scheduler.adaptive.session import AdaptiveSession
+    from nnstretch.compiler import build_processors, compile_model, load_any
 
     if dtype != "float32":
         raise UsageError(f"dtype {dtype!r} is not supported; use float32")
     if streams is not None and (plans is not None or policy is not None):
         raise UsageError("streams are for throughput, plans and policy for one run at a time; leave one of them out")
     if isinstance(model, str | Path) and str(model).endswith(".nns"):
-        if policy is not None:
-            return AdaptiveSession.load(Path(model), policy)
-        if streams is None:
-            return Session.load(Path(model))
-        from nnstretch.throughput import load_streams
-
-        return load_streams(model, streams)
+        return _open_package(Path(model), streams, policy)
     if plans is not None and processors != "cpu":
         raise UsageError("processors and plans both say what to run on; give one of them")
     loaded = load_any(model, example_input, shapes, batch)
     if plans is not None or policy is not None:
+        from nnstretch.plans import compile_plans
+
         return compile_plans(
             loaded,
             [processors] if plans is None else plans,
@@ -185,9 +151,23 @@ def compile(
     usable = build_processors(processors, threads, engines, tolerance)
     if streams is None:
         return compile_model(loaded, usable, tune=tune, progress=progress)
-    from nnstretch.throughput import compile_streams
+    from nnstretch.scheduler.streams.session import StreamSession
+    from nnstretch.throughput import arrangements
 
-    return compile_streams(loaded, usable, streams, tune=tune, progress=progress)
+    return StreamSession.fastest(arrangements(loaded, usable, streams, tune=tune, progress=progress))
+
+
+def _open_package(path: Path, streams: int | None, policy: str | None) -> Session | AdaptiveSession | StreamSession:
+    """A session for a package, as it was compiled."""
+    if policy is not None:
+        from nnstretch.scheduler.adaptive.session import AdaptiveSession
+
+        return AdaptiveSession.load(path, policy)
+    if streams is None:
+        return Session.load(path)
+    from nnstretch.throughput import load_streams
+
+    return load_streams(path, streams)
 
 
 def stretch(
@@ -231,11 +211,10 @@ def stretch(
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
     from nnstretch.compiler import build_processors, predictor
-    from nnstretch.predicting.trial import DesignTrial
-    from nnstretch.scheduler.simulation.costs import one_soc
+    from nnstretch.predicting.trial import design_trial
 
     usable = build_processors(processors)
-    trials = trials and one_soc(usable.named) is None
+    predicting = predictor(usable, learned=learned, working_set=working_set(module, example_input))
 
     def report(what: str, done: int, total: int) -> None:
         if progress:
@@ -244,13 +223,13 @@ def stretch(
     return search(
         module,
         example_input,
-        predictor(usable, learned=learned, working_set=working_set(module, example_input)),
+        predicting,
         len(usable.named),
         replace(limits or SearchLimits(), **changed),
         multiple=usable.host.blocked.block if multiple is None else multiple,
         designs=designs,
         pareto=pareto,
-        trial=DesignTrial(usable, example_input) if trials else None,
+        trial=design_trial(usable, example_input, predicting) if trials else None,
         progress=report,
         merge=parse_merge(merge),
     )

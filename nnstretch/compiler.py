@@ -22,16 +22,12 @@ from nnstretch.devices.spec import ProcessorSpec, all_cores, default_cores, pars
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.passes import optimize
-from nnstretch.graph.placement import PLACEMENT_KEY
-from nnstretch.scheduler.adaptive.policies import parse_policy
-from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.candidates import Progress, is_native
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costmodel.explorer import Exploration
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
-from nnstretch.scheduler.costs import Estimates
-from nnstretch.scheduler.packaged import with_shared_constants
+from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.placement.interplay import MeasuredInterplay
 from nnstretch.scheduler.placement.joint import is_placed, placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
@@ -223,6 +219,11 @@ def plan_model(
     return _planned(_space_on_paper(model, processors, progress))
 
 
+def plan_by(model: ir.Model, processors: Processors, costs: CostModel) -> Compiled:
+    """Optimises a graph whose layers a design has placed, and plans it by some costs as they are."""
+    return _planned(choice_space(optimize(model), processors.named, processors.host, costs))
+
+
 def _planned(space: ChoiceSpace) -> Compiled:
     return plan_of(space, default_selector().select(space.problem))
 
@@ -313,6 +314,7 @@ def search_settings(
     """
     if search == "exhaustive":
         costs.offer(all_settings)
+        costs.thorough = True
     if search != "learned":
         return {}
     pool = lane_pool(processors.named, processors.host)
@@ -355,70 +357,6 @@ def compile_model(
 ) -> Session:
     """A session for a graph on processors; arguments are those of `plan_model`."""
     return Session.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
-
-
-def compile_plans(
-    model: ir.Model,
-    plans: Sequence[str],
-    *,
-    policy: str = "adaptive",
-    threads: int | None = None,
-    engines: Sequence[str] = (),
-    tolerance: float = TOLERANCE,
-    tune: bool = True,
-    progress: Progress | None = None,
-) -> AdaptiveSession:
-    """A session with several plans for a graph.
-
-    Where a design has placed layers, its processors are those of the first plan with the most of them. In other plans layers
-    stay on their processors where these are there, and may run anywhere else.
-
-    Args:
-        model: an unoptimised graph.
-        plans: the processors of each, as `build_processors` takes them.
-        policy: as `AdaptiveSession` takes it.
-        threads: at most so many cores of the first CPU of every plan that has one.
-        engines: as `build_processors` takes them, for plans with a CPU.
-        tolerance: as `build_processors` takes it.
-        tune: measure routines; else choose by estimates.
-        progress: told how far measuring has come.
-
-    Raises:
-        UsageError: no plan, two plans for the same processors, or a policy that is not known.
-        DeviceError: a processor does not exist or does not work.
-    """
-    parse_policy(policy)
-    opened = [_open_plan(text, threads, engines, tolerance) for text in plans]
-    names = [tuple(p.name for p in processors.named) for processors in opened]
-    if not names or len(set(names)) != len(names):
-        raise UsageError(
-            f"plans {';'.join(plans)!r} are none or name the same processors twice; write one list for each plan"
-        )
-    designed = max(names, key=len)
-    compiled = {
-        ",".join(mine): plan_model(_placed_on(model, designed, mine), processors, tune=tune, progress=progress)
-        for mine, processors in zip(names, opened, strict=True)
-    }
-    shared = dict(zip(compiled, with_shared_constants(list(compiled.values())), strict=True))
-    return AdaptiveSession(shared, policy)
-
-
-def _open_plan(text: str, threads: int | None, engines: Sequence[str], tolerance: float) -> Processors:
-    has_cpu = any(spec.kind == "cpu" for spec in parse_processors(text))
-    return build_processors(text, threads if has_cpu else None, engines if has_cpu else (), tolerance)
-
-
-def _placed_on(model: ir.Model, designed: Sequence[str], processors: Sequence[str]) -> ir.Model:
-    """A graph whose nodes are placed among other processors than those of its design, as far as they are the same."""
-    result = model.clone()
-    for node in result.graph.all_nodes():
-        text = node.metadata_props.get(PLACEMENT_KEY, "")
-        if not text.isdigit() or int(text) >= len(designed):
-            continue  # for the planner to use or refuse
-        del node.metadata_props[PLACEMENT_KEY]
-        if designed[int(text)] in processors:
-            node.metadata_props[PLACEMENT_KEY] = str(processors.index(designed[int(text)]))
-    return result
 
 
 def predictor(

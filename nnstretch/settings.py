@@ -22,14 +22,14 @@ import platformdirs
 from nnstretch.errors import FileError
 
 
-def cache_dir() -> Path:
-    """Directory for files that can be made again: created on first use.
+def cache_dir(inside: str = "") -> Path:
+    """Directory for files that can be made again, or one inside it: created on first use.
 
     Raises:
         FileError: it cannot be created or written.
     """
     configured = os.environ.get("NNSTRETCH_CACHE_DIR")
-    path = Path(configured) if configured else Path(platformdirs.user_cache_dir("nnstretch"))
+    path = (Path(configured) if configured else Path(platformdirs.user_cache_dir("nnstretch"))) / inside
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,26 +20,11 @@ from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.simulation.costs import one_soc
 from nnstretch.scheduler.simulation.timing import NoInterplay, simulate
-from nnstretch.scheduler.streams.arrangement import Arrangement, Team, choose, relocated, working
+from nnstretch.scheduler.streams.arrangement import Arrangement, Team, relocated, working
 from nnstretch.scheduler.streams.session import StreamSession
 
 _MOST_MEASURED = 16
 """Processors that a plan can have (NNS_MAX_LANES): how much more of them slow each other down is not measured."""
-
-
-def compile_streams(
-    model: ir.Model,
-    processors: Processors,
-    streams: int,
-    *,
-    tune: bool = True,
-    progress: Progress | None = None,
-) -> StreamSession:
-    """A session that has `streams` inputs on their way, arranged as is predicted to be fastest.
-
-    Arguments are those of `arrangements`.
-    """
-    return StreamSession(choose(arrangements(model, processors, streams, tune=tune, progress=progress)))
 
 
 def load_streams(path: str | Path, streams: int) -> StreamSession:

@@ -16,11 +16,12 @@ from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import Choice, Fused, becomes_view
+from nnstretch.scheduler.draft import Choice, Fused
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.runs import find_runs
 from nnstretch.scheduler.units import Unit, UnitGraph, working_set
+from nnstretch.scheduler.views import becomes_view
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnstretch.devices.engine.binding import Engine, engine
-from nnstretch.devices.engine.program import (
+from nnstretch.devices.engine.image import (
     Buffer,
     KernelLaunch,
     Lane,
     LaneKind,
-    Program,
     Region,
     RegionKind,
     Step,
     StepKind,
     SubGraph,
-    aligned_array,
 )
+from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.engine.running import CallFunction
 from nnstretch.devices.guest import GuestModel, open_guest
 from nnstretch.devices.spec import ProcessorSpec, all_cores, format_cores, parse_processors, usable_cores

@@ -17,6 +17,7 @@ from nnstretch.devices.processor import LaneKind
 from nnstretch.devices.routine import Launch
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.totals import known_sum
 
 PLAN_VERSION = 1
 ALIGNMENT = 64
@@ -134,8 +135,7 @@ class Plan:
     @property
     def predicted_ms(self) -> float | None:
         """Sum of the steps' measured costs, or None if the plan was not tuned. Serial: concurrency is not counted."""
-        costs = [step.cost_ms for step in self.steps]
-        return None if any(c is None for c in costs) else sum(c for c in costs if c is not None)
+        return known_sum(step.cost_ms for step in self.steps)
 
     @property
     def fallback_layers(self) -> tuple[str, ...]:

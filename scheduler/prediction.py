@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
-from nnstretch.scheduler.costs import Candidate
-from nnstretch.scheduler.draft import becomes_view
+from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.slowdowns import Contention, Slowdowns
+from nnstretch.scheduler.views import becomes_view
 
 _FIRST = 40  # measurements before anything is learned from
 _HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured
@@ -51,6 +52,12 @@ class ProfilePredictor:
         self._asked = 0
         self._next = _FIRST
         self._fastest: dict[tuple[int, str], float] = {}
+        self._candidates: dict[tuple[int, str], list[Candidate]] = {}
+
+    @property
+    def costs(self) -> CostModel:
+        """Costs by which a network takes what is predicted of its layers."""
+        return _PredictedCosts(self._profiler, self._learned)
 
     def expect(self, working_set: int) -> None:
         """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
@@ -60,6 +67,7 @@ class ProfilePredictor:
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
+        self._foresee([layer for layer in layers if (processor, layer.workload) not in self._fastest], processor)
         return sum(self._layer_seconds(layer, processor) for layer in layers)
 
     def meeting_seconds(self, tensor: TensorType) -> float:
@@ -89,25 +97,32 @@ class ProfilePredictor:
         for key, layer in {(processor, layer.workload): layer for layer in layers}.items():
             if key in self._guessed:
                 self._guessed.discard(key)
-                found = self._measured(layer, self._processors[processor])
+                found = self._measured(layer, processor)
                 changed = changed or not math.isclose(found, self._fastest[key], rel_tol=_EQUAL)
                 self._fastest[key] = found
         return changed
 
+    def _foresee(self, layers: Sequence[Layer], number: int) -> None:
+        """Asks learned costs about several layers at once, which then know them."""
+        if self._learned is not None and len(layers) > 1:
+            wanted = [(layer, candidate) for layer in layers for candidate in self._candidates_for(layer, number)]
+            self._learned.compare_all(self._processors[number], wanted)
+
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key, processor = (number, layer.workload), self._processors[number]
-        if processor.lane != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
-            return 0.0
         if key not in self._fastest:
-            guess = self._guess(layer, processor)
+            if processor.lane != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+                self._fastest[key] = 0.0
+                return 0.0
+            guess = self._guess(layer, number)
             if guess is not None:
                 self._guessed.add(key)
-            self._fastest[key] = self._measured(layer, processor) if guess is None else guess
+            self._fastest[key] = self._measured(layer, number) if guess is None else guess
         return self._fastest[key]
 
-    def _measured(self, layer: Layer, processor: Processor) -> float:
-        candidates = default_candidates(layer, processor)
-        guesses = self._guesses(candidates, layer, processor)
+    def _measured(self, layer: Layer, number: int) -> float:
+        candidates, processor = self._candidates_for(layer, number), self._processors[number]
+        guesses = self._guesses(layer, number)
         least = min((g for g in guesses if g is not None), default=math.inf)
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
         self._learn()
@@ -121,19 +136,55 @@ class ProfilePredictor:
             self._next = math.ceil(self._asked * _GROWN)
             self._learned.learn()
 
-    def _guess(self, layer: Layer, processor: Processor) -> float | None:
+    def _guess(self, layer: Layer, number: int) -> float | None:
         """Seconds by learned costs; None for what has to be measured."""
-        guesses = self._guesses(default_candidates(layer, processor), layer, processor)
+        guesses = self._guesses(layer, number)
         known = [seconds for seconds in guesses if seconds is not None]
         if not known or len(known) < len(guesses):
             return None
-        return inner_seconds(processor, layer, min(known), self._profiler)
+        return inner_seconds(self._processors[number], layer, min(known), self._profiler)
 
-    def _guesses(self, candidates: Sequence[Candidate], layer: Layer, processor: Processor) -> list[float | None]:
+    def _guesses(self, layer: Layer, number: int) -> list[float | None]:
         """Seconds of every candidate by learned costs; None where too little is known."""
+        candidates = self._candidates_for(layer, number)
         if self._learned is None:
             return [None] * len(candidates)
-        return [self._learned.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
+        return self._learned.compare(self._processors[number], layer, candidates)
+
+    def _candidates_for(self, layer: Layer, number: int) -> list[Candidate]:
+        key = (number, layer.workload)
+        if key not in self._candidates:
+            self._candidates[key] = default_candidates(layer, self._processors[number])
+        return self._candidates[key]
+
+
+class _PredictedCosts(CostModel):
+    """Costs of every routine's first parameters: learned ones, and measured ones where too little is known."""
+
+    measured = True
+
+    def __init__(self, profiler: Profiler, learned: LearnedCosts | None) -> None:
+        self._profiler = profiler
+        self._learned = learned
+        self.offer(lambda _, routine, layer: routine.parameter_space(layer)[:1])
+
+    def expect(self, working_set: int) -> None:
+        self._profiler.expect(working_set)
+        if self._learned is not None:
+            self._learned.expect(working_set)
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        found = self._learned.compare(processor, layer, candidates) if self._learned is not None else []
+        return found if found and None not in found else self._profiler.compare(processor, layer, candidates)
+
+    def handover(self, tensor: TensorType) -> float:
+        return self._profiler.handover(tensor)
+
+    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        return self._profiler.passing(one, other, tensor)
 
 
 def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:

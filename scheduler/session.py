@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from nnstretch.closing import Closing
 from nnstretch.devices.engine.program import Program, RunTrace
 from nnstretch.errors import BuildError, DeviceError, FeedError, MissingExtraError
 from nnstretch.package import read_package, write_package
+from nnstretch.scheduler.any_session import Feeds, LatencySession, Outputs
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.loading import Loaded, load_program
 from nnstretch.scheduler.packaged import packaged, unpackaged
-from nnstretch.scheduler.plan import Plan, PlanTensor
+from nnstretch.scheduler.plan import PlanTensor
 from nnstretch.scheduler.timeline import Timeline, median_timeline, plan_timeline
 from nnstretch.scheduler.validate import validate
 
@@ -27,19 +26,8 @@ UNUSABLE = (BuildError, DeviceError, MissingExtraError, MemoryError)
 
 log = logging.getLogger(__name__)
 
-_TYPE_NAMES = {"float32": "tensor(float)", "float64": "tensor(double)"}
 
-
-@dataclass(frozen=True)
-class NodeArg:
-    """Name, shape and type of an input or output, as ONNX Runtime describes them."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: str
-
-
-class Session(Closing):
+class Session(LatencySession):
     """Runs a plan. Thread-safe: concurrent runs take turns. Usable as a context manager."""
 
     def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None = None) -> None:
@@ -107,11 +95,6 @@ class Session(Closing):
         raise failures[0]
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
-        """Writes a package (.nns) that `load` reads.
-
-        Raises:
-            FileError: the place is not writable or the disk is full.
-        """
         write_package(packaged({"plan": self._compiled}, self.used_sources, metadata or {}), Path(path))
 
     @property
@@ -120,40 +103,19 @@ class Session(Closing):
         return self._loaded.sources
 
     @property
-    def plan(self) -> Plan:
-        """What this session runs."""
-        return self._compiled.plan
-
-    @property
     def sources(self) -> Mapping[str, str] | None:
         """OpenCL sources that were given with the plan."""
         return self._sources
 
     @property
     def compiled(self) -> Compiled:
-        """The plan with its constants and how its routines were selected."""
         return self._compiled
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs in order."""
-        return [_node_arg(t) for t in self.plan.inputs]
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs in order."""
-        return [_node_arg(t) for t in self.plan.outputs]
 
     @property
     def busy(self) -> bool:
-        """Whether a run that missed its deadline is not over: until it is, other runs are refused."""
         return self._loaded.program.busy
 
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        feeds: Mapping[str, np.ndarray],
-        *,
-        deadline: float | None = None,
-    ) -> list[np.ndarray]:
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
         """Runs once and returns the named outputs (all if None) as new arrays.
 
         Args:
@@ -174,9 +136,7 @@ class Session(Closing):
             program.run(inputs, outputs, deadline=deadline)
         return [outputs[i] for i in wanted]
 
-    def run_traced(
-        self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]
-    ) -> tuple[list[np.ndarray], RunTrace]:
+    def run_traced(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Outputs, RunTrace]:
         """As `run`, with the times of every step, which cost a little."""
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
@@ -194,7 +154,7 @@ class Session(Closing):
                 found[name] += float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
         return found
 
-    def check_feeds(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> None:
+    def check_feeds(self, output_names: Sequence[str] | None, feeds: Feeds) -> None:
         """Whether `run` takes these.
 
         Raises:
@@ -203,18 +163,14 @@ class Session(Closing):
         self._output_indices(output_names)
         self._inputs(feeds)
 
-    def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:
-        """The timeline of a run of median duration out of `runs`, after one that does not count.
-
-        Without `feeds`, zeros are fed.
-        """
+    def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
         return self.timeline(self.traces(feeds, runs))
 
     def timeline(self, traces: Sequence[RunTrace]) -> Timeline:
         """The timeline of the run of median duration."""
         return median_timeline([self._timeline(trace) for trace in traces])
 
-    def traces(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> list[RunTrace]:
+    def traces(self, feeds: Feeds | None = None, runs: int = 9) -> list[RunTrace]:
         """When every step of `runs` runs, one at least, began and ended, after one run that does not count.
 
         Without `feeds`, zeros are fed.
@@ -224,15 +180,7 @@ class Session(Closing):
         self._loaded.program.run_traced(inputs, outputs)
         return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
 
-    def time(
-        self,
-        feeds: Mapping[str, np.ndarray] | None = None,
-        *,
-        warmup: int = 10,
-        runs: int = 100,
-        budget: float = 2.0,
-    ) -> np.ndarray:
-        """Seconds of each of up to `runs` runs after `warmup`; stops once `budget` seconds have passed."""
+    def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
         self._loaded.activate(self._beside)
         nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
@@ -242,10 +190,6 @@ class Session(Closing):
         """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after one run that does not count."""
         traces = self.traces(runs=runs)
         return np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
-
-    def zeros(self) -> dict[str, np.ndarray]:
-        """Zeros for all inputs."""
-        return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}
 
     def close(self) -> None:
         """Frees memory, kernels and threads; the session cannot be run afterwards.
@@ -264,7 +208,7 @@ class Session(Closing):
             self._loaded.distrust()
             raise
 
-    def _inputs(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _inputs(self, feeds: Feeds) -> Outputs:
         known = [t.name for t in self.plan.inputs]
         unknown = [name for name in feeds if name not in known]
         missing = [name for name in known if name not in feeds]
@@ -281,7 +225,7 @@ class Session(Closing):
                 raise FeedError(f"unknown output {name!r}; the model has {known}")
         return [known.index(name) for name in names]
 
-    def _new_outputs(self) -> list[np.ndarray]:
+    def _new_outputs(self) -> Outputs:
         return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
 
     def _timeline(self, trace: RunTrace) -> Timeline:
@@ -292,11 +236,6 @@ class Session(Closing):
         times = [(int(begin), int(end)) for begin, end in trace.steps - trace.begin]
         waits = [bool(subgraph.waits) for subgraph in self.plan.subgraphs]
         return plan_timeline(self.plan, times, waits, trace.end - trace.begin)
-
-
-def _node_arg(tensor: PlanTensor) -> NodeArg:
-    dtype = tensor.type.dtype
-    return NodeArg(tensor.name, tensor.type.shape, _TYPE_NAMES.get(dtype, f"tensor({dtype})"))
 
 
 def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:

@@ -16,10 +16,10 @@ from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
 from nnstretch.scheduler.costmodel.workload import handover_bytes
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import becomes_view
 from nnstretch.scheduler.prediction import default_candidates
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.slowdowns import Slowdowns
+from nnstretch.scheduler.views import becomes_view
 
 _ADVICE = "run `nnstretch stretch` there on a network or two with these processors, and export the profiles again"
 

@@ -9,7 +9,6 @@ between the steps of a run.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.errors import NNStretchError
+from nnstretch.cli.scripting import exit_status, print_answer, script_parser
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -34,22 +33,18 @@ BRANCH_IMAGE = (1, 128, 28, 28)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = script_parser(__doc__)
     parser.add_argument("--processors", default="cpu,opencl", help="two processors, such as cpu:0,opencl:0@1")
     parser.add_argument("--model", default="resnet50", help="whose convolutions are measured")
     parser.add_argument("--layers", action="store_true", help="list every distinct convolution")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    try:
-        report = measure(options.processors, options.model)
-    except NNStretchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps(report))
-    else:
-        show(report, options.layers)
-    return 0
+    return exit_status(
+        lambda: print_answer(
+            measure(options.processors, options.model),
+            lambda report: show(report, options.layers),
+            as_json=options.json,
+        )
+    )
 
 
 def measure(processors: str, model: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nnstretch.cli.scripting import exit_status
 from nnstretch.compiler import load_any
 from nnstretch.devices.simulated.profile import save_profile
 from nnstretch.errors import FileError, NNStretchError, UsageError
@@ -33,20 +34,20 @@ def main() -> int:
     parser.add_argument("table", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="the profile, a .json file")
     arguments = parser.parse_args()
-    try:
-        names, measured, given = read_table(arguments.table)
-        profile = fit_profile(measured, given)
-        save_profile(profile, arguments.output)
-    except NNStretchError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return exit_status(lambda: fit(arguments.table, arguments.output))
+
+
+def fit(table: Path, output: Path) -> None:
+    """Writes the profile and prints how near it comes."""
+    names, measured, given = read_table(table)
+    profile = fit_profile(measured, given)
+    save_profile(profile, output)
     print("measured ms  fitted ms  held out ms")
     for number, (name, one) in enumerate(zip(names, measured, strict=True)):
         fitted = f"{1e3 * simulated_seconds(profile, one):9.2f}"
         print(
             f"{1e3 * one.seconds:11.2f}  {fitted}  {_held_out(number, measured, given)}  {name} on {', '.join(one.processors)}"
         )
-    return 0
 
 
 def read_table(path: Path) -> tuple[list[str], list[Measurement], Assumptions]:

@@ -10,7 +10,6 @@ program of its own, and takes what time the system gives it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -24,10 +23,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.compiler import compile_plans
+from nnstretch.bench.subject import plan_feeds
+from nnstretch.cli.scripting import exit_status, print_answer, script_parser
 from nnstretch.devices.spec import ProcessorSpec, parse_processors
-from nnstretch.errors import NNStretchError, UsageError
+from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
+from nnstretch.plans import compile_plans
 from nnstretch.report.interference_picture import Phase, TimedRun, interference_svg
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.settings import atomic_write
@@ -44,28 +45,24 @@ while os.getppid() == int(sys.argv[2]):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and draws; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = script_parser(__doc__)
     parser.add_argument("model", nargs="?", default="googlenet", help="ONNX file (branched or not) or zoo name")
     parser.add_argument("--processors", default="cpu:0,opencl:0@1", help="two, with a core each")
     parser.add_argument("--policy", default="adaptive", help="adaptive or deadline=12ms")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each of the five phases")
     parser.add_argument("--no-tune", dest="tune", action="store_false", help="take routines by rule, not by measuring")
     parser.add_argument("-o", "--output", type=Path, help="picture (.svg)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    try:
-        report = measure(options.model, options.processors, options.policy, options.seconds, options.tune)
-        if options.output:
-            with atomic_write(options.output) as file:
-                file.write(picture(report).encode())
-    except NNStretchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps(report))
-    else:
-        show(report)
-    return 0
+    return exit_status(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures, draws and prints."""
+    report = measure(options.model, options.processors, options.policy, options.seconds, options.tune)
+    if options.output:
+        with atomic_write(options.output) as file:
+            file.write(picture(report).encode())
+    print_answer(report, show, as_json=options.json)
 
 
 @contextmanager
@@ -99,8 +96,7 @@ def measure(model: str, processors: str, policy: str, seconds: float, tune: bool
         together = changing.plans[0]
         alone = {together: changing._compiled[together]}
         with AdaptiveSession(alone, "fixed") as fixed:
-            rng = np.random.default_rng(0)
-            feeds = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in changing.get_inputs()}
+            feeds = plan_feeds(changing.plan, 0)
             check(changing, fixed, feeds)
             phases, runs = through({"changing": changing, "fixed": fixed}, feeds, specs, seconds)
         facts = {plan.name: plan.seconds * 1e3 for plan in changing.facts}

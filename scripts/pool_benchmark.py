@@ -25,10 +25,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from nnstretch.cli.scripting import exit_status, print_answer, script_parser
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.build import build_engine
 from nnstretch.devices.spec import parse_processors
-from nnstretch.errors import DeviceError, NNStretchError
+from nnstretch.errors import DeviceError
 
 POOLS = ("nnstretch", "openmp")
 JOIN_STEPS = 200
@@ -36,27 +37,23 @@ JOIN_STEPS = 200
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = script_parser(__doc__)
     parser.add_argument("--model", default="resnet50", help="ONNX file, package or zoo name")
     parser.add_argument("--cores", default="", help="such as 0-1 (default: all that this process may use)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--no-tune", dest="tune", action="store_false", help="take routines by rule, not by measuring")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--serve", nargs=2, metavar=("POOL", "PACKAGE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    try:
-        if options.serve:
-            serve(*options.serve)
-            return 0
-        report = measure(options.model, options.cores, options.rounds, options.tune)
-    except NNStretchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps(report))
-    else:
-        show(report)
-    return 0
+    return exit_status(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> None:
+    """The process of one pool, or the whole comparison."""
+    if options.serve:
+        serve(*options.serve)
+        return
+    report = measure(options.model, options.cores, options.rounds, options.tune)
+    print_answer(report, show, as_json=options.json)
 
 
 # ---- the process of one pool
@@ -64,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(pool: str, package: str) -> None:
     """Answers lines of JSON on standard input: cores -> nanoseconds of a join and of runs of the network."""
+    from nnstretch.bench.subject import plan_feeds
     from nnstretch.package import read_package
     from nnstretch.scheduler.compiled import Compiled
     from nnstretch.scheduler.loading import load_program
@@ -74,7 +72,7 @@ def serve(pool: str, package: str) -> None:
     os.sched_setaffinity(0, allowed)  # OpenMP binds the thread that loads it
     content = read_package(Path(package))
     plan = Plan.from_json(content.first.plan)
-    inputs = [np.random.default_rng(0).standard_normal(t.type.shape).astype(t.type.dtype) for t in plan.inputs]
+    inputs = list(plan_feeds(plan, 0).values())
     outputs = [np.zeros(t.type.shape, t.type.dtype) for t in plan.outputs]
     programs: dict[tuple[int, ...], Any] = {}
     for line in sys.stdin:

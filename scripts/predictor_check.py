@@ -25,13 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.cli.scripting import exit_status, print_answer
+from nnstretch.errors import FileError, UsageError
 from nnstretch.settings import write_text
 
 if TYPE_CHECKING:
     from nnstretch.branching.build import Blueprint
     from nnstretch.branching.design import Design
-    from nnstretch.branching.predictor import LatencyPredictor, Trial
+    from nnstretch.branching.predictor import Trial
+    from nnstretch.scheduler.prediction import ProfilePredictor
+    from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 
 TOLERANCE = 0.1
 """Relative error that predictions shall keep to."""
@@ -51,13 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    try:
-        answer = check(options)
-    except NNStretchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(answer) if options.json else told(answer))
-    return 0
+    return exit_status(lambda: print_answer(check(options), lambda answer: print(told(answer)), as_json=options.json))
 
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
@@ -123,7 +120,7 @@ class Subject:
 
     model: str
     plan: Blueprint
-    predictor: LatencyPredictor
+    predictor: ProfilePredictor | SimulatedPredictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,12 +163,13 @@ class Checking:
         """A random design, predicted and measured."""
         from nnstretch.branching.limits import SearchLimits
         from nnstretch.branching.sampling import random_design
-        from nnstretch.predicting.trial import DesignTrial
+        from nnstretch.predicting.trial import design_trial
 
         generator = Random(f"{seed} {subject.model} {number}")
         design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
         begin = time.perf_counter()
-        trial = DesignTrial(self.processors, subject.plan.traced.example_input)
+        trial = design_trial(self.processors, subject.plan.traced.example_input, subject.predictor)
+        assert trial is not None, "processors are here"
         branches = self.branches(subject, design, trial)
         return {
             "model": subject.model,
@@ -194,7 +192,7 @@ class Checking:
         confirm(latencies, choices_of(design))
         latencies.forget()
         predictions = beside(latencies, design)
-        measured = trial(build(plan, design)).branches
+        measured = trial(build(plan, design), tuned=False).branches
         return [
             {
                 "segment": number,

@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import nnstretch as nns
-from nnstretch.errors import NNStretchError
+from nnstretch.bench.subject import plan_feeds
+from nnstretch.cli.scripting import exit_status, print_answer, script_parser
 from nnstretch.scheduler.session import Session
 
 SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two processes": (2, 1)}
@@ -35,27 +36,23 @@ SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two process
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = script_parser(__doc__)
     parser.add_argument("--model", default="squeezenet", help="ONNX file or zoo name")
     parser.add_argument("--processors", default="cpu", help="as for nnstretch compile")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--tune", action="store_true", help="measure which routines are fastest first")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--serve", nargs=2, metavar=("PACKAGE", "SESSIONS"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    try:
-        if options.serve:
-            serve(options.serve[0], int(options.serve[1]), options.seconds)
-            return 0
-        report = measure(options.model, options.processors, options.seconds, options.tune)
-    except NNStretchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps(report))
-    else:
-        show(report)
-    return 0
+    return exit_status(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> None:
+    """One of the processes, or the whole measurement."""
+    if options.serve:
+        serve(options.serve[0], int(options.serve[1]), options.seconds)
+        return
+    report = measure(options.model, options.processors, options.seconds, options.tune)
+    print_answer(report, show, as_json=options.json)
 
 
 def measure(model: str, processors: str, seconds: float, tune: bool) -> dict[str, Any]:
@@ -99,8 +96,7 @@ def share(package: Path, processes: int, sessions: int, seconds: float) -> dict[
 def serve(package: str, sessions: int, seconds: float) -> None:
     """One of the processes: says that it is ready, waits for a line, and answers with what its sessions did."""
     loaded = [Session.load(package) for _ in range(sessions)]
-    rng = np.random.default_rng(0)
-    feeds = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in loaded[0].get_inputs()}
+    feeds = plan_feeds(loaded[0].plan, 0)
     for session in loaded:
         session.run(None, feeds)
     print("ready", flush=True)

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,76 +247,54 @@ def _scales(value: Any) -> tuple[tuple[int, float], ...]:
 _DIGITS = Augmentation(shift=0.06, rotation=10.0, scale=0.12)
 _PHOTOS = Augmentation(shift=0.1, scale=0.25, mirror=True)
 
-# The last three are the published trainings of NN-Stretch's baselines, without their colour augmentation.
+# The published trainings of NN-Stretch's baselines, without their colour augmentation.
+_RESNET = Recipe(
+    name="resnet",
+    epochs=100,
+    batch=256,
+    learning_rate=0.2,
+    warmup_epochs=5.0,
+    weight_decay=5e-5,
+    ema_decay=0.9999,
+    precise_bn_samples=8192,
+    augmentation=_PHOTOS,
+    image_size=224,
+)
+_REGNET = replace(_RESNET, name="regnet", batch=1024, learning_rate=0.8)
+_EFFICIENTNET = replace(
+    _RESNET, name="efficientnet", batch=64, learning_rate=0.1, warmup_epochs=0.0, weight_decay=1e-5, image_size=300
+)
+
+# Minutes on a few cores, for images as small and few as handwritten digits.
+_QUICK = Recipe(
+    name="quick",
+    epochs=7,
+    batch=32,
+    learning_rate=0.05,
+    warmup_epochs=1.0,
+    hold_epochs=3.0,
+    weight_decay=5e-4,
+    label_smoothing=0.05,
+    ema_decay=0.97,
+    scales=((4, 0.5), (3, 1.0)),
+    precise_bn_samples=512,
+    augmentation=_DIGITS,
+    image_size=64,
+    evaluate_every=0,
+)
+_QUICK_RETRAIN = replace(
+    _QUICK,
+    name="quick-retrain",
+    epochs=2,
+    learning_rate=0.03,
+    warmup_epochs=0.3,
+    hold_epochs=0.7,
+    label_smoothing=0.0,
+    scales=(),
+    distillation_weight=0.8,
+    temperature=3.0,
+)
+
 PRESETS: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
-            name="quick",
-            epochs=7,
-            batch=32,
-            learning_rate=0.05,
-            warmup_epochs=1.0,
-            hold_epochs=3.0,
-            weight_decay=5e-4,
-            label_smoothing=0.05,
-            ema_decay=0.97,
-            scales=((4, 0.5), (3, 1.0)),
-            precise_bn_samples=512,
-            augmentation=_DIGITS,
-            image_size=64,
-            evaluate_every=0,
-        ),
-        Recipe(
-            name="quick-retrain",
-            epochs=2,
-            batch=32,
-            learning_rate=0.03,
-            warmup_epochs=0.3,
-            hold_epochs=0.7,
-            weight_decay=5e-4,
-            ema_decay=0.97,
-            distillation_weight=0.8,
-            temperature=3.0,
-            precise_bn_samples=512,
-            augmentation=_DIGITS,
-            image_size=64,
-            evaluate_every=0,
-        ),
-        Recipe(
-            name="resnet",
-            epochs=100,
-            batch=256,
-            learning_rate=0.2,
-            warmup_epochs=5.0,
-            weight_decay=5e-5,
-            ema_decay=0.9999,
-            precise_bn_samples=8192,
-            augmentation=_PHOTOS,
-            image_size=224,
-        ),
-        Recipe(
-            name="regnet",
-            epochs=100,
-            batch=1024,
-            learning_rate=0.8,
-            warmup_epochs=5.0,
-            weight_decay=5e-5,
-            ema_decay=0.9999,
-            precise_bn_samples=8192,
-            augmentation=_PHOTOS,
-            image_size=224,
-        ),
-        Recipe(
-            name="efficientnet",
-            epochs=100,
-            batch=64,
-            learning_rate=0.1,
-            weight_decay=1e-5,
-            ema_decay=0.9999,
-            precise_bn_samples=8192,
-            augmentation=_PHOTOS,
-            image_size=300,
-        ),
-    )
+    recipe.name: recipe for recipe in (_QUICK, _QUICK_RETRAIN, _RESNET, _REGNET, _EFFICIENTNET)
 }

@@ -22,7 +22,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from nnstretch.errors import BuildError, DeviceError, UsageError
+from nnstretch.errors import BuildError, DeviceError, FileError, UsageError
 from nnstretch.settings import cache_dir, compiler_override
 
 HERE = Path(__file__).parent
@@ -241,7 +241,7 @@ def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain:
     made = directory / f"{name}-{_hash(text.encode(), *(source.key.encode() for source in sources))}{suffix}"
     if made.exists():
         return made
-    (directory / "objects").mkdir(parents=True, exist_ok=True)
+    cache_dir("engine/objects")
     with _locked(directory / "lock"):
         if not made.exists():
             log.info("building the native engine for %s (once per version)", name)
@@ -393,6 +393,10 @@ def _hash(*parts: bytes) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
+    try:
+        opened = path.open("w")
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}; set NNSTRETCH_CACHE_DIR to a writable one") from error
+    with opened as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

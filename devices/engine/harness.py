@@ -14,18 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.devices.engine.binding import engine
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-    aligned_array,
-)
+from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.routine import Layout, Lowering, Operand
 from nnstretch.graph.layer import Layer
 

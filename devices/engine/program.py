@@ -1,7 +1,7 @@
-"""Programs of the native engine, as Python writes and runs them.
+"""Programs of the native engine, as Python makes and runs them.
 
-The classes here mirror devices/engine/include/nns_engine.h, which says what each number means. A `Program` checks everything
-when it is made (in C) and keeps all memory and OpenCL objects that it was given alive until it is closed.
+A `Program` checks everything when it is made (in C) and keeps all memory and OpenCL objects that it was given alive until it is
+closed.
 """
 
 from __future__ import annotations
@@ -13,140 +13,31 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from nnstretch.closing import Closing
 from nnstretch.devices.engine import binding
-from nnstretch.devices.engine.binding import ABI, Engine, engine
+from nnstretch.devices.engine.binding import Engine, engine
+from nnstretch.devices.engine.image import (
+    Buffer,
+    KernelLaunch,
+    Lane,
+    LaneKind,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+    encode,
+    feed_sizes,
+)
 from nnstretch.devices.engine.running import CallFunction, Calls, Place, RunningProgram, address_of
-from nnstretch.errors import FeedError, PackageError, UsageError
+from nnstretch.errors import FeedError, UsageError
 
-MAGIC = 0x315453534E4E
 HUGE_PAGE = 2 << 20
-MOST_FEEDS = 1 << 16
-
-
-class LaneKind(IntEnum):
-    """Who computes the steps of a lane."""
-
-    HOST = 0
-    OPENCL = 1
-    CALL = 2
-
-
-class RegionKind(IntEnum):
-    """Where the memory of a region comes from."""
-
-    FIXED = 0
-    INPUT = 1
-    OUTPUT = 2
-    SHARED = 3
-
-
-class StepKind(IntEnum):
-    """What a step runs."""
-
-    KERNEL = 0
-    OPENCL = 1
-    CALL = 2
-
-
-class OpenCLObject(Protocol):
-    """A pyopencl object that wraps a handle of the driver."""
-
-    @property
-    def int_ptr(self) -> int:
-        """The handle."""
-
-
-@dataclass(frozen=True)
-class Lane:
-    """A processor's place in a program: its kind, its cores (one thread each) and, for OpenCL, an in-order queue.
-
-    Traced runs want the queue to have profiling enabled. `ratios` are the relative speeds of the cores of a host lane, by which
-    the work of every step is split to begin with; none: all are the same. `name` is for errors.
-    """
-
-    kind: LaneKind
-    cores: tuple[int, ...] = ()
-    queue: OpenCLObject | None = None
-    ratios: tuple[int, ...] = ()
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Region:
-    """A stretch of memory.
-
-    Attributes:
-        kind: FIXED and SHARED regions bring `memory`; INPUT and OUTPUT regions get theirs at each run.
-        bytes: its size; `memory` must be at least as large.
-        index: number of the input or output.
-        memory: contiguous host memory.
-        mem: OpenCL buffer of a SHARED region.
-        unified: whether `mem` was made with USE_HOST_PTR on `memory`, so that mapping moves ownership; else it is a copy.
-        lane: the OpenCL lane of a SHARED region.
-    """
-
-    kind: RegionKind
-    bytes: int
-    index: int = 0
-    memory: np.ndarray | None = None
-    mem: OpenCLObject | None = None
-    unified: bool = False
-    lane: int = 0
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Part of a region; `offset` is a multiple of 4."""
-
-    region: int
-    offset: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One kernel, launch or call.
-
-    `id` is the kernel's number (`Engine.find`), the index in the program's `launches`, or the index in its `calls`. `reads` and
-    `writes` are buffers by number; -1 stands for an optional input that is absent. `name` is for errors.
-    """
-
-    kind: StepKind
-    id: int
-    reads: tuple[int, ...] = ()
-    writes: tuple[int, ...] = ()
-    parameters: tuple[int, ...] = ()
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class SubGraph:
-    """The next `steps` steps, on one lane, after the sub-graphs `waits` of other lanes.
-
-    `acquires` and `releases` are SHARED regions that an OpenCL sub-graph reads from or hands back to the host.
-    """
-
-    lane: int
-    steps: int
-    waits: tuple[int, ...] = ()
-    acquires: tuple[int, ...] = ()
-    releases: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class KernelLaunch:
-    """An OpenCL kernel with all its arguments set, for one step."""
-
-    kernel: OpenCLObject
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -218,8 +109,8 @@ class Program(Closing):
         self._engine = native or engine()
         self._steps = len(steps)
         self._subgraphs = len(subgraphs)
-        self._input_bytes = _bytes_by_index(regions, RegionKind.INPUT)
-        self._output_bytes = _bytes_by_index(regions, RegionKind.OUTPUT)
+        self._input_bytes = feed_sizes(regions, RegionKind.INPUT)
+        self._output_bytes = feed_sizes(regions, RegionKind.OUTPUT)
         made = _calls(steps, buffers, calls)
         if any(lane.kind is LaneKind.OPENCL for lane in lanes):
             _load_opencl(self._engine)
@@ -316,38 +207,6 @@ class Program(Closing):
         self._running.run(function, inputs, outputs, arguments, deadline)
 
 
-def encode(
-    lanes: Sequence[Lane],
-    regions: Sequence[Region],
-    buffers: Sequence[Buffer],
-    steps: Sequence[Step],
-    subgraphs: Sequence[SubGraph],
-) -> np.ndarray:
-    """The image of a program: int64 words as nns_engine.h lays them out.
-
-    The id of a call step is written as the number of the step, which is how `Program` finds the call and its sizes.
-    """
-    inputs, outputs = _bytes_by_index(regions, RegionKind.INPUT), _bytes_by_index(regions, RegionKind.OUTPUT)
-    words = [MAGIC, ABI, len(lanes), len(regions), len(buffers), len(steps), len(subgraphs), len(inputs), len(outputs)]
-    for lane in lanes:
-        words += [lane.kind, len(lane.cores), *lane.cores, len(lane.ratios), *lane.ratios]
-    for region in regions:
-        words += [region.kind, region.index, region.bytes]
-    for buffer in buffers:
-        words += [buffer.region, buffer.offset, buffer.bytes]
-    for i, step in enumerate(steps):
-        words += [step.kind, i if step.kind is StepKind.CALL else step.id]
-        for numbers in (step.reads, step.writes, step.parameters):
-            words += [len(numbers), *numbers]
-    first = 0
-    for subgraph in subgraphs:
-        words += [subgraph.lane, first, subgraph.steps]
-        for numbers in (subgraph.waits, subgraph.acquires, subgraph.releases):
-            words += [len(numbers), *numbers]
-        first += subgraph.steps
-    return np.array(words, np.int64)
-
-
 def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> Calls:
     table: dict[int, tuple[CallFunction, list[int], list[int]]] = {}
     for i, step in enumerate(steps):
@@ -382,18 +241,6 @@ def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], 
                 f"{what} {i} needs {wanted}; found {array.nbytes} with strides {array.strides}, "
                 f"{'writable' if array.flags.writeable else 'read-only'}"
             )
-
-
-def _bytes_by_index(regions: Sequence[Region], kind: RegionKind) -> list[int]:
-    """Largest region of each input (or output)."""
-    mine = [region for region in regions if region.kind is kind]
-    wrong = [region.index for region in mine if not 0 <= region.index < MOST_FEEDS]
-    if wrong:
-        raise PackageError(f"a region is {kind.name.lower()} {wrong[0]}; they are numbered from 0 to {MOST_FEEDS - 1}")
-    sizes = [0] * (1 + max((region.index for region in mine), default=-1))
-    for region in mine:
-        sizes[region.index] = max(sizes[region.index], region.bytes)
-    return sizes
 
 
 def _bind(

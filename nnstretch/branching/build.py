@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,9 +9,10 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices, Space, plan_channels
+from nnstretch.branching.channels import ChannelPlan, plan_channels
 from nnstretch.branching.counting import Cost, part_cost
 from nnstretch.branching.design import BranchDesign, Design, Entry, Merge, SegmentDesign, design_id
+from nnstretch.branching.fitting import check_choices, check_pieces, check_written
 from nnstretch.branching.inherit import Inherited, is_exact, scaled_copy
 from nnstretch.branching.meeting import (
     Statistics,
@@ -21,7 +20,6 @@ from nnstretch.branching.meeting import (
     fill_exits,
     first_scores,
     merged_channels,
-    share_out,
     shares,
     statistics,
 )
@@ -34,11 +32,12 @@ from nnstretch.branching.scaling import (
     Scores,
     Taps,
     bundle_scores,
-    choose,
     full_selection,
     kept_counts,
     output_channels,
 )
+from nnstretch.branching.selecting import explicit_counts, selections
+from nnstretch.branching.ties import Indices
 from nnstretch.branching.tracing import Segment, TracedNetwork, trace
 from nnstretch.branching.variants import FIRST, PLAIN, Ends, branch_plan
 from nnstretch.errors import DesignError
@@ -198,30 +197,6 @@ class Blueprint:
         return blocks[block].source if block < len(blocks) else blocks[-1].output
 
 
-def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
-    """Bundles of every space of `plan` that make so many channels.
-
-    Raises:
-        DesignError: they are not for these spaces.
-    """
-    if len(channels) != len(plan.spaces):
-        raise DesignError(
-            f"the design has channels of {len(channels)} spaces for a branch of {name}, which has {len(plan.spaces)}; "
-            "use the network that the design was made for"
-        )
-    counts = []
-    for space, wanted in zip(plan.spaces, channels, strict=True):
-        count, rest = divmod(wanted, space.bundle_channels)
-        if rest or count < 1 or (space.locked and count != space.bundles):
-            kept = f"must all be kept: {space.bundles * space.bundle_channels}" if space.locked else "come together"
-            raise DesignError(
-                f"the design has {wanted} channels in a branch of {name} where {space.bundle_channels} {kept}; "
-                "use the network that the design was made for"
-            )
-        counts.append(count)
-    return tuple(counts)
-
-
 def blueprint(
     module: nn.Module, example_input: Tensor, multiple: int = DEFAULT_MULTIPLE, merge: Merge = Merge.CONCAT
 ) -> Blueprint:
@@ -260,7 +235,7 @@ def make_design(
     Raises:
         DesignError: a choice does not fit the network.
     """
-    _check(blueprint, choices)
+    check_choices(blueprint, choices)
     total = Cost(0, 0)
     channels, exact = blueprint.channels_before(0), True
     reads = {blueprint.boundary(0): Read(channels, exact)}
@@ -284,7 +259,7 @@ def make_design(
                     spaces=branch.spaces,
                 )
             )
-        _check_written(blueprint, number, choice.segment, made)
+        check_written(blueprint, number, choice.segment, made)
         segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
         written = [branch.channels for branch in made]
         channels, exact = merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
@@ -331,13 +306,13 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
             f"was prepared for {blueprint.multiple} and {blueprint.merge.value}; prepare it with the design's"
         )
     choices = choices_of(design)
-    _check(blueprint, choices)
+    check_choices(blueprint, choices)
     start = Inherited(np.arange(blueprint.channels_before(0), dtype=np.int64), exact=True)
     written = {blueprint.boundary(0): start}
     segments, taps = [], []
     for number, (segment, choice) in enumerate(zip(design.segments, choices, strict=True)):
         copies, pieces = _branches(blueprint, choice, written)
-        _check_pieces(number, segment, pieces)
+        check_pieces(number, segment, pieces)
         taps.append(_taps(blueprint.whole(choice.segment), written))
         segments.append(BranchedSegment([Branch(copy) for copy in copies], design.merge))
         origins = pieces[0] if design.merge is Merge.ADD else np.concatenate(pieces)
@@ -369,7 +344,7 @@ def _branches(
     read = written[tensors[0]]
     copies: list[nn.Module] = []
     pieces: list[Indices] = []
-    for branch, selection in zip(choice.branches, _selections(blueprint, choice), strict=True):
+    for branch, selection in zip(choice.branches, selections(blueprint, choice), strict=True):
         plan = blueprint.plan(place, branch)
         copy, piece = scaled_copy(plan, selection, read.origins, exact=read.exact, taps=written)
         if branch.ends.entry is not Entry.AS_NEEDED:
@@ -402,89 +377,6 @@ def _place(segment: SegmentDesign) -> Segment:
     return Segment(segment.first, segment.stop)
 
 
-def _check(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> None:
-    """That the choices are for this network."""
-    count = len(blueprint.traced.blocks)
-    places = [choice.segment for choice in choices]
-    borders = [0, *(place.stop for place in places)]
-    if [place.first for place in places] != borders[:-1] or borders[-1] != count or not _ascending(borders):
-        raise DesignError(
-            f"the design's segments end at blocks {borders[1:]}, the network has {count}; "
-            "use the network that the design was made for"
-        )
-    for number, choice in enumerate(choices):
-        if not blueprint.traced.is_whole(choice.segment):
-            raise DesignError(
-                f"segment {number} ({blueprint.traced.name_of(choice.segment)}) has a tensor in its middle that is read behind "
-                "it; end a segment there"
-            )
-        if not choice.branches:
-            raise DesignError(f"segment {number} has no branch; give one or more")
-        for branch in choice.branches:
-            _check_branch(blueprint, number, choice.segment, branch)
-        if len(choice.branches) > 1:
-            _check_meeting(blueprint, number, choice)
-
-
-def _ascending(borders: Sequence[int]) -> bool:
-    return all(before < after for before, after in itertools.pairwise(borders))
-
-
-def _check_meeting(blueprint: Blueprint, number: int, choice: SegmentChoice) -> None:
-    if not blueprint.branchable(choice.segment):
-        raise DesignError(
-            f"segment {number} ({blueprint.traced.name_of(choice.segment)}) cannot be branched: "
-            "all channels that it writes must stay together; give it one branch"
-        )
-    merged = blueprint.merge is not Merge.CONCAT
-    if not merged and not all(blueprint.same_output(choice.segment, branch.blocks) for branch in choice.branches):
-        raise DesignError(
-            f"the branches of segment {number} would put their channels together in different ways; "
-            "keep its last block in all of them"
-        )
-
-
-def _check_written(blueprint: Blueprint, number: int, segment: Segment, branches: Sequence[BranchDesign]) -> None:
-    """That the branches of a segment that is not merged by concatenation alone make the original channels."""
-    written, channels = [branch.channels for branch in branches], blueprint.channels_before(segment.stop)
-    if blueprint.merge is Merge.CONCAT or len(branches) == 1:
-        return
-    total = merged_channels(blueprint.merge, written)
-    if total != channels or (blueprint.merge is Merge.ADD and len(set(written)) > 1):
-        raise DesignError(
-            f"the branches of segment {number} write {written} channels, which {blueprint.merge.value} cannot make "
-            f"{channels} of; end them with the convolutions that this way of merging needs (Blueprint.meeting)"
-        )
-
-
-def _check_pieces(number: int, segment: SegmentDesign, pieces: Sequence[Indices]) -> None:
-    for branch, piece in zip(segment.branches, pieces, strict=True):
-        if len(piece) != branch.channels:
-            raise DesignError(
-                f"segment {number} of the design writes {branch.channels} channels in a branch, this "
-                f"network's {len(piece)}; use the network that the design was made for"
-            )
-
-
-def _check_branch(blueprint: Blueprint, number: int, segment: Segment, choice: BranchChoice) -> None:
-    blocks = blueprint.traced.blocks
-    needed = {i for i in segment.blocks if not blocks[i].droppable}
-    kept = set(choice.blocks)
-    fits = list(choice.blocks) == sorted(choice.blocks) and needed <= kept <= set(segment.blocks)
-    whole = kept == set(segment.blocks)
-    if not fits or not (whole or any(blocks[i].heavy for i in kept)):
-        raise DesignError(
-            f"a branch of segment {number} keeps blocks {list(choice.blocks)}; of {list(segment.blocks)} "
-            f"it must keep {sorted(needed)} and at least one with a convolution"
-        )
-    most = 1.0 if choice.spaces is None else math.inf
-    if not 0.0 < choice.width <= most or choice.width == math.inf or choice.processor < 0:
-        raise DesignError(
-            f"a branch of segment {number} has width {choice.width} and processor {choice.processor}; "
-            "a width is above 0 and up to 1, a processor 0 or more"
-        )
-
-
 def stays_exact(blueprint: Blueprint, segment: Segment, written: Sequence[int]) -> bool:
     """Whether a segment whose branches write so many channels writes the original ones, each once and in order.
 
@@ -492,46 +384,3 @@ def stays_exact(blueprint: Blueprint, segment: Segment, written: Sequence[int]) 
     """
     made_anew = len(written) > 1 and blueprint.merge is not Merge.CONCAT
     return made_anew or list(written) == [blueprint.channels_before(segment.stop)]
-
-
-def _selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
-    """Bundles that every branch keeps: the best of the inner spaces, and a share of those that are written."""
-    place, branches = choice.segment, choice.branches
-    counts = [blueprint.counts(place, branch) for branch in branches]
-    selections = [
-        {index: choose(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
-        for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
-    ]
-    # What is written before the last convolution, if there is one: it is planned last and numbers no space anew.
-    bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
-    reference = blueprint.whole(place)
-    alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
-    if len(branches) == 1 or not reference.branchable or not alike:
-        return selections
-    # Branches of other depths number their spaces differently, but write the same ones in the same order.
-    own = [[space.index for space in body.output_spaces] for body in bodies]
-    scores = blueprint.scores(place, tuple(place.blocks))
-    dealt = share_out(
-        [_bundles(space) for space in reference.output_spaces],
-        [scores[space.index] for space in reference.output_spaces],
-        [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
-        _places(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
-    )
-    for selection, indices, found in zip(selections, own, dealt, strict=True):
-        selection.update(zip(indices, found, strict=True))
-    return selections
-
-
-def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
-    """Which of the original channels every branch makes; without a last convolution those that follow on the one before."""
-    places, stop = [], 0
-    for branch in choice.branches:
-        channels = blueprint.written(choice.segment, branch, blueprint.channels_before(choice.segment.first))
-        places.append(branch.ends.exit or (stop, stop + channels))
-        stop = places[-1][1]
-    return places
-
-
-def _bundles(space: Space) -> Indices:
-    """The bundle of every channel of a space, as the layer has it that writes most."""
-    return max((bundles for _, bundles in space.makers), key=len)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from torch import fx, nn
 
 from nnstretch.branching.modules import ChannelShuffle, ChannelSlice
@@ -27,9 +26,8 @@ from nnstretch.branching.operators import (
     shape_of,
     tensor_operands,
 )
+from nnstretch.branching.ties import Indices, Ties, first_of_all
 from nnstretch.branching.tracing import Block
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,40 +177,23 @@ class _Walk:
         self.taps = tuple(tap for tap in _taps_of(blocks, source) if tap not in alias)
 
     def run(self, *, entries: frozenset[fx.Node]) -> None:
-        self.parent: list[int] = []
+        self.ties = Ties()
         self.elements: dict[fx.Node, Indices] = {}
         self.makers: list[tuple[fx.Node, Indices]] = []
         self.locked: set[int] = set()
         self.inputs: dict[fx.Node, Indices] = {}
         for tensor in (self.source, *self.taps):
-            self.inputs[tensor] = self._new(channels_of(tensor))
+            self.inputs[tensor] = self.ties.new(channels_of(tensor))
             made = self._make(tensor, channels_of(tensor)) if tensor in entries else self.inputs[tensor]
             self.elements[tensor] = made
         for block in self.blocks:
             for node in block.nodes:
                 self._visit(node)
 
-    def _new(self, count: int) -> Indices:
-        start = len(self.parent)
-        self.parent.extend(range(start, start + count))
-        return np.arange(start, start + count, dtype=np.int64)
-
     def _make(self, node: fx.Node, count: int) -> Indices:
-        elements = self._new(count)
+        elements = self.ties.new(count)
         self.makers.append((node, elements))
         return elements
-
-    def find(self, element: int) -> int:
-        root = element
-        while self.parent[root] != root:
-            root = self.parent[root]
-        while self.parent[element] != root:
-            self.parent[element], element = root, self.parent[element]
-        return root
-
-    def tie(self, left: int, right: int) -> None:
-        a, b = sorted((self.find(left), self.find(right)))
-        self.parent[b] = a
 
     def lock(self, elements: Indices) -> None:
         self.locked.update(elements.tolist())
@@ -223,14 +204,15 @@ class _Walk:
 
     def tied_sources(self) -> frozenset[fx.Node]:
         """Those of what is read that are tied to channels made here or read elsewhere, are locked, or reach the output."""
-        roots = {tensor: {self.find(e) for e in elements.tolist()} for tensor, elements in self.inputs.items()}
-        others = {self.find(element) for _, made in self.makers for element in made.tolist()}
-        others |= {self.find(element) for element in self.locked}
+        roots = self.ties.roots()
+        read = {tensor: set(roots[elements].tolist()) for tensor, elements in self.inputs.items()}
+        others = {root for _, made in self.makers for root in roots[made].tolist()}
+        others |= set(roots[list(self.locked)].tolist())
         for result in results_of(self.output):
-            others |= {self.find(element) for element in self.elements[result].tolist()}
+            others |= set(roots[self.elements[result]].tolist())
         tied = set()
-        for tensor, found in roots.items():
-            beside = set().union(*(r for other, r in roots.items() if other is not tensor))
+        for tensor, found in read.items():
+            beside = set().union(*(r for other, r in read.items() if other is not tensor))
             if len(found) < len(self.inputs[tensor]) or found & (others | beside):
                 tied.add(tensor)
         return frozenset(tied)
@@ -280,9 +262,8 @@ class _Walk:
         source = self._of(node.all_input_nodes[0]).reshape(convolution.groups, -1)
         made = self._make(node, convolution.out_channels)
         self.elements[node] = made
-        for reads, writes in zip(source, made.reshape(convolution.groups, -1), strict=True):
-            for element in (*reads.tolist(), *writes.tolist()):
-                self.tie(int(reads[0]), element)
+        for elements in (source, made.reshape(convolution.groups, -1)):
+            self.ties.tie(source[:, :1], elements)
 
     def _slice(self, node: fx.Node) -> None:
         """Of equal slices of a narrower tensor each has an equal share, so that all must keep the same of their channels."""
@@ -304,34 +285,27 @@ class _Walk:
 
     def _tie_rows(self, rows: Indices) -> None:
         """Ties what has the same place in every row."""
-        for row in rows[1:]:
-            for left, right in zip(rows[0].tolist(), row.tolist(), strict=True):
-                self.tie(left, right)
+        self.ties.tie(rows[:1], rows)
 
     def _group_norm(self, node: fx.Node) -> None:
         norm = module_of(node)
         assert isinstance(norm, nn.GroupNorm)
         self.elements[node] = self._of(node.all_input_nodes[0])
-        for group in self.elements[node].reshape(norm.num_groups, -1):
-            for element in group.tolist():
-                self.tie(int(group[0]), element)
+        groups = self.elements[node].reshape(norm.num_groups, -1)
+        self.ties.tie(groups[:, :1], groups)
 
     def _binary(self, node: fx.Node) -> None:
         sources = [self._of(tensor) for tensor in tensor_operands(node)]
         widest = max(sources, key=len)
         for other in sources:
             if len(other) == len(widest):
-                for left, right in zip(widest.tolist(), other.tolist(), strict=True):
-                    self.tie(left, right)
+                self.ties.tie(widest, other)
         self.elements[node] = widest
 
     def plan(self, entries: frozenset[fx.Node]) -> ChannelPlan:
-        space_of_root = self._space_of_root()
-        roots = [[self.find(element) for element in made.tolist()] for _, made in self.makers]
-        order = list(dict.fromkeys(space_of_root[found[0]] for found in roots))
-        locked = {space_of_root[self.find(e)] for e in self.locked if self.find(e) in space_of_root}
-        spaces = [self._space(i, key, roots, space_of_root, key in locked) for i, key in enumerate(order)]
-        parts = self._output_parts({key: i for i, key in enumerate(order)}, space_of_root)
+        bundles = _Bundles(self.ties.roots(), [made for _, made in self.makers])
+        locked = bundles.spaces_of(np.array(sorted(self.locked), np.int64))
+        spaces = [self._space(i, key, bundles, key in locked) for i, key in enumerate(bundles.order)]
         widths = {node: len(elements) for node, elements in self.elements.items()}
         return ChannelPlan(
             self.blocks,
@@ -342,39 +316,17 @@ class _Walk:
             entries,
             tuple(spaces),
             widths,
-            tuple(parts),
+            tuple(self._output_parts(bundles)),
         )
 
-    def _space_of_root(self) -> dict[int, int]:
-        """Root of a bundle -> a number that all bundles of its space share: the smallest root in it."""
-        link: dict[int, int] = {}
-
-        def top(root: int) -> int:
-            link.setdefault(root, root)
-            while link[root] != root:
-                root = link[root]
-            return root
-
-        for _, made in self.makers:
-            first = top(self.find(int(made[0])))
-            for element in made.tolist():
-                other = top(self.find(element))
-                low, high = min(first, other), max(first, other)
-                link[high] = low
-                first = low
-        return {root: top(root) for root in list(link)}
-
-    def _space(
-        self, index: int, key: int, roots: list[list[int]], space_of_root: dict[int, int], locked: bool
-    ) -> Space:
-        members = sorted(root for root, space in space_of_root.items() if space == key)
-        number = {root: i for i, root in enumerate(members)}
+    def _space(self, index: int, key: int, bundles: _Bundles, locked: bool) -> Space:
+        members = bundles.members(key)
         makers = [
-            (node, np.array([number[root] for root in found], dtype=np.int64))
-            for (node, _), found in zip(self.makers, roots, strict=True)
-            if found[0] in number
+            (node, np.searchsorted(members, found))
+            for (node, _), found in zip(self.makers, bundles.made, strict=True)
+            if bundles.space[found[0]] == key
         ]
-        counts = [np.bincount(bundles, minlength=len(members)) for _, bundles in makers]
+        counts = [np.bincount(numbers, minlength=len(members)) for _, numbers in makers]
         sizes = {int(size) for count in counts for size in count if size}
         # Bundles of several sizes cannot be counted by a ratio alone. That happens where a sum ties a grouped convolution
         # to part of a concatenation; such channels are all kept.
@@ -384,11 +336,39 @@ class _Walk:
         width = min(sizes) if uniform else 1
         return Space(index, len(members), width, locked or not uniform, tuple(makers))
 
-    def _output_parts(self, number: dict[int, int], space_of_root: dict[int, int]) -> list[int | None]:
-        parts: list[int | None] = []
-        for element in [] if self.output.op == "output" else self.elements[self.output].tolist():
-            key = space_of_root.get(self.find(element))
-            part = None if key is None else number[key]
-            if not parts or parts[-1] != part:
-                parts.append(part)
-        return parts
+    def _output_parts(self, bundles: _Bundles) -> list[int | None]:
+        if self.output.op == "output":
+            return []
+        number = {key: i for i, key in enumerate(bundles.order)}
+        keys = bundles.space[bundles.roots[self.elements[self.output]]]
+        changes = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+        return [number.get(key) for key in keys[changes].tolist()]
+
+
+class _Bundles:
+    """Bundles and spaces of elements, each known by the first element in it.
+
+    Attributes:
+        roots: of every element, the bundle.
+        made: bundles of what every maker writes.
+        space: of every bundle, the space; -1 of one that nobody writes.
+        order: spaces in the order in which they are first written.
+    """
+
+    def __init__(self, roots: Indices, makers: Sequence[Indices]) -> None:
+        self.roots = roots
+        self.made = [roots[elements] for elements in makers]
+        self._written = np.unique(np.concatenate([*self.made, roots[:0]]))
+        firsts = [np.broadcast_to(found[:1], found.shape) for found in self.made]
+        self.space = np.full(len(roots), -1, np.int64)
+        self.space[self._written] = first_of_all(len(roots), firsts, self.made)[self._written]
+        self.order = list(dict.fromkeys(int(self.space[found[0]]) for found in self.made))
+
+    def spaces_of(self, elements: Indices) -> set[int]:
+        """The spaces of elements."""
+        return set(self.space[self.roots[elements]].tolist())
+
+    def members(self, space: int) -> Indices:
+        """The bundles of a space, in order."""
+        members: Indices = self._written[self.space[self._written] == space]
+        return members

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices
+from nnstretch.branching.channels import ChannelPlan
 from nnstretch.branching.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.operators import (
     Role,
@@ -30,6 +30,7 @@ from nnstretch.branching.operators import (
     tensor_operands,
 )
 from nnstretch.branching.scaling import made_positions
+from nnstretch.branching.ties import Indices
 from nnstretch.errors import DesignError
 
 _Layer = TypeVar("_Layer", bound=nn.Module)

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices
+from nnstretch.branching.channels import ChannelPlan
 from nnstretch.branching.design import Merge
 from nnstretch.branching.observing import observe
 from nnstretch.branching.operators import Role, module_of, role_of
 from nnstretch.branching.scaling import Scores, choose, deal, made_positions
+from nnstretch.branching.ties import Indices
 from nnstretch.branching.tracing import TracedNetwork
 from nnstretch.branching.variants import EXIT, FIRST, PROJECTION
 

@@ -25,8 +25,14 @@ class Measured:
 class Trial(Protocol):
     """Runs branched networks on the processors."""
 
-    def __call__(self, network: BranchedNetwork, /) -> Measured:
-        """What `network` takes."""
+    def __call__(self, network: BranchedNetwork, /, *, tuned: bool) -> Measured:
+        """What a network takes.
+
+        Args:
+            network: the network.
+            tuned: with routines that are tuned for it, as when it is compiled, which takes a while; else with those by which
+                its layers were predicted.
+        """
 
 
 class LatencyPredictor(Protocol):

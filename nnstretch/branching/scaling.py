@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import fx, nn
 
-from nnstretch.branching.channels import ChannelPlan, Indices, Space
+from nnstretch.branching.channels import ChannelPlan, Space
 from nnstretch.branching.modules import ChannelSlice
 from nnstretch.branching.operators import (
     Role,
@@ -22,6 +22,7 @@ from nnstretch.branching.operators import (
     shape_of,
     tensor_operands,
 )
+from nnstretch.branching.ties import Indices
 
 DEFAULT_MULTIPLE = 8
 """Channels of a scaled layer are a multiple of this where the layer is wide enough."""

@@ -33,7 +33,10 @@ _COARSE = 8  # width ratios are multiples of one over this
 _FINE = 32
 _REACH = 4  # steps to either side
 _CONFIRMATIONS = 3  # times that what was guessed of the best designs is measured and the search repeated
-_TRIALS = 4  # runs of designs
+_TRIALS = 4  # runs of designs as predicted, to share out the work
+_TUNED = 2  # runs of tuned designs
+_WORTH = 0.01  # of its time, that a design must be predicted to save for another run
+_WORTH_TUNING = 0.03  # the same where routines are tuned for it, which takes longer
 _BOUNDARIES = 24  # meeting points are looked for at so many places at most
 
 
@@ -175,7 +178,7 @@ class _Search:
         if not coarse:
             raise DesignError(self._why_none(censuses))
         found = self._refined(coarse, designs, pareto=pareto)
-        if self.trial is not None and not pareto and self.limits.target_ms is None:
+        if self.trial is not None and self._are_run(pareto=pareto):
             found = self._improved(found, choices, self.trial)
         made = self._designs(found)
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
@@ -208,6 +211,13 @@ class _Search:
         if any(changed):
             self.latencies.forget()
         return any(changed)
+
+    def _are_run(self, *, pareto: bool) -> bool:
+        """Whether the best designs are run, so that nothing of them needs to be measured before."""
+        return self.trial is not None and not pareto and self.limits.target_ms is None
+
+    def _confirm_unless_run(self, found: Sequence[Found], *, pareto: bool) -> bool:
+        return not self._are_run(pareto=pareto) and self._confirm(found)
 
     # -- what is considered ---------------------------------------------------------------------------------------
 
@@ -305,7 +315,7 @@ class _Search:
         front = self._join(choices, "joining segments")
         for _ in range(_CONFIRMATIONS):
             # What looks best may do so because it was guessed too low.
-            if not front or not self._confirm(self._centres(front, designs, pareto=pareto)):
+            if not front or not self._confirm_unless_run(self._centres(front, designs, pareto=pareto), pareto=pareto):
                 break
             front = self._join(choices, "joining segments")
         return front
@@ -316,7 +326,7 @@ class _Search:
         self.front = _front([*coarse, *self._near(centres)])
         wanted = self._reached(self.front, designs, pareto=pareto)
         for _ in range(_CONFIRMATIONS):
-            if not self._confirm(wanted):
+            if not self._confirm_unless_run(wanted, pareto=pareto):
                 break
             self.front = _front([*coarse, *self._near(centres)])
             wanted = self._reached(self.front, designs, pareto=pareto)
@@ -325,29 +335,43 @@ class _Search:
     def _improved(self, found: Sequence[Found], choices: Choices, trial: Trial) -> list[Found]:
         """The networks, but first the fastest one of some that were run.
 
+        They are first run as predicted, to share out the work, and then tuned, which speeds up one processor more than another.
+        """
+        best = self._tried(found[0], choices, trial, _TRIALS, tuned=False)
+        best = self._tried(best, choices, trial, _TUNED, tuned=True)
+        return [best, *(other for other in found if other.choices != best.choices)][: len(found)]
+
+    def _tried(self, network: Found, choices: Choices, trial: Trial, most: int, *, tuned: bool) -> Found:
+        """The fastest of some networks that are run, each of them made from what was seen of the one before.
+
         What every branch takes in a run, beside the others and with its inputs in their caches, takes the place of what was
         predicted, and the work is shared out anew: near the network that was run, and near the best on the coarse grid.
         """
+        what = "tuning and running the best design" if tuned else "running the best design"
         tried: dict[tuple[SegmentChoice, ...], tuple[float, Found]] = {}
-        network = found[0]
-        for number in range(_TRIALS):
-            self.progress("running the best design", number, _TRIALS)
+        for number in range(most):
+            self.progress(what, number, most)
             ((design, _),) = self._designs([network])
-            measured = trial(build(self.latencies.blueprint, design))
-            self.measured_ms[design.id] = 1e3 * measured.seconds
+            measured = trial(build(self.latencies.blueprint, design), tuned=tuned)
             tried[network.choices] = (measured.seconds, network)
+            if tuned:
+                self.measured_ms[design.id] = 1e3 * measured.seconds
             self._correct(network, measured)
             coarse = self._centres(self._join(choices, "joining segments anew"), 1, pareto=False)
             nearby = self._wanted(self._near([network, *coarse]), 1, pareto=False)
-            if not nearby:  # by what was measured, none of them is within the limits
+            # By what was measured, none may be within the limits, or none much faster.
+            if not nearby or nearby[0].choices in tried:
+                break
+            if self._seconds(nearby[0]) > (1 - (_WORTH_TUNING if tuned else _WORTH)) * self._seconds(network):
                 break
             network = nearby[0]
-            self._confirm([network])
-            if network.choices in tried:
-                break
-        self.progress("running the best design", _TRIALS, _TRIALS)
-        _, best = min(tried.values(), key=lambda one: one[0])
-        return [best, *(other for other in found if other.choices != best.choices)][: len(found)]
+        self.progress(what, most, most)
+        return min(tried.values(), key=lambda one: one[0])[1]
+
+    def _seconds(self, network: Found) -> float:
+        """What a network takes by all that is known now."""
+        branches = branch_seconds(self.latencies, network.choices)
+        return network_prediction(self.latencies, network.choices, branches).seconds
 
     def _correct(self, network: Found, measured: Measured) -> None:
         """Notes how much longer than predicted alone the branches of a network took."""

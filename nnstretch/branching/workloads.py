@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 
 import numpy as np
@@ -42,6 +43,8 @@ class _Op:
         bias: whether it has a bias.
         residual: what is added before its activation; `has_residual` says whether there is one.
         uses: how many read what it writes; the reader of the plan's output counts.
+        place: where it runs.
+        into: the layer that it was fused into, which writes what it wrote.
     """
 
     name: str
@@ -54,6 +57,13 @@ class _Op:
     residual: _Op | None = None
     activation: Activation = NO_ACTIVATION
     uses: int = 0
+    place: int = 0
+    into: _Op | None = None
+
+    @property
+    def now(self) -> _Op:
+        """The layer that writes what this one wrote."""
+        return self if self.into is None else self.into.now
 
 
 def part_layers(
@@ -117,9 +127,10 @@ class _Walk:
         self._count_uses()
         self._fold_norms()
         self._fuse()
-        return self.ops
+        return sorted((op for op in self.ops if op.into is None), key=lambda op: op.place)
 
     def _add(self, op: _Op) -> _Op:
+        op.place = len(self.ops)
         self.ops.append(op)
         return op
 
@@ -187,53 +198,49 @@ class _Walk:
         for result in self.plan.results:
             self.values[self.plan.read(result)].uses += 1
 
-    def _replace(self, old: _Op, new: _Op) -> None:
-        """`new` writes from now on what `old` wrote, which goes."""
-        new.uses = old.uses
-        self.ops.remove(old)
-        for op in self.ops:
-            op.reads = [new if value is old else value for value in op.reads]
-            op.residual = new if op.residual is old else op.residual
-        self.values = {node: new if value is old else value for node, value in self.values.items()}
-
     def _fold_norms(self) -> None:
         """Affine layers go into the layer that feeds them alone."""
-        for op in list(self.ops):
+        for op in self.ops:
             if op.op == "Affine":
-                producer = op.reads[0]
+                producer = op.reads[0].now
                 if producer.op in ("Conv", "Dense", "Affine") and producer.uses == 1:
                     producer.bias = True
-                    self._replace(op, producer)
+                    _replace(op, producer)
 
     def _fuse(self) -> None:
-        for op in list(self.ops):
-            if op.op == "Activation" and op.reads[0].uses == 1:
-                producer = op.reads[0]
+        for op in self.ops:
+            if op.op == "Activation" and op.reads[0].now.uses == 1:
+                producer = op.reads[0].now
                 if producer.op in _CARRIERS and producer.activation == NO_ACTIVATION:
                     producer.activation = op.activation
-                    self._replace(op, producer)
+                    _replace(op, producer)
             elif op.op == "Add" and op.reads[0].shape == op.reads[1].shape:
-                self._fuse_sum(op)
+                _fuse_sum(op)
 
-    def _fuse_sum(self, op: _Op) -> None:
-        """The sum goes into the later of its addends that is a Conv or Dense and feeds nothing else."""
-        ready = [
-            value
-            for value in op.reads
-            if value.op in ("Conv", "Dense")
-            and value.uses == 1
-            and value.residual is None
-            and value.activation == NO_ACTIVATION
-        ]
-        if not ready:
-            return
-        layer = max(ready, key=self.ops.index)
-        layer.residual = op.reads[1] if op.reads[0] is layer else op.reads[0]
-        # It now runs where the sum ran, after everything that it reads.
-        place = self.ops.index(op)
-        self._replace(op, layer)
-        self.ops.remove(layer)
-        self.ops.insert(place - 1, layer)
+
+def _replace(old: _Op, new: _Op) -> None:
+    """`new` writes from now on what `old` wrote, which goes."""
+    new.uses = old.uses
+    old.into = new
+
+
+def _fuse_sum(op: _Op) -> None:
+    """The sum goes into the later of its addends that is a Conv or Dense and feeds nothing else."""
+    addends = [value.now for value in op.reads]
+    ready = [
+        value
+        for value in addends
+        if value.op in ("Conv", "Dense")
+        and value.uses == 1
+        and value.residual is None
+        and value.activation == NO_ACTIVATION
+    ]
+    if not ready:
+        return
+    layer = max(ready, key=lambda value: value.place)
+    layer.residual = addends[1] if addends[0] is layer else addends[0]
+    layer.place = op.place  # after everything that it reads
+    _replace(op, layer)
 
 
 def _input(tensor: fx.Node, channels: int) -> _Op:
@@ -248,7 +255,7 @@ def _single(name: str, lowered: Lowered, value: _Op) -> _Op:
 
 
 def _layer(op: _Op) -> Layer:
-    inputs: list[TensorType | None] = [TensorType(value.shape) for value in op.reads]
+    inputs: list[TensorType | None] = [TensorType(value.now.shape) for value in op.reads]
     constants: dict[int, np.ndarray] = {}
     if op.op == "Affine":
         for index in (1, 2):
@@ -263,7 +270,7 @@ def _layer(op: _Op) -> Layer:
         elif op.residual is not None:
             inputs.append(None)
     if op.residual is not None:
-        inputs.append(TensorType(op.residual.shape))
+        inputs.append(TensorType(op.residual.now.shape))
     return Layer(
         op.name,
         op.op,
@@ -275,6 +282,7 @@ def _layer(op: _Op) -> Layer:
     )
 
 
+@cache
 def noise(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """Normal noise of any shape that takes no memory of its own: a read-only view whose elements overlap."""
     odd = (1, 3, 5, 7)

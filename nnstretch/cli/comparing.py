@@ -75,7 +75,7 @@ def _series(given: Sequence[str], wishes: Wishes) -> Series:
     from nnstretch.bench.comparison import Settings, parse_engines
     from nnstretch.bench.series import Series, parse_threads, suite
     from nnstretch.devices.spec import usable_cores
-    from nnstretch.frontends.onnx_file import parse_shapes
+    from nnstretch.frontends.input_shapes import parse_shapes
 
     named = [*given, *(suite(wishes.suite) if wishes.suite else ())]
     if not named:

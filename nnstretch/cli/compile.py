@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,35 +34,39 @@ from nnstretch.report.text import count_text, plain_table
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
     from nnstretch.devices.engine.build import BuildTarget
-    from nnstretch.scheduler.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.compiled import Compiled
     from nnstretch.scheduler.plan import Plan
 
 
+Product = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="The package (.nns), or the folder of a standalone model.",
+        show_default="the model's name",
+    ),
+]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", help="Make a folder with an executable, a C library and its header.")
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Where a standalone model runs: local, aarch64-linux-gnu, aarch64-linux-musl (Android too), x86-64-v3, …",
+        show_default="local",
+    ),
+]
+
+
 def compile_command(
     model: Model,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="The package (.nns), or the folder of a standalone model.",
-            show_default="the model's name",
-        ),
-    ] = None,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", help="Make a folder with an executable, a C library and its header.")
-    ] = False,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="NAME",
-            help="Where a standalone model runs: local, aarch64-linux-gnu, aarch64-linux-musl (Android too), x86-64-v3, …",
-            show_default="local",
-        ),
-    ] = None,
+    output: Product = None,
+    standalone: Standalone = False,
+    target: Target = None,
     processors: Processors = "cpu",
     plans: Plans = None,
     threads: Threads = None,
@@ -92,54 +97,71 @@ def compile_command(
         source = make_source(model, shape, weights, design, batch)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
-        name = Path(model.partition(":")[0]).stem
+        name, tune = Path(model.partition(":")[0]).stem, not no_tune
         if standalone:
-            _standalone(report, source, name, output, target, processors, threads, tune=not no_tune)
+            _standalone(report, source, name, output, target, processors, threads, tune=tune)
             return
         path = check_writable(output or Path(f"{name}.nns"))
-        about = {"source": source.to_json(), "tuned": not no_tune}
-        lists = parse_plans(plans)
-        if lists:
-            with report.progress("Compiling") as told:
-                several = source.compile_plans(
-                    lists, threads, None, tune=not no_tune, engines=parse_engines(engines), progress=told
-                )
-            with several:
-                several.save(path, {**about, "macs": several.plan.macs})
-            _finish_plans(report, path, several)
-            return
-        with report.progress("Compiling") as told:
-            session = source.compile(
-                processors, threads, tune=not no_tune, engines=parse_engines(engines), progress=told
-            )
-        with session:
-            plan = session.plan
-            session.save(path, {**about, "processors": processors, "macs": plan.macs})
-        size = path.stat().st_size
-        report.show(f"{path}: {_summary(plan)}, {size / 1e6:.1f} MB")
-        if plan.fallback_layers:
-            report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
-        if session.compiled.placement is not None:
-            report.note(placement_text(session.compiled.placement, plan))
-        report.finish({"file": str(path), "bytes": size, **_facts(plan)})
+        guests = parse_engines(engines)
+        if lists := parse_plans(plans):
+            _plans(report, source, path, lists, threads, guests, tune=tune)
+        else:
+            _package(report, source, path, processors, threads, guests, tune=tune)
 
 
-def _finish_plans(report: Reporter, path: Path, session: AdaptiveSession) -> None:
-    """Tells what several plans are and take."""
+def _package(
+    report: Reporter,
+    source: Source,
+    path: Path,
+    processors: str,
+    threads: int | None,
+    engines: Sequence[str],
+    *,
+    tune: bool,
+) -> None:
+    """Writes a package with one plan, and tells what that is."""
+    with report.progress("Compiling") as told:
+        session = source.compile(processors, threads, tune=tune, engines=engines, progress=told)
+    with session:
+        session.save(path, {**_origin(source, tuned=tune), "processors": processors, "macs": session.plan.macs})
+    plan, size = session.plan, path.stat().st_size
+    report.show(f"{path}: {_summary(plan)}, {size / 1e6:.1f} MB")
+    if plan.fallback_layers:
+        report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
+    if session.compiled.placement is not None:
+        report.note(placement_text(session.compiled.placement, plan))
+    report.finish({"file": str(path), "bytes": size, **_facts(plan)})
+
+
+def _plans(
+    report: Reporter,
+    source: Source,
+    path: Path,
+    plans: Sequence[str],
+    threads: int | None,
+    engines: Sequence[str],
+    *,
+    tune: bool,
+) -> None:
+    """Writes a package with several plans, and tells what they take."""
+    with report.progress("Compiling") as told:
+        session = source.compile_plans(plans, threads, None, tune=tune, engines=engines, progress=told)
+    with session:
+        session.save(path, {**_origin(source, tuned=tune), "macs": session.plan.macs})
     size = path.stat().st_size
     report.show(f"{path}: {len(session.plans)} plans, {count_text(session.plan.macs)} MACs, {size / 1e6:.1f} MB")
     table = plain_table("plan", ">p50 ms", ">busy ms")
     for facts in session.facts:
         table.add_row(facts.name, f"{facts.seconds * 1e3:.3f}", f"{sum(facts.busy.values()) * 1e3:.3f}")
     report.show(table)
-    plans = {
+    taken = {
         facts.name: {
             "p50_ms": facts.seconds * 1e3,
             "busy_ms": {name: seconds * 1e3 for name, seconds in facts.busy.items()},
         }
         for facts in session.facts
     }
-    report.finish({"file": str(path), "bytes": size, "macs": session.plan.macs, "plans": plans})
+    report.finish({"file": str(path), "bytes": size, "macs": session.plan.macs, "plans": taken})
 
 
 def _standalone(
@@ -195,6 +217,11 @@ def _plan(
         tune = False
     with report.progress("Compiling") as told:
         return plan_model(source.load(), usable, tune=tune, progress=told)
+
+
+def _origin(source: Source, *, tuned: bool) -> dict[str, Any]:
+    """What a package remembers of how it was made."""
+    return {"source": source.to_json(), "tuned": tuned}
 
 
 def _summary(plan: Plan) -> str:

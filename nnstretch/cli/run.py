@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from nnstretch.bench.statistics import Latency
     from nnstretch.cli.sources import Source
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.any_session import AnySession, LatencySession
     from nnstretch.scheduler.critical_path import RunSummary
-    from nnstretch.scheduler.session import Session
     from nnstretch.scheduler.streams.session import StreamSession
 
 DEFAULT_TOLERANCE = 5e-4
@@ -94,8 +94,6 @@ def run(
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import make_source
-        from nnstretch.scheduler.adaptive.session import AdaptiveSession
-        from nnstretch.scheduler.session import Session
 
         if streams is not None and timeline is not None:
             raise UsageError("--timeline shows one run by itself; leave it or --streams out")
@@ -106,24 +104,14 @@ def run(
         for path in (output, timeline):
             if path is not None:
                 check_writable(path)
-        tune = not no_tune
-        with report.progress("Compiling") as told:
-            session: Session | AdaptiveSession | StreamSession
-            if streams is None:
-                session = source.open(processors, threads, policy, tune=tune, progress=told)
-            else:
-                session = source.compile_streams(streams, processors, threads, tune=tune, progress=told)
-        with session:
+        with _opened(report, source, processors, threads, policy, streams, tune=not no_tune) as session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
             if output is not None:
                 _write_outputs(output, outputs)
             error = _error(source, feeds, outputs) if check else None
             _show_outputs(report, outputs)
-            if isinstance(session, Session | AdaptiveSession):
-                times = _time_runs(report, session, feeds, runs, timeline)
-            else:
-                times = _time_streams(report, session, feeds, runs)
+            times = _time(report, session, feeds, runs, timeline)
             plan = session.plan
         passed = error is None or error <= tolerance
         if error is not None:
@@ -143,9 +131,41 @@ def run(
             raise typer.Exit(1)
 
 
+def _opened(
+    report: Reporter,
+    source: Source,
+    processors: str | None,
+    threads: int | None,
+    policy: str | None,
+    streams: int | None,
+    *,
+    tune: bool,
+) -> LatencySession | StreamSession:
+    """What is to be run, compiled if it is no package."""
+    with report.progress("Compiling") as told:
+        if streams is None:
+            return source.open(processors, threads, policy, tune=tune, progress=told)
+        return source.compile_streams(streams, processors, threads, tune=tune, progress=told)
+
+
+def _time(
+    report: Reporter,
+    session: LatencySession | StreamSession,
+    feeds: dict[str, np.ndarray],
+    runs: int,
+    timeline: Path | None,
+) -> dict[str, Any]:
+    """Times runs in the way of the session, shows what they take, and returns it as JSON."""
+    from nnstretch.scheduler.streams.session import StreamSession
+
+    if isinstance(session, StreamSession):
+        return _time_streams(report, session, feeds, runs)
+    return _time_runs(report, session, feeds, runs, timeline)
+
+
 def _time_runs(
     report: Reporter,
-    session: Session | AdaptiveSession,
+    session: LatencySession,
     feeds: dict[str, np.ndarray],
     runs: int,
     timeline: Path | None,
@@ -193,9 +213,7 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     }
 
 
-def _feeds(
-    session: Session | AdaptiveSession | StreamSession, files: dict[str, str], seed: int
-) -> dict[str, np.ndarray]:
+def _feeds(session: AnySession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.subject import plan_feeds
     from nnstretch.cli.sources import read_array
@@ -219,7 +237,7 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
         file.write(archive.getvalue())
 
 
-def _write_timeline(path: Path, session: Session | AdaptiveSession, feeds: dict[str, np.ndarray]) -> RunSummary:
+def _write_timeline(path: Path, session: LatencySession, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.critical_path import run_summary
     from nnstretch.settings import write_text

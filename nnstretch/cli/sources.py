@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.scheduler.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.any_session import LatencySession
     from nnstretch.scheduler.session import Session
     from nnstretch.scheduler.streams.session import StreamSession
 
@@ -104,13 +105,14 @@ class Source:
             NNStretchError: what was found, what was wanted and what to do.
         """
         from nnstretch.compiler import build_processors
-        from nnstretch.throughput import compile_streams, load_streams
+        from nnstretch.scheduler.streams.session import StreamSession
+        from nnstretch.throughput import arrangements, load_streams
 
         if self.is_package:
             self.check_package(processors, threads)
             return load_streams(self.model, streams)
         usable = build_processors(processors or "cpu", threads)
-        return compile_streams(self.load(), usable, streams, tune=tune, progress=progress)
+        return StreamSession.fastest(arrangements(self.load(), usable, streams, tune=tune, progress=progress))
 
     def compile_plans(
         self,
@@ -127,7 +129,7 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler import compile_plans
+        from nnstretch.plans import compile_plans
 
         return compile_plans(
             self.load(),
@@ -141,7 +143,7 @@ class Source:
 
     def open(
         self, processors: str | None, threads: int | None, policy: str | None, *, tune: bool, progress: Progress
-    ) -> Session | AdaptiveSession:
+    ) -> LatencySession:
         """A session to run; one that changes between plans if a policy is named or a package has several plans.
 
         Raises:
@@ -184,7 +186,7 @@ def make_source(
     Raises:
         UsageError: a shape that is not understood.
     """
-    from nnstretch.frontends.onnx_file import parse_shapes
+    from nnstretch.frontends.input_shapes import parse_shapes
 
     return Source(model, parse_shapes(shapes or []), weights, design, batch)
 

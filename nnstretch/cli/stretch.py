@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnstretch.cli.bounding import Learning, bounds_object, open_bounds, with_bounds
-from nnstretch.cli.console import reporting
+from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     Classes,
     Json,
@@ -50,7 +51,12 @@ from nnstretch.durations import parse_milliseconds
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
+    from nnstretch.branching.bounds_file import LearnedBounds
     from nnstretch.branching.limits import SearchLimits
+    from nnstretch.cli.design_files import Writing
+    from nnstretch.cli.finding import Wanted
+    from nnstretch.cli.networks import Network as BuiltNetwork
+    from nnstretch.predicting.profiled import Profiled
 
 
 def stretch(
@@ -95,22 +101,15 @@ def stretch(
         if learn_bounds:
             let_idle_threads_sleep()
         from nnstretch.branching.design import parse_merge
-        from nnstretch.cli.design_files import Writing, write_all
-        from nnstretch.cli.finding import Wanted, find, show
+        from nnstretch.cli.design_files import Writing
+        from nnstretch.cli.finding import Wanted
         from nnstretch.cli.networks import Options, build_network
-        from nnstretch.cli.predicting import doubts_object, opened_profiles
+        from nnstretch.cli.predicting import opened_profiles
         from nnstretch.cli.publishing import make_published
-        from nnstretch.cli.stretching import answer
 
         _refuse_alone({"--data": data, "--budget": budget}, "--learn-bounds", there=learn_bounds)
         _refuse_alone({"--profile": profile}, "--predict-only", there=predict_only)
-        if predict_only and learned is False:
-            raise UsageError("--measure-all runs layers and --predict-only runs nothing; give one of them")
-        if published is not None and (learn_bounds or bounds or predict_only):
-            raise UsageError(
-                "--published makes the branching of a file and searches for none; leave out --learn-bounds, --bounds and "
-                "--predict-only"
-            )
+        _refuse_together(predict_only=predict_only, learned=learned, published=published, bounds=bounds or learn_bounds)
         least = {"min_depth": min_depth, "min_width": min_width, "min_macs": min_macs}
         limits = _limits(alpha, beta, max_segment, target, least)
         wanted = Wanted(top, pareto, parse_merge(merge), learned, trials)
@@ -126,24 +125,45 @@ def stretch(
         bounded = known.of(report, network, names, wanted.merge, profiled) if known else None
         if bounded is not None:
             limits = with_bounds(limits, bounded.bounds, least)
-        finding = find(report, network, names, limits, wanted, profiled)
-        files, page = write_all(report, writing, network, names, finding.results)
-        show(report, finding, names, profiled)
-        report.finish(
-            {
-                **answer(finding.results, names, files, finding.errors),
-                "page": page,
-                **({"bounds": bounds_object(bounded)} if bounded else {}),
-                **(doubts_object(finding.predicted, names) if finding.predicted else {}),
-            }
-        )
-        if writing.folder is not None:
-            report.note(f"wrote {len(files)} designs to {writing.folder}; {page} shows why these")
+        files = _search(report, network, names, limits, wanted, writing, profiled, bounded)
+        if files[0] is not None:
             report.note("retrain one, with the network as its teacher:")
             report.note(
                 f"  nnstretch train {model} --design {files[0]} --weights {weights or 'FILE'} "
                 f"--teacher {model}:{weights or 'FILE'} --recipe quick-retrain --data SET -o branched.safetensors"
             )
+
+
+def _search(
+    report: Reporter,
+    network: BuiltNetwork,
+    names: Sequence[str],
+    limits: SearchLimits,
+    wanted: Wanted,
+    writing: Writing,
+    profiled: Profiled | None,
+    bounded: LearnedBounds | None,
+) -> Sequence[str | None]:
+    """Finds designs, writes and shows them; returns their files, None for those that were not to be written."""
+    from nnstretch.cli.design_files import write_all
+    from nnstretch.cli.finding import find, show
+    from nnstretch.cli.predicting import doubts_object
+    from nnstretch.cli.stretching import answer
+
+    finding = find(report, network, names, limits, wanted, profiled)
+    files, page = write_all(report, writing, network, names, finding.results)
+    show(report, finding, names, profiled)
+    report.finish(
+        {
+            **answer(finding.results, names, files, finding.errors),
+            "page": page,
+            **({"bounds": bounds_object(bounded)} if bounded else {}),
+            **(doubts_object(finding.predicted, names) if finding.predicted else {}),
+        }
+    )
+    if writing.folder is not None:
+        report.note(f"wrote {len(files)} designs to {writing.folder}; {page} shows why these")
+    return files
 
 
 def _limits(
@@ -168,3 +188,16 @@ def _refuse_alone(options: Mapping[str, object], owner: str, *, there: bool) -> 
     for name, value in options.items():
         if value is not None and not there:
             raise UsageError(f"{name} is for {owner}; give that too, or leave it out")
+
+
+def _refuse_together(
+    *, predict_only: bool, learned: bool | None, published: Path | None, bounds: Path | bool | None
+) -> None:
+    """Refuses options that contradict each other; `bounds`: a file of them, or whether they are to be learned."""
+    if predict_only and learned is False:
+        raise UsageError("--measure-all runs layers and --predict-only runs nothing; give one of them")
+    if published is not None and (bounds or predict_only):
+        raise UsageError(
+            "--published makes the branching of a file and searches for none; leave out --learn-bounds, --bounds and "
+            "--predict-only"
+        )

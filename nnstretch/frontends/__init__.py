@@ -1,6 +1,7 @@
 """How models come in: ONNX files, torch modules, and names of either."""
 
-from nnstretch.frontends.onnx_file import ModelWarning, load, parse_shapes, save
+from nnstretch.frontends.input_shapes import parse_shapes
+from nnstretch.frontends.onnx_file import ModelWarning, load, save
 from nnstretch.frontends.resolve import load_model, load_module
 from nnstretch.graph.module_path import module_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +14,13 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
-from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.errors import FileError, ModelError
+from nnstretch.frontends.input_shapes import fix_batch, fix_shapes
 from nnstretch.settings import atomic_write
 
 # Older operator sets are converted to this one: from here on the operators that the passes know take their
 # bounds, axes and pads as inputs, and Softmax works on one axis.
 OLDEST_OPSET = 13
-# A single shape that is given without the name of its input.
-UNNAMED = ""
 # Operators whose window may not fit into a small image.
 _WINDOWED = ("Conv", "MaxPool", "AveragePool", "LpPool")
 # Protocol buffers cannot hold more.
@@ -30,29 +29,6 @@ _LARGEST_PROTO = 2**31 - 1
 
 class ModelWarning(UserWarning):
     """Something about a model that runs but is probably not meant."""
-
-
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes as the command line states them: "x=1,3,224,224", or "1,3,224,224" for the only input.
-
-    Raises:
-        UsageError: a text of another form, or an input named twice.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, _, numbers = text.rpartition("=")
-        try:
-            shape = tuple(int(number) for number in numbers.split(",")) if numbers else ()
-        except ValueError:
-            shape = (0,)
-        if any(length < 1 for length in shape):
-            raise UsageError(
-                f"shape {text!r} is not understood; write --shape NAME=1,3,224,224 with whole numbers above 0"
-            )
-        if name in shapes:
-            raise UsageError(f"two shapes are given for input {name!r}; give one" if name else "two shapes lack a name")
-        shapes[name] = shape
-    return shapes
 
 
 def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:
@@ -228,101 +204,6 @@ def _to_ir(proto: onnx.ModelProto, path: Path) -> ir.Model:
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         reason = _first_line(error.__cause__ or error)
         raise ModelError(f"{path} is not a valid ONNX model: {reason}; export or copy it again") from error
-
-
-def fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Give the inputs of `model` these shapes; if that changes any, forget the shapes of what is computed.
-
-    Raises:
-        ModelError: an input stays dynamic, or a shape contradicts the model or names no input.
-    """
-    inputs = {str(value.name): value for value in model.graph.inputs}
-    if UNNAMED in shapes and UNNAMED not in inputs:
-        dynamic = [name for name, value in inputs.items() if value.shape is None or not value.shape.is_static()]
-        wanted = dynamic if len(dynamic) == 1 else list(inputs)
-        if len(wanted) != 1:
-            raise ModelError(
-                f"a shape is given without a name, but the inputs are {_listing(inputs)}; write NAME=1,3,224,224"
-            )
-        shapes = {
-            **{name: shape for name, shape in shapes.items() if name != UNNAMED},
-            wanted[0]: shapes[UNNAMED],
-        }
-    for name in shapes:
-        if name not in inputs:
-            raise ModelError(f"a shape is given for {name!r}, but the inputs are {_listing(inputs)}")
-    changed = False
-    for name, value in inputs.items():
-        changed |= _fix_shape(name, value, shapes.get(name))
-    if changed:
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            for output in node.outputs:
-                output.shape = None
-
-
-def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]], path: str | Path) -> None:
-    """Make `batch` the first dimension of the inputs for which that is dynamic, but for those that have a shape in `shapes`.
-
-    Raises:
-        UsageError: there are no such inputs.
-    """
-    inputs = [value for value in model.graph.inputs if value.name not in shapes and UNNAMED not in shapes]
-    dynamic = [value for value in inputs if value.shape is not None and _is_dynamic(value.shape)]
-    static = {str(v.name): f"[{','.join(map(_dimension, v.shape or ()))}]" for v in model.graph.inputs}
-    if not dynamic and any(value.shape is None or value.shape[0] != batch for value in inputs):
-        found = ", ".join(f"{name!r} {shape}" for name, shape in static.items())
-        raise UsageError(
-            f"{path} has no input with a dynamic batch ({found}); export it with one, or leave out the batch of {batch}"
-        )
-    for value in dynamic:
-        assert value.shape is not None
-        value.shape = ir.Shape([batch, *list(value.shape)[1:]])
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            for output in node.outputs:
-                output.shape = None
-
-
-def _is_dynamic(shape: ir.Shape) -> bool:
-    """Whether the first dimension is."""
-    return len(shape) > 0 and not isinstance(shape[0], int)
-
-
-def _listing(names: Mapping[str, object]) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
-
-
-def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> bool:
-    """Set or check one input's shape; whether it changed."""
-    current = value.shape
-    if shape is None:
-        if current is not None and current.is_static():
-            return False
-        found = "unknown shape" if current is None else f"dynamic shape [{','.join(map(_dimension, current))}]"
-        example = "1,3,224,224" if current is None else ",".join(map(str, _example(current)))
-        raise ModelError(f"input {name!r} has {found}; give --shape {name}={example}")
-    fits = current is None or (
-        len(current) == len(shape)
-        and all(not isinstance(old, int) or old == new for old, new in zip(current, shape, strict=True))
-    )
-    if not fits:
-        assert current is not None
-        raise ModelError(
-            f"input {name!r} has the shape [{','.join(map(_dimension, current))}], "
-            f"which {','.join(map(str, shape))} contradicts; change only its dynamic dimensions"
-        )
-    changed = current is None or not current.is_static()
-    value.shape = ir.Shape(shape)
-    return changed
-
-
-def _dimension(dimension: int | ir.SymbolicDim) -> str:
-    return str(dimension) if isinstance(dimension, int) else str(dimension.value or "?")
-
-
-def _example(shape: ir.Shape) -> list[int]:
-    """A likely static shape: one image of 224 x 224 with three channels."""
-    usual = (1, 3, 224, 224) if len(shape) == 4 else (1,) * len(shape)
-    return [old if isinstance(old, int) else new for old, new in zip(shape, usual, strict=True)]
 
 
 def _infer_shapes(model: ir.Model, path: Path) -> None:

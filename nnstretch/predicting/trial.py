@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import onnx_ir as ir
 from torch import Tensor
 
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.predictor import Measured
-from nnstretch.compiler import Processors, compile_model
+from nnstretch.compiler import Processors, plan_by, plan_model
 from nnstretch.graph.placement import branch_of
+from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.prediction import ProfilePredictor
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.timeline import Timeline
 
 _ROUNDS = 5
@@ -25,15 +30,19 @@ class DesignTrial:
     Attributes:
         processors: one branch runs on each.
         example_input: what the networks read.
+        costs: by which layers are predicted, and networks planned that are not tuned.
     """
 
     processors: Processors
     example_input: Tensor
+    costs: CostModel
+    _exported: dict[str, ir.Model] = field(default_factory=dict, init=False)  # by design, of the last one alone
 
-    def __call__(self, network: BranchedNetwork) -> Measured:
+    def __call__(self, network: BranchedNetwork, *, tuned: bool) -> Measured:
         """Medians over several runs of what the network and each of its branches take."""
-        model = export_branched(network, self.example_input)
-        with compile_model(model, self.processors) as session:
+        model = self._export(network)
+        compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
+        with Session.from_compiled(compiled) as session:
             timelines = [session.profile(runs=_RUNS) for _ in range(_ROUNDS)]
         busy = [_branch_times(timeline) for timeline in timelines]
         branches = tuple(
@@ -44,6 +53,23 @@ class DesignTrial:
             for number, segment in enumerate(network.design.segments)
         )
         return Measured(float(np.median([timeline.total for timeline in timelines])) * 1e-9, branches)
+
+    def _export(self, network: BranchedNetwork) -> ir.Model:
+        """The network's graph; a network is often run once more, tuned."""
+        design = network.design.id
+        if design not in self._exported:
+            self._exported.clear()
+            self._exported[design] = export_branched(network, self.example_input)
+        return self._exported[design]
+
+
+def design_trial(
+    processors: Processors, example_input: Tensor, predictor: ProfilePredictor | SimulatedPredictor
+) -> DesignTrial | None:
+    """Trials of designs for processors whose layers are predicted so; None on simulated ones."""
+    if isinstance(predictor, ProfilePredictor):
+        return DesignTrial(processors, example_input, predictor.costs)
+    return None
 
 
 def _branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:

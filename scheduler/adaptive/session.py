@@ -13,16 +13,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnstretch.closing import Closing
 from nnstretch.errors import DeviceError, UsageError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.adaptive.calibration import calibrate, from_metadata, to_metadata
 from nnstretch.scheduler.adaptive.policies import make_policy, parse_policy
 from nnstretch.scheduler.adaptive.policy import Choice, Observation, PlanFacts
+from nnstretch.scheduler.any_session import Feeds, LatencySession, Outputs
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.packaged import check_alike, packaged, unpackaged
-from nnstretch.scheduler.plan import Plan
-from nnstretch.scheduler.session import UNUSABLE, NodeArg, Session
+from nnstretch.scheduler.session import UNUSABLE, Session
 from nnstretch.scheduler.timeline import Timeline
 
 HISTORY = 10_000
@@ -51,7 +50,7 @@ class Switch:
     reason: str
 
 
-class AdaptiveSession(Closing):
+class AdaptiveSession(LatencySession):
     """Runs one of several plans of a network, and another one when that has become slow or fails.
 
     Called as `Session` is. All plans compute the same outputs, within the error that routines may have. Thread-safe: concurrent
@@ -143,13 +142,7 @@ class AdaptiveSession(Closing):
         return self._current
 
     @property
-    def plan(self) -> Plan:
-        """The plan in use."""
-        return self._compiled[self._current].plan
-
-    @property
     def compiled(self) -> Compiled:
-        """The plan in use with its constants and how its routines were selected."""
         return self._compiled[self._current]
 
     @property
@@ -162,26 +155,12 @@ class AdaptiveSession(Closing):
         """The last changes of plan, oldest first; runs that only were to find out something are none."""
         return list(self._switches)
 
-    def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs in order."""
-        return self._session(self._current).get_inputs()
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs in order."""
-        return self._session(self._current).get_outputs()
-
     @property
     def busy(self) -> bool:
         """Whether an attempt that missed its deadline is not over: until it is, its plan fails."""
         return any(session.busy for session in self._sessions.values())
 
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        feeds: Mapping[str, np.ndarray],
-        *,
-        deadline: float | None = None,
-    ) -> list[np.ndarray]:
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
         """Runs once and returns the named outputs (all if None) as new arrays.
 
         If the plan fails, the same inputs are run with another one.
@@ -220,19 +199,12 @@ class AdaptiveSession(Closing):
         told = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise DeviceError(f"all plans failed: {told}")
 
-    def profile(self, feeds: Mapping[str, np.ndarray] | None = None, runs: int = 9) -> Timeline:
+    def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
         """As `Session.profile`, of the plan in use; policies do not hear of these runs."""
         with self._turn:
             return self._session(self._current).profile(feeds, runs)
 
-    def time(
-        self,
-        feeds: Mapping[str, np.ndarray] | None = None,
-        *,
-        warmup: int = 10,
-        runs: int = 100,
-        budget: float = 2.0,
-    ) -> np.ndarray:
+    def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
         """Seconds of each of up to `runs` runs after `warmup`, whichever plans they take; stops after `budget` seconds."""
         feeds = self.zeros() if feeds is None else feeds
         times: list[float] = []
@@ -244,10 +216,6 @@ class AdaptiveSession(Closing):
             if sum(times) > budget:
                 break
         return np.array(times)
-
-    def zeros(self) -> dict[str, np.ndarray]:
-        """Zeros for all inputs."""
-        return self._session(self._current).zeros()
 
     def close(self) -> None:
         """Frees memory, kernels and threads of all plans; the session cannot be run afterwards."""
@@ -289,12 +257,8 @@ class AdaptiveSession(Closing):
         return self._sessions[name]
 
     def _attempt(
-        self,
-        choice: Choice,
-        output_names: Sequence[str] | None,
-        feeds: Mapping[str, np.ndarray],
-        deadline: float | None,
-    ) -> tuple[list[np.ndarray], dict[str, float] | None]:
+        self, choice: Choice, output_names: Sequence[str] | None, feeds: Feeds, deadline: float | None
+    ) -> tuple[Outputs, dict[str, float] | None]:
         session = self._session(choice.plan)
         if not choice.traced or deadline is not None:
             return session.run(output_names, feeds, deadline=deadline), None

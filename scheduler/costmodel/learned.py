@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from nnstretch.devices.processor import Processor
@@ -12,13 +13,20 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
 from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
 from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
-from nnstretch.scheduler.costs import CostModel
+from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.profiling.caches import CacheSizes, layer_state, network_state
 from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore
 from nnstretch.settings import cache_dir
 
 _GROWN = 1.2
 """Trees are trained again when the store has so many times the samples that they know."""
+
+
+_Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
+
+
+def _key(processor: Processor, point: Point) -> _Key:
+    return processor.fingerprint, point.workload, point.routine, tuple(sorted(point.parameters.items())), point.state
 
 
 def machine_of(processor: Processor) -> Machine:
@@ -60,7 +68,7 @@ class LearnedCosts(CostModel):
         self._seed = seed
         self._trees: dict[str, CostTrees | None] = {}
         self._network: CacheState = "memory"
-        self._known: dict[tuple[str, str, str, tuple[tuple[str, int], ...], CacheState], float | None] = {}
+        self._known: dict[_Key, float | None] = {}
         self.predictions = 0
 
     def learn(self) -> None:
@@ -74,13 +82,30 @@ class LearnedCosts(CostModel):
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Measured seconds, else predicted ones; None if the routine failed, or too little like it was measured."""
-        state = layer_state(layer, self._network)
-        routine_name, setting = str(routine.descriptor), tuple(sorted(parameters.items()))
-        key = (processor.fingerprint, layer.workload, routine_name, setting, state)
-        if key not in self._known:
-            found = self.stored(processor, routine, layer, parameters)
-            self._known[key] = found.seconds if found else self.predicted(processor, routine, layer, parameters)
-        return self._known[key]
+        return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        return self.compare_all(processor, [(layer, candidate) for candidate in candidates])
+
+    def compare_all(self, processor: Processor, wanted: Sequence[tuple[Layer, Candidate]]) -> list[float | None]:
+        """Seconds of candidates for several layers; asking the trees about many at once takes hardly longer than about one."""
+        points = [
+            Point(layer.workload, str(c.routine.descriptor), c.parameters, layer_state(layer, self._network))
+            for layer, c in wanted
+        ]
+        keys = [_key(processor, point) for point in points]
+        unknown = {}
+        for key, point in zip(keys, points, strict=True):
+            if key not in self._known and key not in unknown:
+                found = self._store.get(
+                    processor.fingerprint, point.workload, point.routine, point.parameters, point.state
+                )
+                if found is None:
+                    unknown[key] = point
+                else:
+                    self._known[key] = found.seconds
+        self._known.update(zip(unknown, self._predicted(processor, list(unknown.values())), strict=True))
+        return [self._known[key] for key in keys]
 
     def stored(
         self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
@@ -91,13 +116,15 @@ class LearnedCosts(CostModel):
 
     def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Predicted seconds, whatever was measured; None if too little like it was measured."""
-        trees = self.trees(processor)
-        if trees is None:
-            return None
         state = layer_state(layer, self._network)
-        (seconds,) = trees.predict([Point(layer.workload, str(routine.descriptor), parameters, state)])
-        self.predictions += 1
-        return None if math.isnan(seconds) else float(seconds)
+        return self._predicted(processor, [Point(layer.workload, str(routine.descriptor), parameters, state)])[0]
+
+    def _predicted(self, processor: Processor, points: Sequence[Point]) -> list[float | None]:
+        trees = self.trees(processor) if points else None
+        if trees is None:
+            return [None] * len(points)
+        self.predictions += len(points)
+        return [None if math.isnan(seconds) else float(seconds) for seconds in trees.predict(points)]
 
     def handover(self, tensor: TensorType) -> float:
         return self._handovers.handover(tensor)

@@ -51,41 +51,62 @@ class Rules:
 
 def race(timer: Timer, candidates: int, rules: Rules) -> list[list[float]]:
     """Samples of every candidate; of those that lose early, few. One that fails has those from before."""
-    return _Race(timer, candidates, rules).run()
+    made = Race(timer, rules)
+    for number in range(candidates):
+        made.enter(number)
+    samples = made.run()
+    return [samples[number] for number in range(candidates)]
 
 
-class _Race:
-    def __init__(self, timer: Timer, candidates: int, rules: Rules) -> None:
+class Race:
+    """Candidates, known by numbers, that are run against each other. Some may enter when others have run for a while."""
+
+    def __init__(self, timer: Timer, rules: Rules) -> None:
         self._timer = timer
         self._rules = rules
-        self._samples: list[list[float]] = [[] for _ in range(candidates)]
-        self._alive = list(range(candidates))
+        self._samples: dict[int, list[float]] = {}
+        self._alive: list[int] = []
+        self._rounds = 0
         self._spent = 0.0
         self._repeated = 0
         self._random = random.Random(0)
         self._last = -1
 
-    def run(self) -> list[list[float]]:
-        rounds = 0
-        while self._alive and rounds < self._rules.most and not self._settled(rounds):
-            times = self._round()
-            self._spent += sum(times.values())
-            if self._disturbed(times):
-                self._repeated += 1
-                continue
-            for number, seconds in times.items():
-                self._samples[number].append(seconds)
-            rounds += 1
-            self._drop_losers(rounds)
+    def enter(self, number: int) -> None:
+        """Has one more candidate run from the next round on."""
+        self._samples[number] = []
+        self._alive.append(number)
+
+    def heat(self, rounds: int) -> dict[int, float]:
+        """Runs a few rounds that count for the race, too; the fastest run so far of each candidate that works."""
+        for _ in range(rounds):
+            self._round()
+        return {number: min(samples) for number, samples in self._samples.items() if samples}
+
+    def run(self) -> dict[int, list[float]]:
+        """Runs the race to its end; the samples of every candidate, of those that lose early, few."""
+        while self._alive and self._rounds < self._rules.most and not self._settled():
+            self._round()
+            self._drop_losers()
         return self._samples
 
-    def _round(self) -> dict[int, float]:
+    def _round(self) -> None:
+        times = self._times()
+        self._spent += sum(times.values())
+        if self._disturbed(times):
+            self._repeated += 1
+            return
+        for number, seconds in times.items():
+            self._samples[number].append(seconds)
+        self._rounds += 1
+
+    def _times(self) -> dict[int, float]:
         """One run of each that is left, in a new order, in which nobody follows itself or always the same neighbour."""
         order = self._alive[:]
         self._random.shuffle(order)
-        if order[0] == self._last:
+        if order and order[0] == self._last:
             order.append(order.pop(0))
-        self._last = order[-1]
+        self._last = order[-1] if order else -1
         times = dict(zip(order, self._timer(order), strict=True))
         self._alive = [n for n in self._alive if times[n] is not None]
         return {n: seconds for n, seconds in times.items() if seconds is not None}
@@ -95,22 +116,26 @@ class _Race:
         slower = bool(ratios) and statistics.median(ratios) > self._rules.disturbed
         return slower and self._repeated < self._rules.repeats
 
-    def _drop_losers(self, rounds: int) -> None:
+    def _drop_losers(self) -> None:
         rules = self._rules
-        if rounds < rules.least or not self._alive:
+        if self._runs() < rules.least or not self._alive:
             return
         fastest = min(min(self._samples[n]) for n in self._alive)
         self._alive = [n for n in self._alive if min(self._samples[n]) <= rules.hopeless * fastest]
-        if rounds >= rules.separate:
+        if self._runs() >= rules.separate:
             _, ceiling = min((interval(self._samples[n]) for n in self._alive), key=lambda i: i[1])
             self._alive = [n for n in self._alive if interval(self._samples[n])[0] <= ceiling]
 
-    def _settled(self, rounds: int) -> bool:
-        if rounds >= self._rules.least and self._spent > self._rules.budget:
+    def _settled(self) -> bool:
+        if self._runs() >= self._rules.least and self._spent > self._rules.budget:
             return True
-        return rounds >= self._rules.separate and all(
+        return self._runs() >= self._rules.separate and all(
             _width(interval(self._samples[n])) <= self._rules.narrow for n in self._alive
         )
+
+    def _runs(self) -> int:
+        """Runs that every candidate has had that is left."""
+        return min((len(self._samples[n]) for n in self._alive), default=0)
 
 
 def typical(samples: Sequence[float] | np.ndarray) -> float:

@@ -14,7 +14,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.draft import becomes_view
+from nnstretch.scheduler.views import becomes_view
 
 
 def one_soc(processors: Sequence[Processor]) -> SocProfile | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import Plan
+from nnstretch.scheduler.totals import known_sum
 
 _MARGIN = 0.03
 """Share by which an arrangement must be predicted to be faster than one that stands before it: what predictions miss by."""
@@ -57,6 +58,11 @@ class Team:
         return max(self.latency / self.streams, *busy.values()) * self.slowdown
 
     @property
+    def rate(self) -> float | None:
+        """Inputs per second then."""
+        return None if self.interval is None else 1 / self.interval
+
+    @property
     def duration(self) -> float | None:
         """Seconds that every input is on its way then."""
         return None if self.interval is None else self.interval * self.streams
@@ -77,9 +83,7 @@ class Arrangement:
     @property
     def rate(self) -> float | None:
         """Inputs per second as predicted; None if nothing was measured."""
-        intervals = [team.interval for team in self.teams]
-        known = [interval for interval in intervals if interval is not None]
-        return sum(1 / interval for interval in known) if len(known) == len(intervals) else None
+        return known_sum(team.rate for team in self.teams)
 
     @property
     def weight_bytes(self) -> int:

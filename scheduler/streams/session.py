@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, Self, overload
 
-import numpy as np
-
-from nnstretch.closing import Closing
 from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
+from nnstretch.scheduler.any_session import AnySession, Feeds, Outputs
 from nnstretch.scheduler.plan import Plan
-from nnstretch.scheduler.session import NodeArg, Session
-from nnstretch.scheduler.streams.arrangement import Arrangement
+from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.streams.dispatch import Dispatch
-
-Feeds = Mapping[str, np.ndarray]
-Outputs = list[np.ndarray]
 
 _WAITING = 2
 """Inputs that wait at most, for each one on its way."""
@@ -33,7 +28,7 @@ class _Job:
     answer: Future[Outputs]
 
 
-class StreamSession(Closing):
+class StreamSession(AnySession):
     """Runs plans for several inputs at a time. Thread-safe, and usable as a context manager.
 
     Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is
@@ -70,6 +65,11 @@ class StreamSession(Closing):
         for thread in self._threads:
             thread.start()
 
+    @classmethod
+    def fastest(cls, arrangements: Sequence[Arrangement]) -> Self:
+        """A session for the arrangement that is predicted to be fastest (`nnstretch.throughput.arrangements`)."""
+        return cls(choose(arrangements))
+
     @property
     def plan(self) -> Plan:
         """What the first team runs."""
@@ -79,14 +79,6 @@ class StreamSession(Closing):
     def streams(self) -> int:
         """How many inputs are on their way at a time, at most."""
         return len(self._sessions)
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs in order."""
-        return self._first.get_inputs()
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs in order."""
-        return self._first.get_outputs()
 
     def submit(
         self, feeds: Feeds, output_names: Sequence[str] | None = None, timeout: float | None = None

@@ -26,12 +26,11 @@ from hypothesis import strategies as st
 from nnstretch.devices.engine import binding, build
 from nnstretch.devices.engine import program as program_module
 from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.program import (
+from nnstretch.devices.engine.image import (
     Buffer,
     KernelLaunch,
     Lane,
     LaneKind,
-    Program,
     Region,
     RegionKind,
     Step,
@@ -39,6 +38,7 @@ from nnstretch.devices.engine.program import (
     SubGraph,
     encode,
 )
+from nnstretch.devices.engine.program import Program
 from nnstretch.errors import DeadlineError
 
 WORDS = ctypes.POINTER(ctypes.c_int64)

@@ -13,18 +13,8 @@ import pytest
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import engine
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-    aligned_array,
-)
+from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.routine import KernelCall, Parameters, Routine
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.program import Buffer, Lane, LaneKind, Program, Region, RegionKind, SubGraph
+from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, SubGraph
+from nnstretch.devices.engine.program import Program
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
 from tests.devices.opencl_faults import Fault, Faults
 from tests.devices.test_engine_lanes import Arrays, add, call_program
@@ -386,6 +387,7 @@ def test_a_process_with_a_run_that_hangs_ends(tmp_path: Path) -> None:
     """Nobody waits for it then."""
     script = """
 import threading
+from nnstretch.devices.engine.image import *
 from nnstretch.devices.engine.program import *
 from nnstretch.errors import DeadlineError
 program = Program([Lane(LaneKind.HOST), Lane(LaneKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],

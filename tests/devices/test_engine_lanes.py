@@ -20,18 +20,8 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.engine.binding import MAX_RATIO, engine
 from nnstretch.devices.engine.build import build_engine
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-    aligned_array,
-)
+from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.engine.running import CallFunction
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeviceError, FeedError, UsageError
@@ -296,6 +286,7 @@ def test_nothing_runs_after_a_failed_step() -> None:
 def test_a_program_from_before_a_fork_is_refused_in_the_child() -> None:
     script = """
 import os
+from nnstretch.devices.engine.image import *
 from nnstretch.devices.engine.program import *
 from nnstretch.errors import PackageError
 program = Program([Lane(LaneKind.HOST, (0, 0)), Lane(LaneKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],

@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.engine.binding import Engine, engine
-from nnstretch.devices.engine.program import (
+from nnstretch.devices.engine.image import (
     Buffer,
     KernelLaunch,
     Lane,
     LaneKind,
-    Program,
     Region,
     RegionKind,
     Step,
     StepKind,
     SubGraph,
-    aligned_array,
 )
+from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.engine.running import CallFunction
 from nnstretch.errors import DeviceError, FeedError, PackageError
 

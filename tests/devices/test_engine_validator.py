@@ -14,19 +14,8 @@ import pytest
 
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.build import build_engine
-from nnstretch.devices.engine.program import (
-    Buffer,
-    Lane,
-    LaneKind,
-    Program,
-    Region,
-    RegionKind,
-    Step,
-    StepKind,
-    SubGraph,
-    aligned_array,
-    encode,
-)
+from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph, encode
+from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.errors import DeviceError, FeedError, PackageError, UsageError
 
 FLOATS = 64

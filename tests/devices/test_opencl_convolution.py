@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -41,42 +42,42 @@ def test_direct_convolution_with_every_tile(processor: OpenCLProcessor, layer: L
     check(processor, layer, dense_algorithms(layer))
 
 
-@given(
-    n=st.integers(1, 3),
-    channels=st.sampled_from([9, 16, 17, 33]),
-    out_channels=st.sampled_from([1, 16, 31, 48, 65]),
-    height=st.integers(1, 6),
-    width=st.integers(13, 30),
-    pads=st.tuples(*[st.integers(0, 2)] * 4),
-    vertical=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
-    residual=st.booleans(),
-    activation=st.sampled_from(ACTIVATIONS),
-)
-@some
-def test_direct_convolution_of_awkward_sizes(
-    processor: OpenCLProcessor,
-    n: int,
-    channels: int,
-    out_channels: int,
-    height: int,
-    width: int,
-    pads: tuple[int, int, int, int],
-    vertical: tuple[int, int, int],
-    residual: bool,
-    activation: Activation,
-) -> None:
-    kernel_h, stride_h, dilation_h = vertical
-    height = max(height, dilation_h * (kernel_h - 1) + 1)
-    layer = conv_layer(
-        (n, channels, height, width),
-        out_channels,
+@st.composite
+def awkward_layers(
+    draw: st.DrawFn,
+    channels: Sequence[int],
+    vertical: st.SearchStrategy[tuple[int, int, int]],
+    out_channels: Sequence[int] = (),
+) -> Layer:
+    """Convolutions of sizes around the edges of tiles, depthwise ones without `out_channels`.
+
+    `vertical` draws height, vertical stride and dilation of the kernel; all are 3 wide.
+    """
+    kernel_h, stride_h, dilation_h = draw(vertical)
+    read = draw(st.sampled_from(channels))
+    height = max(draw(st.integers(1, 6)), dilation_h * (kernel_h - 1) + 1)
+    return conv_layer(
+        (draw(st.integers(1, 3)), read, height, draw(st.integers(13, 30))),
+        draw(st.sampled_from(out_channels)) if out_channels else read,
         (kernel_h, 3),
         (stride_h, 1),
-        pads,
+        draw(st.tuples(*[st.integers(0, 2)] * 4)),
         (dilation_h, 1),
-        residual=residual,
-        activation=activation,
+        1 if out_channels else read,
+        residual=draw(st.booleans()),
+        activation=draw(st.sampled_from(ACTIVATIONS)),
     )
+
+
+@given(
+    layer=awkward_layers(
+        [9, 16, 17, 33],
+        st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
+        out_channels=[1, 16, 31, 48, 65],
+    )
+)
+@some
+def test_direct_convolution_of_awkward_sizes(processor: OpenCLProcessor, layer: Layer) -> None:
     check(processor, layer, dense_algorithms(layer), first_settings=1)
 
 
@@ -139,41 +140,9 @@ def test_planar_convolution_with_every_tile(processor: OpenCLProcessor) -> None:
     check(processor, conv_layer((1, 3, 30, 30), 40, activation=RELU), {"planar", "direct"})
 
 
-@given(
-    n=st.integers(1, 3),
-    channels=st.sampled_from([9, 16, 17, 40]),
-    height=st.integers(3, 6),
-    width=st.integers(13, 30),
-    pads=st.tuples(*[st.integers(0, 2)] * 4),
-    vertical=st.sampled_from([(3, 1, 1), (3, 2, 1), (2, 1, 2), (5, 1, 1)]),
-    residual=st.booleans(),
-    activation=st.sampled_from(ACTIVATIONS),
-)
+@given(layer=awkward_layers([9, 16, 17, 40], st.sampled_from([(3, 1, 1), (3, 2, 1), (2, 1, 2), (5, 1, 1)])))
 @some
-def test_depthwise_convolution(
-    processor: OpenCLProcessor,
-    n: int,
-    channels: int,
-    height: int,
-    width: int,
-    pads: tuple[int, int, int, int],
-    vertical: tuple[int, int, int],
-    residual: bool,
-    activation: Activation,
-) -> None:
-    kernel_h, stride_h, dilation_h = vertical
-    height = max(height, dilation_h * (kernel_h - 1) + 1)
-    layer = conv_layer(
-        (n, channels, height, width),
-        channels,
-        (kernel_h, 3),
-        (stride_h, 1),
-        pads,
-        (dilation_h, 1),
-        channels,
-        residual=residual,
-        activation=activation,
-    )
+def test_depthwise_convolution(processor: OpenCLProcessor, layer: Layer) -> None:
     check(processor, layer, {"depthwise", "direct"}, first_settings=1)
 
 

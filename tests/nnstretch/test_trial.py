@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
-from nnstretch.compiler import Processors, build_processors
+from nnstretch.compiler import Processors, build_processors, predictor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import usable_cores
 from nnstretch.predicting import contention
 from nnstretch.predicting.contention import slowdowns, stored_slowdowns
-from nnstretch.predicting.trial import DesignTrial
+from nnstretch.predicting.trial import design_trial
 from nnstretch.scheduler.profiling.store import ProfileStore
 
 CORES = usable_cores()
@@ -36,9 +36,13 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
         for stage in plan.traced.stages
     ]
     branched = build(plan, make_design(plan, choices))
-    measured = DesignTrial(build_processors(PROCESSORS), image)(branched)
-    assert [len(branches) for branches in measured.branches] == [2] * len(choices)
-    assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
+    processors = build_processors(PROCESSORS)
+    trial = design_trial(processors, image, predictor(processors))
+    assert trial is not None
+    for tuned in (False, True):
+        measured = trial(branched, tuned=tuned)
+        assert [len(branches) for branches in measured.branches] == [2] * len(choices)
+        assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
 
 
 @needs_two_cores

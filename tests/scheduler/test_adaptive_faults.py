@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 import pytest
 
-from nnstretch.compiler import compile_plans
 from nnstretch.errors import DeviceError
 from nnstretch.graph.reference import relative_error
-from nnstretch.scheduler import loading
+from nnstretch.plans import compile_plans
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.compiled import Compiled
 from tests.devices.opencl_faults import Fault, Faults
@@ -28,23 +27,9 @@ pytestmark = [pytest.mark.opencl, pytest.mark.skipif(len(CORES) < 2, reason="two
 
 
 @pytest.fixture(scope="module")
-def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
-    return Faults(tmp_path_factory.mktemp("engine"))
-
-
-@pytest.fixture(scope="module")
 def plans() -> Mapping[str, Compiled]:
     with compile_plans(NETWORK.graph(), [BOTH, C], policy="fixed", tune=False) as session:
         return {name: session._compiled[name] for name in session.plans}
-
-
-@pytest.fixture
-def faults(loader: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """Sessions made now get their OpenCL functions from the loader that makes them fail."""
-    loader.clear()
-    monkeypatch.setattr(loading, "engine", lambda: loader.engine)
-    yield loader
-    loader.clear()
 
 
 @cache

@@ -86,7 +86,7 @@ def test_what_was_thought_to_be_slow_for_being_busy_heals(store: partial[Profile
     assert measured_ratios(range(2), store, Cores([100, 100], {1: 1000})) == ()
 
 
-@pytest.mark.skipif(len(usable_cores()) < 2, reason="there is one core")
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
 def test_processors_get_the_ratios_unless_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = usable_cores()[:2]
     monkeypatch.setattr(nnstretch.compiler, "measured_ratios", lambda cores: (1, 3)[: len(cores)])

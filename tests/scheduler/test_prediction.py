@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costs import Estimates
+from nnstretch.scheduler.costs import Candidate, Estimates
 from nnstretch.scheduler.prediction import ProfilePredictor
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.profiling.store import ProfileStore
@@ -21,8 +21,8 @@ from nnstretch.scheduler.profiling.store import ProfileStore
 class Guesses(LearnedCosts):
     """A second for everything."""
 
-    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        return 1.0
+    def compare_all(self, processor: Processor, wanted: Sequence[tuple[Layer, Candidate]]) -> list[float | None]:
+        return [1.0 for _ in wanted]
 
 
 @pytest.mark.parametrize("channels", [16, 5])

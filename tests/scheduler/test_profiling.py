@@ -132,6 +132,43 @@ def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcess
         assert profiler.compare(processor, layer, found[:3]) == pytest.approx([0.010, 0.020, 0.008])
 
 
+def two_families(processor: CpuProcessor, layer: Layer) -> list[Candidate]:
+    """A routine's first setting, and the first two of another one with the same layouts."""
+    families = [[Candidate(r, p) for p in r.parameter_space(layer)] for r in processor.routines if r.supports(layer)]
+    many = next(family for family in families if len(family) > 1)
+    layouts = many[0].routine.layouts(layer, many[0].parameters)
+    for family in families:
+        if family is not many and family[0].routine.layouts(layer, family[0].parameters) == layouts:
+            return [family[0], *many[:2]]
+    pytest.fail("a convolution has but one family")
+
+
+def test_settings_of_a_routine_whose_first_is_far_behind_are_not_measured(
+    processor: CpuProcessor, store: ProfileStore
+) -> None:
+    """Unless all shall be. What was left out is no failure, and nobody measures the others again to leave it out."""
+    layer = convolution()
+    found = two_families(processor, layer)
+    with Profiler(store, processor, trials=Scripted([0.010, 0.017])) as profiler:
+        assert profiler.compare(processor, layer, found) == [pytest.approx(0.010), pytest.approx(0.017), None]
+    with Profiler(store, processor, trials=Silent()) as profiler:
+        assert profiler.compare(processor, layer, found)[2] is None
+        assert profiler.failure(processor, found[2].routine, layer, found[2].parameters) is None
+    with Profiler(store, processor, trials=Scripted([0.010, 0.005])) as profiler:
+        profiler.thorough = True
+        assert profiler.compare(processor, layer, found)[2] == pytest.approx(0.005)
+
+
+def test_a_routine_whose_first_setting_is_not_far_behind_may_win_with_another(
+    processor: CpuProcessor, store: ProfileStore
+) -> None:
+    layer = convolution()
+    with Profiler(store, processor, trials=Scripted([0.010, 0.015, 0.009])) as profiler:
+        assert profiler.compare(processor, layer, two_families(processor, layer)) == pytest.approx(
+            [0.010, 0.015, 0.009]
+        )
+
+
 def test_costs_are_those_of_the_network_that_is_expected(processor: CpuProcessor, store: ProfileStore) -> None:
     layer = convolution()
     (candidate, *_) = candidates(processor, layer)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +14,6 @@ from nnstretch.compiler import build_processors, plan_model
 from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeadlineError, DeviceError
-from nnstretch.scheduler import loading
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.session import Session
 from tests.devices.opencl_faults import Fault, Faults, library
@@ -34,20 +32,6 @@ def network() -> RandomNetwork:
 
 def compiled(processors: str) -> Compiled:
     return plan_model(network().graph(), build_processors(processors), tune=False)
-
-
-@pytest.fixture(scope="module")
-def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
-    return Faults(tmp_path_factory.mktemp("engine"))
-
-
-@pytest.fixture
-def faults(loader: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """Sessions made now get their OpenCL functions from the loader that makes them fail."""
-    loader.clear()
-    monkeypatch.setattr(loading, "engine", lambda: loader.engine)
-    yield loader
-    loader.clear()
 
 
 class Checked:

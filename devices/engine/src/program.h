@@ -1,4 +1,4 @@
-/* A validated program, as program.c makes it and executor.c runs it. */
+/* A validated program, as program.c makes it and the executor runs it. */
 #ifndef NNS_PROGRAM_H
 #define NNS_PROGRAM_H
 

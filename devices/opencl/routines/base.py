@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,9 +98,10 @@ class OpenCLRoutine(Routine):
         """Whether this routine computes `layer` correctly."""
         return layer.op in self.ops and is_float32(layer) and self._supports(layer)
 
-    @abstractmethod
     def _supports(self, layer: Layer) -> bool:
-        """The same for a layer of a known operator on float32."""
+        """The same for a layer of a known operator on float32; all of them if a subclass says nothing else."""
+        del layer
+        return True
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Blocked in, blocked out; plain for what has not four dimensions."""
@@ -161,3 +161,12 @@ class OpenCLRoutine(Routine):
             sizes = tuple(4 if o is None or o.kind == "workspace" or o in floats else 2 for o in (*reads, *writes))
         launch = Launch(self.source, macros, global_size, local_size, sizes)
         return KernelCall(kernel, tuple(reads), tuple(writes), tuple(int(p) for p in parameters), launch)
+
+
+class PlainRoutine(OpenCLRoutine):
+    """A routine that works on plain data, in whose row-major order the numbers have their meaning."""
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Plain everywhere."""
+        del parameters
+        return (self.plain,) * len(layer.activations), (self.plain,) * len(layer.outputs)

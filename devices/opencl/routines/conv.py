@@ -21,7 +21,7 @@ from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Paramete
 from nnstretch.graph.layer import Layer
 
 _PLANAR_CHANNELS = 8  # up to so many channels a plain input is read without being blocked first
-_SETTINGS = 6
+_SETTINGS = 3  # tiles that are worth measuring
 _REACH = 8  # spans of kernel rows are rounded up to multiples of it, so that layers share builds
 _PIXELS = (14, 12, 10, 8, 7, 6, 4, 3, 2, 1)
 _VECTORS = (2, 1, 4, 3)

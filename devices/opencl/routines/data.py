@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nnstretch.devices.opencl.routines.base import HALF, INPUT, OpenCLRoutine, ceil_div, is_image
+from nnstretch.devices.opencl.routines.base import HALF, INPUT, OpenCLRoutine, PlainRoutine, ceil_div, is_image
 from nnstretch.devices.routine import (
-    PLAIN,
     REORDER,
     KernelCall,
     Layout,
@@ -48,7 +47,7 @@ class ConcatBlocked(OpenCLRoutine):
         return Lowering(tuple(calls))
 
 
-class ConcatPlain(OpenCLRoutine):
+class ConcatPlain(PlainRoutine):
     """Plain tensors of any rank behind one another along any axis."""
 
     algorithm = "concat_plain"
@@ -57,11 +56,6 @@ class ConcatPlain(OpenCLRoutine):
 
     def _supports(self, layer: Layer) -> bool:
         return not layer.constants
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain everywhere."""
-        del parameters
-        return (PLAIN,) * len(layer.activations), (PLAIN,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `concat_plain` per input."""
@@ -80,21 +74,12 @@ class ConcatPlain(OpenCLRoutine):
         return Lowering(tuple(calls))
 
 
-class Softmax(OpenCLRoutine):
+class Softmax(PlainRoutine):
     """Softmax of a plain tensor along any axis."""
 
     algorithm = "softmax"
     source = "softmax.cl"
     ops = ("Softmax",)
-
-    def _supports(self, layer: Layer) -> bool:
-        del layer
-        return True
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain in and out."""
-        del layer, parameters
-        return (PLAIN,), (PLAIN,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `softmax`."""

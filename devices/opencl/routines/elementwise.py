@@ -10,12 +10,13 @@ import numpy as np
 from nnstretch.devices.opencl.routines.base import (
     INPUT,
     OpenCLRoutine,
+    PlainRoutine,
     ceil_div,
     constant,
     is_image,
     padded,
 )
-from nnstretch.devices.routine import NO_PARAMETERS, PLAIN, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.routine import NO_PARAMETERS, Layout, Lowering, Operand, Parameters
 from nnstretch.graph.layer import Layer
 
 _BINARY = ("Add", "Sub", "Mul")
@@ -51,20 +52,12 @@ class Map(_AnyLayout):
     ops = ("Activation",)
     stores_half = True
 
-    def _supports(self, layer: Layer) -> bool:
-        del layer
-        return True
-
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `map`."""
-        count = self.numbers(layer, parameters)
-        each = self.flat_per_item(count)
-        return Lowering(
-            (self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),)
-        )
+        return _map(self, layer, self.numbers(layer, parameters))
 
 
-class Reshape(OpenCLRoutine):
+class Reshape(PlainRoutine):
     """A copy between plain tensors of different shapes."""
 
     algorithm = "copy"
@@ -75,19 +68,17 @@ class Reshape(OpenCLRoutine):
     def _supports(self, layer: Layer) -> bool:
         return layer.type_of(0).elements == layer.outputs[0].elements
 
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain, where the order of the numbers is the row-major order."""
-        del layer, parameters
-        return (self.plain,), (self.plain,)
-
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `map`."""
         del parameters
-        count = layer.outputs[0].elements
-        each = self.flat_per_item(count)
-        return Lowering(
-            (self.call("map", (INPUT,), (count, each, *layer.activation.words()), (ceil_div(count, each),)),)
-        )
+        return _map(self, layer, layer.outputs[0].elements)
+
+
+def _map(routine: OpenCLRoutine, layer: Layer, count: int) -> Lowering:
+    """The layer's activation of so many numbers."""
+    each = routine.flat_per_item(count)
+    words = (count, each, *layer.activation.words())
+    return Lowering((routine.call("map", (INPUT,), words, (ceil_div(count, each),)),))
 
 
 class BinarySame(_AnyLayout):
@@ -152,7 +143,7 @@ def _per_channel(shape: tuple[int, ...], channels: int) -> bool:
     return len(full) == 4 and full[0] == full[2] == full[3] == 1 and full[1] in (1, channels)
 
 
-class BinaryBroadcast(OpenCLRoutine):
+class BinaryBroadcast(PlainRoutine):
     """Two plain tensors that broadcast in any way, either of which may be constant."""
 
     algorithm = "binary_broadcast"
@@ -161,11 +152,6 @@ class BinaryBroadcast(OpenCLRoutine):
 
     def _supports(self, layer: Layer) -> bool:
         return len(layer.outputs[0].shape) <= _MAX_RANK
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain everywhere."""
-        del parameters
-        return (PLAIN,) * len(layer.activations), (PLAIN,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `binary_broadcast`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div
+from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, PlainRoutine, ceil_div
 from nnstretch.devices.routine import PLAIN, Layout, Lowering, Parameters
 from nnstretch.devices.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
 from nnstretch.graph.layer import Layer
@@ -50,7 +50,7 @@ class SliceBlocked(OpenCLRoutine):
         return _lower(self, layer, strided_copy(layer, self.traits.block))
 
 
-class Strided(OpenCLRoutine):
+class Strided(PlainRoutine):
     """A transposition or slice of plain data that takes at most six dimensions."""
 
     algorithm = "strided"
@@ -59,11 +59,6 @@ class Strided(OpenCLRoutine):
 
     def _supports(self, layer: Layer) -> bool:
         return len(strided_copy(layer).sizes) <= DIMENSIONS
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain in and out."""
-        del layer, parameters
-        return (PLAIN,), (PLAIN,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `strided_copy`."""

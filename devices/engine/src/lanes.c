@@ -1,0 +1,193 @@
+/* Starts and stops what lanes need: their pools, their threads, and shared memory for the host. */
+#include <stdlib.h>
+
+#include "executor.h"
+#include "opencl.h"
+#include "run.h"
+
+static void *lane_thread(void *argument) {
+    nns_lane_thread *thread = argument;
+    nns_executor *executor = thread->executor;
+    const int64_t spin_ns = executor->spin_ns < BETWEEN_RUNS_SPIN_NS ? executor->spin_ns : BETWEEN_RUNS_SPIN_NS;
+    uint32_t seen = 0;
+    for (;;) {
+        seen = nns_signal_await(&thread->go, seen, spin_ns);
+        if (executor->stop) return NULL;
+        nns_walk_lane(executor, &executor->program->lanes[thread->lane]);
+        atomic_fetch_sub(&executor->walking, 1);
+        nns_announce(executor);
+    }
+}
+
+static int64_t count_working(const nns_program *program) {
+    int64_t threads = 0;
+    for (int64_t i = 0; i < program->n_lanes; i++) {
+        const nns_lane *lane = &program->lanes[i];
+        threads += lane->n_cores ? lane->n_cores : lane->kind != NNS_LANE_OPENCL;
+    }
+    return threads;
+}
+
+/* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
+static bool is_crowded(const nns_executor *executor) {
+    const nns_program *program = executor->program;
+    bool taken[NNS_MAX_CORES] = {false};
+    for (int64_t i = 0; i < program->n_lanes; i++) {
+        const nns_lane *lane = &program->lanes[i];
+        for (int32_t c = 0; c < lane->n_cores; c++) {
+            if (taken[lane->cores[c]]) return true;
+            taken[lane->cores[c]] = true;
+        }
+    }
+    return executor->n_working > executor->n_cores;
+}
+
+static bool same_cores(const nns_lane *a, const nns_lane *b) {
+    return a->n_cores == b->n_cores && memcmp(a->cores, b->cores, sizeof *a->cores * (size_t)a->n_cores) == 0;
+}
+
+static int64_t most_threads(const nns_program *program) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < program->n_lanes; i++)
+        if (program->lanes[i].kind == NNS_LANE_HOST) most = nns_max_int(most, program->lanes[i].n_cores);
+    return most;
+}
+
+/* Cuts the kernel steps of a lane up for its threads. */
+static void make_tasks(nns_executor *executor, const nns_lane *lane) {
+    const nns_program *program = executor->program;
+    const int32_t n_threads = (int32_t)nns_max_int(lane->n_cores, 1);
+    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &program->subgraphs[lane->subgraphs[i]];
+        const nns_task *previous = NULL;
+        for (int64_t s = subgraph->first; s < subgraph->end; s++) {
+            const nns_step *step = &program->steps[s];
+            nns_task *task = step->kind == NNS_STEP_KERNEL ? &executor->tasks[s] : NULL;
+            if (task)
+                nns_task_make(task, step->kernel, &step->args, step->work.units, lane->ratios, n_threads,
+                              executor->bounds + s * executor->stride, previous);
+            previous = task;
+        }
+    }
+}
+
+static int32_t start_pool(nns_program *program, int64_t index, nns_report *report) {
+    nns_lane *lane = &program->lanes[index];
+    int32_t ordinal = 0;
+    for (int64_t i = 0; i < index; i++) ordinal += program->lanes[i].pool && same_cores(lane, &program->lanes[i]);
+    lane->pool = nns_pool_acquire(lane->cores, lane->n_cores, ordinal, report);
+    if (!lane->pool) return report->status;
+    int64_t scratch = 0;
+    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &program->subgraphs[lane->subgraphs[i]];
+        for (int64_t s = subgraph->first; s < subgraph->end; s++)
+            scratch = nns_max_int(scratch, program->steps[s].work.scratch);
+    }
+    return nns_pool_reserve(lane->pool, scratch, report);
+}
+
+static int32_t start_thread(nns_executor *executor, int32_t index, nns_report *report) {
+    const nns_lane *lane = &executor->program->lanes[index];
+    nns_lane_thread *thread = &executor->threads[index];
+    /* A host lane's thread is the first of its pool; a call may use all cores of its lane. */
+    const int32_t n_cores = lane->kind == NNS_LANE_HOST ? (int32_t)nns_min_int(lane->n_cores, 1) : lane->n_cores;
+    thread->lane = index;
+    thread->executor = executor;
+    const int32_t status =
+        nns_thread_start(&thread->thread, "nns-lane", lane->cores, n_cores, lane_thread, thread, report);
+    if (status) return status;
+    thread->started = true;
+    executor->n_threads++;
+    return NNS_OK;
+}
+
+static int32_t start_lane(nns_executor *executor, int32_t index, nns_report *report) {
+    nns_lane *lane = &executor->program->lanes[index];
+    if (lane->kind == NNS_LANE_OPENCL) {
+        executor->has_opencl = true;
+        return nns_opencl_loaded()
+                   ? NNS_OK
+                   : nns_fail(report, NNS_EINVALID, "OpenCL lane %d: nns_opencl_load comes first", (int)index);
+    }
+    if (lane->kind == NNS_LANE_HOST) {
+        const int32_t status = start_pool(executor->program, index, report);
+        if (status) return status;
+        make_tasks(executor, lane);
+    }
+    return index && lane->n_subgraphs ? start_thread(executor, index, report) : NNS_OK;
+}
+
+static int32_t map_shared(nns_program *program, nns_report *report) {
+    for (int64_t i = 0; i < program->n_regions; i++) {
+        nns_area *area = &program->areas[i];
+        if (area->kind != NNS_REGION_SHARED || !area->unified || !area->bytes) continue;
+        const int32_t status = nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
+        if (status) return status;
+    }
+    return NNS_OK;
+}
+
+static void *zeroed(size_t count, size_t size) {
+    const size_t bytes = (count ? count : 1) * size;
+    void *memory = aligned_alloc(NNS_CACHE_LINE, (bytes + NNS_CACHE_LINE - 1) / NNS_CACHE_LINE * NNS_CACHE_LINE);
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+int32_t nns_executor_start(nns_program *program, nns_report *report) {
+    nns_executor *executor = zeroed(1, sizeof *executor);
+    if (!executor) return nns_fail(report, NNS_EMEMORY, "no memory for an executor");
+    program->executor = executor;
+    executor->program = program;
+    pthread_mutex_init(&executor->failing, NULL);
+    executor->failed_step = -1;
+    executor->n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    executor->n_working = count_working(program);
+    executor->spin_ns = is_crowded(executor) ? CROWDED_SPIN_NS : SPIN_NS;
+    executor->stride = most_threads(program) + 1;
+    executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
+    executor->tasks = zeroed((size_t)program->n_steps, sizeof *executor->tasks);
+    executor->bounds = zeroed((size_t)(program->n_steps * executor->stride), sizeof *executor->bounds);
+    executor->threads = zeroed((size_t)program->n_lanes, sizeof *executor->threads);
+    executor->step_events = zeroed((size_t)program->n_steps, sizeof *executor->step_events);
+    if (!executor->marks || !executor->tasks || !executor->bounds || !executor->threads || !executor->step_events)
+        return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld steps and %lld sub-graphs",
+                        (long long)program->n_steps, (long long)program->n_subgraphs);
+    for (int32_t i = 0; i < program->n_lanes; i++) {
+        const int32_t status = start_lane(executor, i, report);
+        if (status) return status;
+    }
+    return map_shared(program, report);
+}
+
+static void unmap_shared(nns_program *program) {
+    nns_report ignored = {0}; /* nobody is left to tell */
+    for (int64_t i = 0; i < program->n_regions; i++) {
+        nns_area *area = &program->areas[i];
+        if (!area->mapped) continue;
+        nns_opencl_unmap(area, program->lanes[area->lane].queue, &ignored);
+        nns_opencl_finish(program->lanes[area->lane].queue, &ignored);
+    }
+}
+
+void nns_executor_stop(nns_program *program) {
+    nns_executor *executor = program->executor;
+    if (!executor) return;
+    const bool alive = program->process == getpid();
+    executor->stop = true;
+    for (int64_t i = 0; alive && executor->threads && i < program->n_lanes; i++) {
+        if (!executor->threads[i].started) continue;
+        nns_signal_send(&executor->threads[i].go, (executor->run + 1) << 1);
+        pthread_join(executor->threads[i].thread, NULL);
+    }
+    if (alive) unmap_shared(program);
+    for (int64_t i = 0; i < program->n_lanes; i++)
+        if (program->lanes[i].pool) nns_pool_release(program->lanes[i].pool);
+    pthread_mutex_destroy(&executor->failing);
+    free(executor->marks);
+    free(executor->tasks);
+    free(executor->bounds);
+    free(executor->threads);
+    free(executor->step_events);
+    free(executor);
+    program->executor = NULL;
+}

@@ -1,0 +1,94 @@
+/* After a run with OpenCL lanes: when its steps ran, and how queues and memory come to rest. */
+#include "executor.h"
+#include "opencl.h"
+#include "run.h"
+
+/* ---- traces of OpenCL lanes ------------------------------------------------------------------------------ */
+
+static void take_smaller(int64_t *smallest, int64_t value) {
+    if (value < *smallest) *smallest = value;
+}
+
+/* The least that must be added to the device's clock to get the host's. Both differences can only be too large: by the
+ * time between a command's entry into the queue and the host's return from the call, and between its end and when that
+ * was seen. */
+static bool clock_offset(const nns_executor *executor, const nns_lane *lane, int64_t *offset) {
+    const nns_program *program = executor->program;
+    *offset = INT64_MAX;
+    nns_profile profile;
+    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
+        const int64_t index = lane->subgraphs[i];
+        const nns_subgraph *subgraph = &program->subgraphs[index];
+        const nns_mark *mark = &executor->marks[index];
+        for (int64_t s = subgraph->first; s < subgraph->end; s++) {
+            if (!nns_opencl_profile(executor->step_events[s], &profile)) return false;
+            take_smaller(offset, executor->trace->steps[2 * s + 1] - (int64_t)profile.queued);
+        }
+        const int64_t seen = atomic_load(&mark->seen);
+        if (seen && nns_opencl_profile(mark->event, &profile)) take_smaller(offset, seen - (int64_t)profile.end);
+    }
+    return true;
+}
+
+/* Replaces the host's times of enqueuing by the device's times of running, where the queue profiles. */
+static void trace_lane(const nns_executor *executor, const nns_lane *lane) {
+    int64_t offset = 0;
+    if (!clock_offset(executor, lane, &offset)) return;
+    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &executor->program->subgraphs[lane->subgraphs[i]];
+        for (int64_t s = subgraph->first; s < subgraph->end; s++) {
+            nns_profile profile;
+            if (!nns_opencl_profile(executor->step_events[s], &profile)) continue;
+            executor->trace->steps[2 * s] = (int64_t)profile.start + offset;
+            executor->trace->steps[2 * s + 1] = (int64_t)profile.end + offset;
+        }
+    }
+}
+
+/* ---- coming to rest -------------------------------------------------------------------------------------- */
+
+/* After a failure: waits for the queues and gives all unified memory back to the host, as far as the devices let it. */
+static int32_t drain(nns_program *program, nns_report *report) {
+    for (int64_t i = 0; i < program->n_regions; i++) {
+        nns_area *area = &program->areas[i];
+        if (area->kind == NNS_REGION_SHARED && area->unified && area->bytes && !area->mapped)
+            nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
+    }
+    for (int64_t i = 0; i < program->n_lanes; i++)
+        if (program->lanes[i].kind == NNS_LANE_OPENCL) nns_opencl_finish(program->lanes[i].queue, report);
+    return report->status;
+}
+
+static void forget_events(nns_executor *executor) {
+    const nns_program *program = executor->program;
+    for (int64_t i = 0; i < program->n_subgraphs; i++) {
+        nns_mark *mark = &executor->marks[i];
+        const nns_subgraph *subgraph = &program->subgraphs[i];
+        const bool shared = subgraph->end > subgraph->first && mark->event == executor->step_events[subgraph->end - 1];
+        if (mark->event && !shared) nns_opencl_forget(mark->event);
+        mark->event = NULL;
+        atomic_store_explicit(&mark->seen, 0, memory_order_relaxed);
+    }
+    for (int64_t s = 0; executor->trace && s < program->n_steps; s++) {
+        if (executor->step_events[s]) nns_opencl_forget(executor->step_events[s]);
+        executor->step_events[s] = NULL;
+    }
+}
+
+void nns_settle(nns_executor *executor) {
+    nns_program *program = executor->program;
+    nns_report unsettled = {0}; /* the run has failed already; its report says why */
+    if (nns_has_failed(executor)) {
+        executor->unsettled = drain(program, &unsettled) != NNS_OK;
+        executor->unsettled_step = nns_executor_failed_step(program);
+    } else if (executor->trace)
+        for (int64_t i = 0; i < program->n_lanes; i++)
+            if (program->lanes[i].kind == NNS_LANE_OPENCL) trace_lane(executor, &program->lanes[i]);
+    forget_events(executor);
+}
+
+int32_t nns_settle_again(nns_executor *executor, nns_report *report) {
+    executor->unsettled = drain(executor->program, report) != NNS_OK;
+    if (executor->unsettled) nns_run_fail(executor, report, executor->unsettled_step);
+    return report->status;
+}

@@ -1,0 +1,245 @@
+/* The walkers of a run: what they wait for, how they wait, and the steps that they run or enqueue. */
+#include "opencl.h"
+#include "run.h"
+
+/* How long a walker sleeps that waits for an OpenCL lane and others at once. */
+enum { MIXED_SLEEP_NS = 100000 };
+
+/* ---- waiting --------------------------------------------------------------------------------------------- */
+
+static void complete(nns_executor *executor, int64_t subgraph) {
+    atomic_store_explicit(&executor->marks[subgraph].done, executor->run, memory_order_release);
+    nns_announce(executor);
+}
+
+static bool on_device(const nns_executor *executor, int64_t subgraph) {
+    const nns_program *program = executor->program;
+    return program->lanes[program->subgraphs[subgraph].lane].kind == NNS_LANE_OPENCL;
+}
+
+static bool is_enqueued(const nns_executor *executor, int64_t subgraph) {
+    return on_device(executor, subgraph) &&
+           atomic_load_explicit(&executor->marks[subgraph].enqueued, memory_order_acquire) == executor->run;
+}
+
+static bool is_done(nns_executor *executor, int64_t subgraph) {
+    nns_mark *mark = &executor->marks[subgraph];
+    if (atomic_load_explicit(&mark->done, memory_order_acquire) == executor->run) return true;
+    if (!is_enqueued(executor, subgraph)) return false;
+    nns_report report = {0};
+    const int32_t state = nns_opencl_poll(mark->event, &report);
+    if (state < 0) nns_run_fail(executor, &report, executor->program->subgraphs[subgraph].end - 1);
+    if (state != 1) return false;
+    int64_t unseen = 0;
+    if (executor->trace) atomic_compare_exchange_strong(&mark->seen, &unseen, nns_now());
+    complete(executor, subgraph);
+    return true;
+}
+
+/* The first sub-graph that `subgraph` has to wait for, or -1. */
+static int64_t blocker_of(nns_executor *executor, const nns_subgraph *subgraph) {
+    for (int64_t i = 0; i < subgraph->n_waits; i++)
+        if (!is_done(executor, subgraph->waits[i])) return subgraph->waits[i];
+    return -1;
+}
+
+static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t timeout_ns) {
+    atomic_fetch_add(&executor->sleepers, 1);
+    nns_jitter();
+    if (atomic_load(&executor->progress) == seen) nns_futex_wait(&executor->progress, seen, timeout_ns);
+    atomic_fetch_sub(&executor->sleepers, 1);
+}
+
+/* What a walker waits for: sub-graphs, and the turn of a pool (whose end nobody announces). */
+typedef struct {
+    int64_t blockers[NNS_MAX_LANES];
+    int64_t n_blockers;
+    bool turn;
+} nns_obstacles;
+
+/* How long a walker spins on the core of `lane`: not for long where a run of another program may want that core. */
+static int64_t spin_ns_on(const nns_executor *executor, const nns_lane *lane) {
+    const bool contended = (lane->pool && nns_pool_contended(lane->pool)) ||
+                           atomic_load_explicit(&nns_working, memory_order_relaxed) > executor->n_cores;
+    return contended ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
+}
+
+/* A walker, on the core of `lane`, that found nothing to do: spins a little, or sleeps once it has spun long enough since
+ * `*idle_since` (0: it has just begun). `seen` is the progress as it was before the walker looked. */
+static void idle(nns_executor *executor, const nns_lane *lane, int64_t *idle_since, uint32_t seen,
+                 const nns_obstacles *obstacles) {
+    enum { BETWEEN_LOOKS = 16 };
+    const int64_t now = nns_now();
+    if (!*idle_since) *idle_since = now;
+    if (now - *idle_since < spin_ns_on(executor, lane)) {
+        for (int i = 0; i < BETWEEN_LOOKS; i++) nns_pause();
+        return;
+    }
+    int64_t enqueued = 0;
+    for (int64_t i = 0; i < obstacles->n_blockers; i++) enqueued += is_enqueued(executor, obstacles->blockers[i]);
+    if (!obstacles->turn && enqueued && enqueued == obstacles->n_blockers)
+        nns_opencl_wait(executor->marks[obstacles->blockers[0]].event);
+    else
+        sleep_until_progress(executor, seen, enqueued || obstacles->turn ? MIXED_SLEEP_NS : 0);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------- */
+
+static void run_call(nns_executor *executor, int64_t s) {
+    const nns_step *step = &executor->program->steps[s];
+    nns_jitter();
+    const int32_t answer = executor->program->call(step->id, step->args.in, step->args.out);
+    if (!answer) return;
+    nns_report report = {0};
+    nns_fail(&report, NNS_ECALL, "the call failed (%d)", (int)answer);
+    nns_run_fail(executor, &report, s);
+}
+
+/* The end of the stretch of kernel steps that begins with `first`: `first` itself if that is a call. */
+static int64_t end_of_kernels(const nns_program *program, int64_t first, int64_t end) {
+    while (first < end && program->steps[first].kind == NNS_STEP_KERNEL) first++;
+    return first;
+}
+
+/* Runs the steps of a sub-graph on the calling thread and its pool, whose turn it has, until one fails. Kernels cannot. */
+static void run_subgraph(nns_executor *executor, int64_t index) {
+    const nns_program *program = executor->program;
+    const nns_subgraph *subgraph = &program->subgraphs[index];
+    int64_t *times = executor->trace ? executor->trace->steps : NULL;
+    for (int64_t s = subgraph->first; s < subgraph->end && !nns_has_failed(executor);) {
+        const int64_t end = end_of_kernels(program, s, subgraph->end);
+        if (end > s) {
+            nns_pool_run(program->lanes[subgraph->lane].pool, executor->tasks + s, end - s, times ? times + 2 * s : NULL);
+            s = end;
+            continue;
+        }
+        if (times) times[2 * s] = nns_now();
+        run_call(executor, s);
+        if (times) times[2 * s + 1] = nns_now();
+        s++;
+    }
+    complete(executor, index);
+}
+
+static void enqueue_subgraph(nns_executor *executor, int64_t index) {
+    nns_mark *mark = &executor->marks[index];
+    nns_report report = {0};
+    int64_t *times = executor->trace ? executor->trace->steps : NULL;
+    int64_t step = 0;
+    nns_jitter();
+    if (nns_opencl_enqueue(executor->program, &executor->program->subgraphs[index], &mark->event, executor->step_events,
+                           times, &step, &report)) {
+        nns_run_fail(executor, &report, step);
+        return;
+    }
+    atomic_store_explicit(&mark->enqueued, executor->run, memory_order_release);
+    nns_announce(executor);
+}
+
+/* Notes the wait before a sub-graph that can start now; `since` is when it was first found blocked, or 0. */
+static void trace_wait(nns_executor *executor, int64_t index, int64_t since) {
+    if (!executor->trace) return;
+    int64_t *wait = &executor->trace->waits[2 * index];
+    wait[1] = nns_now();
+    wait[0] = since ? since : wait[1];
+}
+
+/* ---- walkers --------------------------------------------------------------------------------------------- */
+
+void nns_walk_lane(nns_executor *executor, const nns_lane *lane) {
+    int64_t at = 0, idle_since = 0;
+    nns_obstacles obstacles = {.n_blockers = 1};
+    while (at < lane->n_subgraphs && !nns_has_failed(executor)) {
+        const int64_t index = lane->subgraphs[at];
+        const uint32_t seen = atomic_load(&executor->progress);
+        obstacles.blockers[0] = blocker_of(executor, &executor->program->subgraphs[index]);
+        if (obstacles.blockers[0] >= 0) {
+            if (!nns_has_failed(executor)) idle(executor, lane, &idle_since, seen, &obstacles);
+            continue;
+        }
+        if (lane->pool) nns_pool_lock(lane->pool);
+        trace_wait(executor, index, idle_since);
+        idle_since = 0;
+        run_subgraph(executor, index);
+        if (lane->pool) nns_pool_unlock(lane->pool);
+        at++;
+    }
+}
+
+/* Where the calling thread is in the lanes that it walks: lane 0 and OpenCL lanes. */
+typedef struct {
+    int64_t at[NNS_MAX_LANES];
+    int64_t blocked_since[NNS_MAX_LANES]; /* traced runs */
+    nns_obstacles obstacles;
+} nns_walk;
+
+/* Takes the turn of lane 0's pool. Who has queues to serve does not wait for it. */
+static bool take_turn(nns_executor *executor, nns_pool *pool) {
+    if (executor->has_opencl) return nns_pool_try_lock(pool);
+    nns_pool_lock(pool);
+    return true;
+}
+
+/* Starts the next sub-graph of a lane if there is one and nothing is in its way. Notes what is otherwise. */
+static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
+    const nns_lane *lane = &executor->program->lanes[l];
+    if (walk->at[l] == lane->n_subgraphs || nns_has_failed(executor)) return false;
+    const int64_t index = lane->subgraphs[walk->at[l]];
+    const int64_t blocker = blocker_of(executor, &executor->program->subgraphs[index]);
+    const bool turn = blocker < 0 && !l && !take_turn(executor, lane->pool);
+    if (blocker >= 0) walk->obstacles.blockers[walk->obstacles.n_blockers++] = blocker;
+    if (turn) walk->obstacles.turn = true;
+    if (blocker >= 0 || turn) {
+        if (executor->trace && !walk->blocked_since[l]) walk->blocked_since[l] = nns_now();
+        return false;
+    }
+    trace_wait(executor, index, walk->blocked_since[l]);
+    walk->blocked_since[l] = 0;
+    if (l) {
+        enqueue_subgraph(executor, index);
+    } else {
+        run_subgraph(executor, index);
+        nns_pool_unlock(lane->pool);
+    }
+    walk->at[l]++;
+    return true;
+}
+
+/* Notes the last sub-graphs of OpenCL lanes that are not done: in a queue that keeps order nothing else needs a look.
+ */
+static void await_queues(nns_executor *executor, nns_walk *walk) {
+    const nns_program *program = executor->program;
+    for (int32_t l = 1; l < program->n_lanes; l++) {
+        const nns_lane *lane = &program->lanes[l];
+        if (lane->kind != NNS_LANE_OPENCL || !walk->at[l]) continue;
+        const int64_t last = lane->subgraphs[walk->at[l] - 1];
+        if (!is_done(executor, last)) walk->obstacles.blockers[walk->obstacles.n_blockers++] = last;
+    }
+}
+
+/* The calling thread's part of a run: OpenCL lanes first, and all that they can be given, since they go on by themselves once
+ * they have work, and nobody looks after them while the thread computes. */
+void nns_walk_caller(nns_executor *executor) {
+    const nns_program *program = executor->program;
+    nns_walk walk = {0};
+    nns_obstacles *obstacles = &walk.obstacles;
+    int64_t idle_since = 0;
+    for (;;) {
+        const uint32_t seen = atomic_load(&executor->progress);
+        bool moved = false;
+        *obstacles = (nns_obstacles){0};
+        for (int32_t l = 1; l < program->n_lanes; l++)
+            while (program->lanes[l].kind == NNS_LANE_OPENCL && advance(executor, &walk, l)) moved = true;
+        moved |= advance(executor, &walk, 0);
+        if (moved) {
+            idle_since = 0;
+            continue;
+        }
+        if (nns_has_failed(executor)) *obstacles = (nns_obstacles){0};
+        const bool walked = !obstacles->n_blockers && !obstacles->turn;
+        if (walked && !nns_has_failed(executor)) await_queues(executor, &walk);
+        if (walked && !obstacles->n_blockers && !atomic_load(&executor->walking)) return;
+        if (nns_has_failed(executor)) *obstacles = (nns_obstacles){0};
+        idle(executor, &program->lanes[0], &idle_since, seen, obstacles);
+    }
+}

@@ -1,0 +1,84 @@
+"""Which channels every branch of a segment keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nnstretch.branching.channels import ChannelPlan, Space
+from nnstretch.branching.design import Merge
+from nnstretch.branching.meeting import share_out
+from nnstretch.branching.scaling import choose
+from nnstretch.branching.ties import Indices
+from nnstretch.branching.variants import Ends
+from nnstretch.errors import DesignError
+
+if TYPE_CHECKING:
+    from nnstretch.branching.build import Blueprint, SegmentChoice
+
+
+def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
+    """Bundles of every space of `plan` that make so many channels.
+
+    Raises:
+        DesignError: they are not for these spaces.
+    """
+    if len(channels) != len(plan.spaces):
+        raise DesignError(
+            f"the design has channels of {len(channels)} spaces for a branch of {name}, which has {len(plan.spaces)}; "
+            "use the network that the design was made for"
+        )
+    counts = []
+    for space, wanted in zip(plan.spaces, channels, strict=True):
+        count, rest = divmod(wanted, space.bundle_channels)
+        if rest or count < 1 or (space.locked and count != space.bundles):
+            kept = f"must all be kept: {space.bundles * space.bundle_channels}" if space.locked else "come together"
+            raise DesignError(
+                f"the design has {wanted} channels in a branch of {name} where {space.bundle_channels} {kept}; "
+                "use the network that the design was made for"
+            )
+        counts.append(count)
+    return tuple(counts)
+
+
+def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
+    """Bundles that every branch keeps: the best of the inner spaces, and a share of those that are written."""
+    place, branches = choice.segment, choice.branches
+    counts = [blueprint.counts(place, branch) for branch in branches]
+    selections = [
+        {index: choose(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
+        for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
+    ]
+    # What is written before the last convolution, if there is one: it is planned last and numbers no space anew.
+    bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
+    reference = blueprint.whole(place)
+    alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
+    if len(branches) == 1 or not reference.branchable or not alike:
+        return selections
+    # Branches of other depths number their spaces differently, but write the same ones in the same order.
+    own = [[space.index for space in body.output_spaces] for body in bodies]
+    scores = blueprint.scores(place, tuple(place.blocks))
+    dealt = share_out(
+        [_bundles(space) for space in reference.output_spaces],
+        [scores[space.index] for space in reference.output_spaces],
+        [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
+        _places(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
+    )
+    for selection, indices, found in zip(selections, own, dealt, strict=True):
+        selection.update(zip(indices, found, strict=True))
+    return selections
+
+
+def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
+    """Which of the original channels every branch makes; without a last convolution those that follow on the one before."""
+    places, stop = [], 0
+    for branch in choice.branches:
+        channels = blueprint.written(choice.segment, branch, blueprint.channels_before(choice.segment.first))
+        places.append(branch.ends.exit or (stop, stop + channels))
+        stop = places[-1][1]
+    return places
+
+
+def _bundles(space: Space) -> Indices:
+    """The bundle of every channel of a space, as the layer has it that writes most."""
+    return max((bundles for _, bundles in space.makers), key=len)

@@ -1,0 +1,15 @@
+"""Sums of what may be unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def known_sum(parts: Iterable[float | None]) -> float | None:
+    """Their sum, or None if one of them is unknown."""
+    total = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total

@@ -1,0 +1,25 @@
+"""An engine whose OpenCL functions fail on demand, for the tests of sessions on devices that do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nnstretch.scheduler import loading
+from tests.devices.opencl_faults import Faults
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    """The loader of that engine's OpenCL functions."""
+    return Faults(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture
+def faults(loader: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """Sessions made now get their OpenCL functions from the loader that makes them fail."""
+    loader.clear()
+    monkeypatch.setattr(loading, "engine", lambda: loader.engine)
+    yield loader
+    loader.clear()

@@ -84,8 +84,8 @@ def unit_choices(
         if unit.is_fallback:
             found = _fallback_choices(unit, allowed, pool, costs)
         else:
-            found = _cheapest(unit.layer, allowed, pool, costs, near, guests=costs.measured) or _cheapest(
-                unit.layer, pool.lane_of, pool, costs, near, guests=costs.measured
+            found = single_choices(unit.layer, allowed, pool, costs, near) or single_choices(
+                unit.layer, pool.lane_of, pool, costs, near
             )
         if not found:
             raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
@@ -95,6 +95,16 @@ def unit_choices(
     if progress:
         progress(len(graph.units), len(graph.units), "")
     return choices
+
+
+def single_choices(
+    layer: Layer, lanes: Sequence[int], pool: LanePool, costs: CostModel, near: float = 0.0
+) -> list[Choice]:
+    """Choices for a layer on some lanes, as `unit_choices` has them for what is not computed with others; may be none.
+
+    Its costs are those of a layer in the network that they were last asked for.
+    """
+    return _cheapest(layer, lanes, pool, costs, near, guests=costs.measured)
 
 
 def lane_workloads(graph: UnitGraph, pool: LanePool, lane: int) -> list[tuple[Layer, int]]:

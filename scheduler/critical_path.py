@@ -13,7 +13,7 @@ from nnstretch.scheduler.timeline import Event, Timeline
 
 @dataclass(frozen=True)
 class Link:
-    """A step of the critical path.
+    """A step on the path to the end of a run.
 
     Attributes:
         step: which, and when.
@@ -68,29 +68,30 @@ class RunSummary:
 
     Attributes:
         total: nanoseconds that it took.
-        longest_chain: nanoseconds of the longest chain of steps that must wait for each other, by what each of them took.
+        critical_path: nanoseconds of the longest path through all that steps must wait for, which is what they read and the
+            step before them on their lane, by what each of them took, with nothing in between.
         lanes: what every lane did.
-        path: from the first step on, the steps that followed each other to the end of the run.
+        path: from the first step on, the steps that followed each other to the end of the run, with what lay between them.
         waits: all that there were, longest first.
     """
 
     total: int
-    longest_chain: int
+    critical_path: int
     lanes: tuple[LaneTime, ...]
     path: tuple[Link, ...]
     waits: tuple[Wait, ...]
 
     @property
-    def over_longest_chain(self) -> float:
-        """The run's duration over that of the longest chain: what meeting and starting cost."""
-        return self.total / self.longest_chain if self.longest_chain else 1.0
+    def over_critical_path(self) -> float:
+        """The run's duration over that of the critical path: what meeting and starting cost."""
+        return self.total / self.critical_path if self.critical_path else 1.0
 
     def to_json(self) -> dict[str, Any]:
         """What `run --timeline FILE --json` prints as `timeline`; times in milliseconds."""
         return {
             "total_ms": self.total * 1e-6,
-            "critical_path_ms": self.longest_chain * 1e-6,
-            "over_critical_path": self.over_longest_chain,
+            "critical_path_ms": self.critical_path * 1e-6,
+            "over_critical_path": self.over_critical_path,
             "lanes": [
                 {
                     "processor": lane.processor,
@@ -126,8 +127,8 @@ class RunSummary:
         return {"processor": self.lanes[step.lane].processor, "layer": step.name}
 
 
-def longest_chain(plan: Plan, seconds: Sequence[float]) -> float:
-    """Seconds of the longest chain of steps that must wait for each other, if nothing lies between them.
+def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
+    """Seconds of the longest path through what steps read and through the order of every lane, if nothing lies between steps.
 
     Args:
         plan: validated.
@@ -140,7 +141,7 @@ def longest_chain(plan: Plan, seconds: Sequence[float]) -> float:
 def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
     """Where the time of a run of `plan` went.
 
-    The critical path is walked back from the step that ended last: before every step comes the one before it on its lane or,
+    The path to the end is walked back from the step that ended last: before every step comes the one before it on its lane or,
     at a meeting point, the last step of a sub-graph that is waited for, whichever ended later.
 
     Args:
@@ -156,7 +157,7 @@ def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
     ]
     return RunSummary(
         timeline.total,
-        round(longest_chain(plan, durations) * 1e9),
+        round(critical_path_seconds(plan, durations) * 1e9),
         tuple(LaneTime(name, busy, waiting[lane], timeline.total - busy - waiting[lane]) for name, lane, busy in lanes),
         _path(steps, before),
         _waits(plan, timeline, steps),

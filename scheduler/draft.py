@@ -2,8 +2,8 @@
 
 Turns units with their chosen routines into steps over values. Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are
 inserted here: a tensor is brought into another layout at most once per layout, on the lane that made it, right after it was
-made. Copies are avoided by views: a reshape of plain data is its input, and the inputs of a concat whose parts lie one after
-the other are written into the concat's memory in the first place.
+made. Copies are avoided by views: a reshape of plain data is its input, a slice whose elements lie together is a part of its
+input, and the inputs of a concat whose parts lie one after the other are written into the concat's memory in the first place.
 
 All lanes on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
 whoever made it, the host copies for it.
@@ -23,7 +23,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.runs import Run
 from nnstretch.scheduler.units import Unit, UnitGraph, fallback_model
-from nnstretch.scheduler.views import is_view, joinable
+from nnstretch.scheduler.views import becomes_view, joinable, view_offset
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class _Drafter:
         home = (name, *self._home(name))
         variant = self._variant(name, whole.layout, domain)
         writer = domain if whole.layout.dtype else home[2] if variant[2] == home[2] else 0
-        if (writer != domain and not self._coherent) or (variant == home and self._is_reshaped(name)):
+        if (writer != domain and not self._coherent) or (variant == home and self._may_be_view(name)):
             return
         part = self._values.get(variant) or self._new(*variant)
         if part.root is None and part.external is None and whole.admits(part.device):
@@ -275,10 +275,13 @@ class _Drafter:
             part.root, part.offset = whole, offset
             self._values[variant] = part
 
-    def _is_reshaped(self, name: str) -> bool:
-        """Whether a tensor is made by a reshape, which may be no step but a view."""
-        maker = self._producer[name][0] if name in self._producer else None
-        return maker is not None and self._graph.units[maker].layer.op == "Reshape" and not self._choices[maker].run
+    def _may_be_view(self, name: str) -> bool:
+        """Whether a tensor may be made by no step, as a view of what a reshape or a slice reads."""
+        if name not in self._producer:
+            return False
+        layer, choice = self._graph.units[self._producer[name][0]].layer, self._choices[self._producer[name][0]]
+        is_slice = layer.op == "Slice" and becomes_view(layer, choice.inputs, choice.outputs)
+        return (is_slice or layer.op == "Reshape") and not choice.run
 
     # -- emission ------------------------------------------------------------------------------------------------
 
@@ -333,7 +336,7 @@ class _Drafter:
         )
 
     def _emit_as_view(self, unit: Unit, layer: Layer, choice: Choice, reads: Sequence[Value]) -> bool:
-        """Emits a concat or reshape that needs no kernel of its own; False if it needs one."""
+        """Emits a concat, reshape or slice that needs no kernel of its own; False if it needs one."""
         name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.lane)
         if layer.op == "Concat" and (offsets := joinable(layer, layout)) is not None:
             whole = self._values[name, layout, domain]
@@ -342,9 +345,10 @@ class _Drafter:
                     part = Value(whole.name, read.bytes, layout, read.type, root=whole, offset=offset)
                     self._emit_reorder(read, part, layout, layout, choice.lane)
             return True
-        if layer.op == "Reshape" and is_view(layer, choice.inputs[0], layout) and not reads[0].external:
+        begin = view_offset(layer, choice.inputs[0], layout)
+        if begin is not None and not reads[0].external:
             view = self._values[name, layout, domain] = self._new(name, layout, domain)
-            view.root = reads[0]
+            view.root, view.offset = reads[0], begin
             return True
         return False
 

@@ -26,7 +26,7 @@ def partition(steps: Sequence[Step]) -> list[Subgraph]:
     """Sub-graphs of a draft in launch order; `waits` are indices into the returned list."""
     depends = dependencies(steps)
     crossed = {p for i, before in enumerate(depends) for p in before if steps[p].lane != steps[i].lane}
-    return _launch_order(_cut(steps, depends, crossed))
+    return _launch_order(_joined(_cut(steps, depends, crossed)))
 
 
 def dependencies(steps: Sequence[Step]) -> list[set[int]]:
@@ -68,6 +68,28 @@ def _cut(steps: Sequence[Step], depends: Sequence[set[int]], crossed: set[int]) 
         if number in crossed:
             del open_on[lane]
     return subgraphs
+
+
+def _joined(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
+    """Sub-graphs of a lane that follow each other as one, where nobody waits for the first nor the second for anybody.
+
+    They were cut apart for a lane that turned out to wait for something later. Beginning and ending a sub-graph costs time,
+    most of all on a device.
+    """
+    awaited = {wait for subgraph in subgraphs for wait in subgraph.waits}
+    joined: list[Subgraph] = []
+    place: list[int] = []
+    last: dict[int, int] = {}  # lane -> its last sub-graph
+    for number, subgraph in enumerate(subgraphs):
+        before = last.get(subgraph.lane)
+        last[subgraph.lane] = number
+        if before is not None and before not in awaited and not subgraph.waits:
+            place.append(place[before])
+            joined[place[before]].steps += subgraph.steps
+        else:
+            place.append(len(joined))
+            joined.append(Subgraph(subgraph.lane, [*subgraph.steps], {place[wait] for wait in subgraph.waits}))
+    return joined
 
 
 def _launch_order(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nnstretch.devices.routine import Layout
 from nnstretch.graph.activation import NO_ACTIVATION
@@ -14,7 +15,7 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
     """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
     if layer.op == "Concat":
         return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
-    return layer.op == "Reshape" and is_view(layer, inputs[0], outputs[0])
+    return view_offset(layer, inputs[0], outputs[0]) is not None
 
 
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
@@ -35,11 +36,30 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     return tuple(itertools.accumulate(sizes[:-1], initial=0))
 
 
-def is_view(layer: Layer, before: Layout, after: Layout) -> bool:
-    """Whether a reshape leaves all bytes where they are."""
-    if after.block or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
-        return False
+def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
+    """Where in the bytes of its input those of a reshape or a slice begin, if they lie there as they should; else None."""
+    if layer.op not in ("Reshape", "Slice") or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
+        return None
+    if layer.op == "Slice":
+        return _slice_offset(layer, before, after)
+    if after.block:
+        return None
     if not before.block:
-        return True
+        return 0
     n, c, h, w = layer.type_of(0).shape
-    return h == w == 1 and (n == 1 or c % before.block == 0)
+    return 0 if h == w == 1 and (n == 1 or c % before.block == 0) else None
+
+
+def _slice_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
+    """Where the bytes of a slice begin, if it takes neighbours along one axis and there is but one of each axis outside it."""
+    source, result = layer.type_of(0), layer.outputs[0]
+    cut = [axis for axis, (a, b) in enumerate(zip(source.shape, result.shape, strict=True)) if a != b]
+    starts = layer.ints("starts")
+    if before != after or len(cut) > 1 or any(step != 1 for step in layer.ints("steps")):
+        return None
+    axis = cut[0] if cut else 0
+    if any(size != 1 for size in source.shape[:axis]):
+        return None
+    if before.block and cut and (axis != 1 or starts[1] % before.block):
+        return None
+    return before.bytes(replace(source, shape=(*source.shape[:axis], starts[axis], *source.shape[axis + 1 :])))

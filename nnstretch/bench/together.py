@@ -15,7 +15,7 @@ from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import Latency, latency, significant
 from nnstretch.bench.subject import random_feeds
 from nnstretch.bench.turns import Progress, Settings, take_turns, timed
-from nnstretch.scheduler.critical_path import longest_chain
+from nnstretch.scheduler.critical_path import critical_path_seconds
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 
@@ -31,7 +31,8 @@ class Together:
         together: on all processors.
         serial: the same plan with nothing overlapping.
         alone: on one processor, by its name.
-        critical_path_ms: the longest chain of steps that wait for each other, by what each of them took.
+        critical_path_ms: the longest path through what steps read and through the order of every processor, by what each step
+            took.
         predicted_ms: what was predicted of the plan.
         bound_ms: what no placement of whole layers would take less than, as predicted.
         pays: whether the layers were placed on several processors; else everything runs on the fastest one.
@@ -121,7 +122,7 @@ def measure_together(
 
 
 def _critical_path_ms(session: Session, feeds: Mapping[str, np.ndarray]) -> float:
-    """The longest chain of steps by the median of what each took, with nothing between them."""
+    """The critical path by the median of what each step took, with nothing between them."""
     traces = session.traces(feeds, runs=_TRACED)
     seconds = np.median([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=0) * 1e-9
-    return longest_chain(session.plan, seconds.tolist()) * 1e3
+    return critical_path_seconds(session.plan, seconds.tolist()) * 1e3

@@ -210,6 +210,7 @@ def _placement(report: PlacementReport) -> dict[str, Any]:
         "together_ms": report.together * 1e3,
         "bound_ms": report.bound * 1e3,
         "alone_ms": {name: seconds * 1e3 for name, seconds in report.alone.items()},
+        "splits": {layer: dict(shares) for layer, shares in report.splits.items()},
     }
 
 

@@ -21,7 +21,7 @@ def lane_names(plan: Plan) -> list[str]:
 
 
 def placement_text(report: PlacementReport, plan: Plan) -> str:
-    """What an automatic placement came to, as predicted, in a sentence or two."""
+    """What an automatic placement came to, as predicted, in a sentence or two, and how layers are split, a line for each."""
     alone = report.alone[report.fastest] * 1e3
     together = report.together * 1e3
     if not report.pays:
@@ -31,11 +31,21 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
         )
     steps = lane_names(plan)
     shares = ", ".join(f"{steps.count(name)} steps on {name}" for name in dict.fromkeys(steps))
-    return (
+    whole = (
         f"placed by itself: {shares}; predicted {ms_text(together)} ms, {times_text(alone / together)} as fast as "
         f"{report.fastest} alone ({ms_text(alone)} ms); no placement of whole layers takes less than "
         f"{ms_text(report.bound * 1e3)} ms"
     )
+    return "\n".join([whole, *_split_lines(report)])
+
+
+def _split_lines(report: PlacementReport) -> list[str]:
+    """How layers are split, a line for each, below a heading."""
+    lines = [
+        f"  {layer}: " + " + ".join(f"{channels} on {name}" for name, channels in shares.items())
+        for layer, shares in report.splits.items()
+    ]
+    return ["layers split by their output channels:", *lines] if lines else []
 
 
 def _others(report: PlacementReport) -> str:
@@ -50,10 +60,10 @@ def together_table(found: Together) -> Table:
         shown.add_row(name, *(ms_text(ms) for ms in (times.p50_ms, times.p90_ms, times.min_ms)), f"{times.spread:.1%}")
     how = "" if found.pays else "A placement does not pay: everything runs on the fastest processor. "
     shown.caption = (
-        f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The longest chain of steps takes "
-        f"{ms_text(found.critical_path_ms)} ms, the latency is {found.over_critical_path - 1:+.1%} from that; predicted "
-        f"{ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement. Largest error against "
-        f"ONNX Runtime {found.max_rel_error:.1e}."
+        f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The critical path by the steps' "
+        f"own times is {ms_text(found.critical_path_ms)} ms, the latency is {found.over_critical_path - 1:+.1%} from that; "
+        f"predicted {ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement of whole "
+        f"layers. Largest error against ONNX Runtime {found.max_rel_error:.1e}."
     )
     shown.caption_justify = "left"
     return shown

@@ -26,11 +26,12 @@ def timeline_table(found: RunSummary) -> Table:
 
 def timeline_text(found: RunSummary) -> str:
     """The critical path and the longest waits, a sentence on each line."""
-    chain = (
-        f"the traced run took {_ms(found.total)} ms, {found.over_longest_chain - 1:+.1%} from the "
-        f"{_ms(found.longest_chain)} ms of the longest chain of its steps"
+    bound = (
+        f"the traced run took {_ms(found.total)} ms, {found.over_critical_path - 1:+.1%} from its critical path of "
+        f"{_ms(found.critical_path)} ms (the longest way through what steps read and the order of every processor, by the "
+        "steps' own times)"
     )
-    return "\n".join([chain, _path_text(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
+    return "\n".join([bound, _path_text(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
 
 
 def _path_text(found: RunSummary) -> str:
@@ -39,7 +40,7 @@ def _path_text(found: RunSummary) -> str:
     longest = sorted(found.path, key=lambda link: link.step.begin - link.step.end)[:_SHOWN]
     names = ", ".join(f"{_step(found, link.step)} {_ms(link.step.end - link.step.begin)} ms" for link in longest)
     return (
-        f"critical path: {len(found.path)} steps, {_ms(between)} ms between them, {_ms(sum(handovers))} ms in "
+        f"to the end of the run: {len(found.path)} steps, {_ms(between)} ms between them, {_ms(sum(handovers))} ms in "
         f"{len(handovers)} hand-overs; longest: {names or '–'}"
     )
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from nnstretch.scheduler.placement.exact import search
 from nnstretch.scheduler.placement.heft import heft
-from nnstretch.scheduler.placement.local_search import Plan, improved
-from nnstretch.scheduler.placement.problem import Placement, PlacementProblem, handover, makespan
+from nnstretch.scheduler.placement.local_search import improved
+from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Plan, Turn, handover, makespan
 
 _MOST_ENTRIES = 81
 """Ways to place a meeting up to which it is a cut."""
@@ -26,8 +26,11 @@ _MOST_UNITS = 16
 """Units of a cell up to which it is searched exactly."""
 _MOST_STATES = 1_500
 """States of a cell after which the exact search is given up."""
+_MOST_SPLIT_STATES = 100
+"""The same where units may be split: the bounds, which know no handovers, are far from what can be reached then."""
 
-Lanes = tuple[int, ...]
+Ways = tuple[int, ...]
+"""How the units of a meeting are computed, by the numbers of their ways."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +45,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The best plan of a cell and all that follows: lanes and order of the cell's units, seconds, a proved bound on these."""
+    """The best plan of a cell and all that follows: ways and order of the cell's units, seconds, a proved bound on these."""
 
-    lanes: Lanes
-    order: tuple[int, ...]
+    ways: Ways
+    order: tuple[Turn, ...]
     seconds: float
     bound: float
 
 
-def place(problem: PlacementProblem, most_states: int = _MOST_STATES) -> Placement:
-    """The fastest placement: proved if all cells are small enough, else with a bound."""
+def place(problem: PlacementProblem, most_states: int | None = None) -> Placement:
+    """The fastest placement: proved if all cells are small enough, else with a bound.
+
+    Args:
+        problem: what is to be placed.
+        most_states: of a cell, after which its exact search is given up; by default fewer where units may be split.
+    """
+    if most_states is None:
+        most_states = _MOST_SPLIT_STATES if any(problem.splits) else _MOST_STATES
     cells = find_cells(problem)
-    answers: list[dict[Lanes, _Answer]] = []
-    after: dict[Lanes, _Answer] = {(): _Answer((), (), 0.0, 0.0)}
+    answers: list[dict[Ways, _Answer]] = []
+    after: dict[Ways, _Answer] = {(): _Answer((), (), 0.0, 0.0)}
     for cell in reversed(cells):
         after = _solve(problem, cell, after, most_states)
         answers.insert(0, after)
@@ -87,7 +97,7 @@ def _meeting(problem: PlacementProblem, first: int, last: int) -> tuple[int, ...
     inside = all(first <= u and problem.readers[u][0] > last for u in meeting) and _all_lead_to(
         problem, first, last, meeting
     )
-    ways = math.prod(len(problem.allowed(u)) for u in meeting)
+    ways = math.prod(len(problem.ways[u]) for u in meeting)
     return meeting if inside and ways <= _MOST_ENTRIES else None
 
 
@@ -101,31 +111,36 @@ def _all_lead_to(problem: PlacementProblem, first: int, last: int, meeting: Sequ
 
 
 def _solve(
-    problem: PlacementProblem, cell: Cell, after: Mapping[Lanes, _Answer], most_states: int
-) -> dict[Lanes, _Answer]:
-    """The best plans of a cell for all lanes that its entry may be on; entries that cost all lanes the same have the same."""
-    answers: dict[Lanes, _Answer] = {}
+    problem: PlacementProblem, cell: Cell, after: Mapping[Ways, _Answer], most_states: int
+) -> dict[Ways, _Answer]:
+    """The best plans of a cell for all ways of its entry; entries that cost all lanes the same have the same."""
+    answers: dict[Ways, _Answer] = {}
     known: dict[tuple[float, ...], _Answer] = {}
-    for entry in itertools.product(*(problem.allowed(u) for u in cell.entry)):
+    for entry in itertools.product(*(range(len(problem.ways[u])) for u in cell.entry)):
         sub = _subproblem(problem, cell, entry)
-        key = _entry_cost(sub, len(entry), entry)
+        key = _entry_cost(sub, len(entry))
         if key not in known:
-            earlier = [(entry + a.lanes, _with_entry(a.order, len(entry))) for a in known.values()]
-            known[key] = _best(sub, entry, cell, earlier, after, most_states)
+            earlier = [((0,) * len(entry) + a.ways, _with_entry(sub, a.order, len(entry))) for a in known.values()]
+            known[key] = _best(sub, cell, earlier, after, most_states)
         answers[entry] = known[key]
     return answers
 
 
-def _with_entry(order: Sequence[int], entries: int) -> tuple[int, ...]:
-    return (*range(entries), *(entries + u for u in order))
+def _with_entry(sub: PlacementProblem, order: Sequence[Turn], entries: int) -> tuple[Turn, ...]:
+    begun = ((u, part.lane) for u in range(entries) for part in sub.ways[u][0])
+    return (*begun, *((entries + u, lane) for u, lane in order))
 
 
-def _subproblem(problem: PlacementProblem, cell: Cell, entry: Lanes) -> PlacementProblem:
-    """A cell as a problem of its own, which begins with its entry: placed already, and taking no time."""
+def _subproblem(problem: PlacementProblem, cell: Cell, entry: Ways) -> PlacementProblem:
+    """A cell as a problem of its own, which begins with its entry: of one way each, and taking no time."""
     units = (*cell.entry, *range(cell.first, cell.last + 1))
     number = {unit: i for i, unit in enumerate(units)}
+    made = [problem.ways[u][way] for u, way in zip(cell.entry, entry, strict=True)]
     placed = np.full((len(entry), problem.lanes), np.inf)
-    placed[range(len(entry)), entry] = 0.0
+    for row, way in zip(placed, made, strict=True):
+        if len(way) == 1:
+            row[way[0].lane] = 0.0
+    splits = tuple((tuple(Part(p.lane, 0.0, p.size) for p in way),) if len(way) > 1 else () for way in made)
     reads = [()] * len(entry) + [
         tuple(sorted(number[s] for s in problem.reads[u])) for u in range(cell.first, cell.last + 1)
     ]
@@ -134,56 +149,58 @@ def _subproblem(problem: PlacementProblem, cell: Cell, entry: Lanes) -> Placemen
         tuple(reads),
         tuple(problem.sizes[u] for u in units),
         problem.interplay,
+        splits + problem.splits[cell.first : cell.last + 1] if problem.splits else (),
     )
 
 
-def _entry_cost(sub: PlacementProblem, entries: int, entry: Lanes) -> tuple[float, ...]:
+def _entry_cost(sub: PlacementProblem, entries: int) -> tuple[float, ...]:
     """What it costs each lane to fetch the entry, which whoever reads any of it does."""
     first = next((u for u in range(entries, len(sub.reads)) if sub.reads[u] and sub.reads[u][0] < entries), None)
     if first is None:
         return ()
-    lanes = [*entry, *([0] * (len(sub.reads) - entries))]
-    return tuple(handover(sub, first, lane, lanes) for lane in range(sub.lanes))
+    ways = [0] * len(sub.reads)
+    return tuple(handover(sub, (first, lane), ways) for lane in range(sub.lanes))
 
 
 def _best(
     sub: PlacementProblem,
-    entry: Lanes,
     cell: Cell,
     earlier: Sequence[Plan],
-    after: Mapping[Lanes, _Answer],
+    after: Mapping[Ways, _Answer],
     most_states: int,
 ) -> _Answer:
-    """The best plan of a cell. `earlier` are those for other entries, `after` what follows for every place of the exit."""
-    exits = [u - cell.first + len(entry) for u in cell.exit]
+    """The best plan of a cell. `earlier` are those for other entries, `after` what follows for every way of the exit."""
+    entries = len(cell.entry)
+    exits = [u - cell.first + entries for u in cell.exit]
 
     def cost(plan: Plan) -> float:
-        lanes, order = plan
-        return makespan(sub, lanes, order) + after[tuple(lanes[u] for u in exits)].seconds
+        ways, order = plan
+        return makespan(sub, ways, order) + after[tuple(ways[u] for u in exits)].seconds
 
     plan = min([heft(sub), *earlier], key=cost)
     seconds, proved = cost(plan), False
-    if len(sub.reads) - len(entry) <= _MOST_UNITS:
-        following = {lanes: answer.seconds for lanes, answer in after.items()}
-        found = search(sub, entry, exits, following, plan, seconds, most_states)
+    if len(sub.reads) - entries <= _MOST_UNITS:
+        following = {ways: answer.seconds for ways, answer in after.items()}
+        found = search(sub, entries, exits, following, plan, seconds, most_states)
         plan, seconds, proved = found.plan, found.cost, found.proved
     bound = sub.bound + min(answer.bound for answer in after.values())
     if proved:
         bound = max(bound, seconds - max(answer.seconds - answer.bound for answer in after.values()))
     else:
         plan, seconds = improved(sub, plan, cost)
-    lanes, order = plan
-    order = tuple(u - len(entry) for u in order if u >= len(entry))
-    return _Answer(lanes[len(entry) :], order, seconds, min(bound, seconds))
+    ways, order = plan
+    order = tuple((u - entries, lane) for u, lane in order if u >= entries)
+    return _Answer(ways[entries:], order, seconds, min(bound, seconds))
 
 
-def _joined(problem: PlacementProblem, cells: Sequence[Cell], answers: Sequence[Mapping[Lanes, _Answer]]) -> Placement:
-    lanes: list[int] = []
-    order: list[int] = []
+def _joined(problem: PlacementProblem, cells: Sequence[Cell], answers: Sequence[Mapping[Ways, _Answer]]) -> Placement:
+    ways: list[int] = []
+    order: list[Turn] = []
     for cell, found in zip(cells, answers, strict=True):
-        answer = found[tuple(lanes[u] for u in cell.entry)]
-        lanes += answer.lanes
-        order += [cell.first + u for u in answer.order]
-    seconds = makespan(problem, lanes, order)
+        answer = found[tuple(ways[u] for u in cell.entry)]
+        ways += answer.ways
+        order += [(cell.first + u, lane) for u, lane in answer.order]
+    seconds = makespan(problem, ways, order)
     bound = min((a.bound for a in answers[0].values()), default=0.0) if answers else 0.0
-    return Placement(tuple(lanes), tuple(order), seconds, min(bound, seconds))
+    chosen = tuple(of_unit[way] for of_unit, way in zip(problem.ways, ways, strict=True))
+    return Placement(chosen, tuple(order), seconds, min(bound, seconds))

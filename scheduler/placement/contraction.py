@@ -8,6 +8,7 @@ end, which reads the outputs; both are on lane 0 and take no time beyond changes
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,13 +17,92 @@ from numpy.typing import NDArray
 
 from nnstretch.devices.routine import PLAIN, Layout
 from nnstretch.scheduler.draft import Choice, Fused
-from nnstretch.scheduler.placement.problem import PlacementProblem
 from nnstretch.scheduler.planner import ChoiceSpace
-from nnstretch.scheduler.simulation.timing import Interplay
+from nnstretch.scheduler.units import UnitGraph
 
-_VIEWS = ("Concat", "Reshape")
+_VIEWS = ("Concat", "Reshape", "Slice")
 _LONGEST_CHAIN = 2
 """Units that are computed as one and stay together. Longer runs, of guests, would leave nothing to place."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which units of a graph are placed, or have been placed, as which of something that is numbered.
+
+    Attributes:
+        group_of: for every unit of the graph its number; None for views.
+        begin: the number of the caller where it makes the inputs.
+        end: the number of the caller where it reads the outputs.
+        count: how many numbers there are.
+    """
+
+    group_of: tuple[int | None, ...]
+    begin: int
+    end: int
+    count: int
+
+    def seconds(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> NDArray[np.float64]:
+        """What everything takes with these choices, and the changes of layout of what it makes."""
+        taken = np.zeros(self.count)
+        for group, choice in zip(self.group_of, chosen, strict=True):
+            if group is not None:
+                taken[group] += choice.seconds or 0.0
+        for group, seconds in self._adapts(space, chosen):
+            taken[group] += seconds
+        return taken
+
+    def _adapts(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int, float]]:
+        """Changes of layout: who pays, and seconds. Each tensor and layout counts once.
+
+        Who made a tensor pays for what it wants to be changed into, but a device changes types for itself.
+        """
+        graph, pool = space.graph, space.pool
+        home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (self.begin, PLAIN, 0))
+        found: dict[tuple[str, Layout], tuple[int, float]] = {}
+
+        def read(name: str, wanted: Layout, reader: int | None, reading: int) -> None:
+            maker, made, making = home[name]
+            if made == wanted or isinstance(made, Fused) or (name, wanted) in found:
+                return
+            changes_itself = bool(wanted.dtype) and pool.lanes[making].kind != "opencl"
+            lane, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
+            processor = pool.processors[0 if pool.calls(lane) else lane]
+            seconds = space.costs.reorder_seconds(processor, graph.types[name], made, wanted)
+            found[name, wanted] = (next((p for p in payers if p is not None), self.end), seconds or 0.0)
+
+        for unit, group, choice in zip(graph.units, self.group_of, chosen, strict=True):
+            for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
+                read(name, wanted, group, choice.lane)
+            home.update({n: (group, made, choice.lane) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
+        for name in graph.outputs:
+            read(name, PLAIN, self.end, 0)
+        return list(found.values())
+
+    def order(self, graph: UnitGraph) -> list[int]:
+        """The graph's units by their numbers; views come as early as they can."""
+        makers = {name: number for number, unit in enumerate(graph.units) for name in unit.outputs}
+        before = [{makers[name] for name in unit.inputs if name in makers} for unit in graph.units]
+        waiting = [set(sources) for sources in before]
+        readers: list[list[int]] = [[] for _ in waiting]
+        for number, sources in enumerate(before):
+            for source in sources:
+                readers[source].append(number)
+
+        def priority(number: int) -> tuple[int, int]:
+            group = self.group_of[number]
+            return (-1 if group is None else group, number)
+
+        ready = [priority(number) for number, sources in enumerate(waiting) if not sources]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            order.append(number)
+            for reader in readers[number]:
+                waiting[reader].discard(number)
+                if not waiting[reader]:
+                    heapq.heappush(ready, priority(reader))
+        return order
 
 
 @dataclass(frozen=True)
@@ -49,77 +129,17 @@ class Contraction:
         """The caller's unit that reads the outputs."""
         return len(self.reads) - 1
 
-    def problem(self, seconds: NDArray[np.float64], interplay: Interplay) -> PlacementProblem:
-        """The placement problem with these seconds of units on lanes."""
-        return PlacementProblem(seconds, self.reads, self.sizes, interplay)
-
     def seconds(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> NDArray[np.float64]:
         """What every unit of placement takes with these choices, and the changes of layout of what it makes."""
-        taken = np.zeros(len(self.reads))
-        for group, choice in zip(self.group_of, chosen, strict=True):
+        return Grouping(self.group_of, self.begin, self.end, len(self.reads)).seconds(space, chosen)
+
+    def alone(self) -> dict[int, int]:
+        """The units of placement that are one unit of the graph, with this."""
+        members: dict[int, list[int]] = defaultdict(list)
+        for number, group in enumerate(self.group_of):
             if group is not None:
-                taken[group] += choice.seconds or 0.0
-        for group, seconds in self._adapts(space, chosen):
-            taken[group] += seconds
-        return taken
-
-    def _adapts(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int, float]]:
-        """Changes of layout: the unit of placement that pays, and seconds. Each tensor and layout counts once.
-
-        Who made a tensor pays for what it wants to be changed into, but a device changes types for itself.
-        """
-        graph, pool = space.graph, space.pool
-        home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (self.begin, PLAIN, 0))
-        found: dict[tuple[str, Layout], tuple[int, float]] = {}
-
-        def read(name: str, wanted: Layout, reader: int | None, reading: int) -> None:
-            maker, made, making = home[name]
-            if made == wanted or isinstance(made, Fused) or (name, wanted) in found:
-                return
-            changes_itself = bool(wanted.dtype) and pool.lanes[making].kind != "opencl"
-            lane, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
-            processor = pool.processors[0 if pool.calls(lane) else lane]
-            seconds = space.costs.reorder_seconds(processor, graph.types[name], made, wanted)
-            found[name, wanted] = (next((p for p in payers if p is not None), self.end), seconds or 0.0)
-
-        for unit, group, choice in zip(graph.units, self.group_of, chosen, strict=True):
-            for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
-                read(name, wanted, group, choice.lane)
-            home.update({n: (group, made, choice.lane) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
-        for name in graph.outputs:
-            read(name, PLAIN, self.end, 0)
-        return list(found.values())
-
-    def lanes(self, placed: Sequence[int]) -> list[int | None]:
-        """For every unit of the graph its lane, None for views."""
-        return [None if group is None else placed[group] for group in self.group_of]
-
-    def order(self, space: ChoiceSpace, placed: Sequence[int]) -> list[int]:
-        """The graph's units in the order of those of placement; views come as early as they can."""
-        place = {group: position for position, group in enumerate(placed)}
-        makers = {name: number for number, unit in enumerate(space.graph.units) for name in unit.outputs}
-        before = [{makers[name] for name in unit.inputs if name in makers} for unit in space.graph.units]
-        waiting = [set(sources) for sources in before]
-        readers: list[list[int]] = [[] for _ in waiting]
-        for number, sources in enumerate(before):
-            for source in sources:
-                readers[source].append(number)
-
-        def priority(number: int) -> tuple[int, int]:
-            group = self.group_of[number]
-            return (-1 if group is None else place[group], number)
-
-        ready = [priority(number) for number, sources in enumerate(waiting) if not sources]
-        heapq.heapify(ready)
-        order: list[int] = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            order.append(number)
-            for reader in readers[number]:
-                waiting[reader].discard(number)
-                if not waiting[reader]:
-                    heapq.heappush(ready, priority(reader))
-        return order
+                members[group].append(number)
+        return {group: found[0] for group, found in members.items() if len(found) == 1}
 
 
 def contract(space: ChoiceSpace, plans: Sequence[Sequence[Choice]]) -> Contraction:

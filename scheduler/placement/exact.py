@@ -1,6 +1,7 @@
 """Exact search: branch and bound over all plans of a small problem, event by event.
 
-Whenever a lane is free, it begins one of the units that are ready, or waits for something that is not. A lane begins what comes
+Whenever a lane is free, it begins a part of one of the units that are ready, or waits for something that is not. Who begins the
+first part of a split unit decides how it is split, and the other lanes owe their parts from then on. A lane begins what comes
 next in its order as soon as it can; so, having waited, it takes none of the units that it could have begun before.
 """
 
@@ -9,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnstretch.scheduler.placement.local_search import Plan
-from nnstretch.scheduler.placement.problem import PlacementProblem, handover
+from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, handover
 
 _EPSILON = 1e-12
 """Share of a plan's time by which another must be faster to count as better."""
@@ -29,7 +29,7 @@ class Found:
 
 def search(
     problem: PlacementProblem,
-    entry: tuple[int, ...],
+    entries: int,
     exits: Sequence[int],
     after: Mapping[tuple[int, ...], float],
     incumbent: Plan,
@@ -40,27 +40,40 @@ def search(
 
     Args:
         problem: units and lanes.
-        entry: where the first units are, which are done when the search begins.
-        exits: units of which somebody wants to know where they ran.
-        after: seconds that follow the makespan, by the lanes of `exits`.
+        entries: how many units, the first ones, are done when the search begins; each has one way.
+        exits: units of which somebody wants to know how they were computed.
+        after: seconds that follow the makespan, by the ways of `exits`.
         incumbent: a plan to beat.
         cost: of the incumbent.
         most_states: the search is given up after so many.
     """
-    return _Search(problem, tuple(exits), after, incumbent, cost, most_states).run(entry)
+    return _Search(problem, tuple(exits), after, incumbent, cost, most_states).run(entries)
 
 
 @dataclass
 class _State:
-    """A moment of a plan. `running` has for each lane None, or (unit, seconds left of its handover, seconds left of it)."""
+    """A moment of a plan.
+
+    Attributes:
+        now: seconds from the begin.
+        done, started: units, as bits, of which all parts are done, and some have begun.
+        work: seconds of what no lane has begun, at least.
+        ways: of units that have started; -1 for others.
+        order: what was begun.
+        running: for each lane None, or (unit, seconds left of its handover, seconds left of its part).
+        owed: for each lane, as bits, the units whose other parts have begun, and its own has not.
+        barred: for each lane units that it may not begin next.
+        fetched: for each lane units whose results it has.
+    """
 
     now: float
     done: int
     started: int
     work: float
-    lanes: list[int]
-    order: tuple[int, ...]
+    ways: list[int]
+    order: tuple[Turn, ...]
     running: list[tuple[int, float, float] | None]
+    owed: list[int]
     barred: list[int]
     fetched: list[int]
 
@@ -70,9 +83,10 @@ class _State:
             self.done,
             self.started,
             self.work,
-            self.lanes.copy(),
+            self.ways.copy(),
             self.order,
             self.running.copy(),
+            self.owed.copy(),
             self.barred.copy(),
             self.fetched.copy(),
         )
@@ -96,21 +110,25 @@ class _Search:
         self._reads = problem.read_bits
         self._readers = [sum(1 << r for r in readers) for readers in problem.readers]
         self._wanted = sum(1 << u for u in exits)
-        self._seconds = [[float(s) for s in row] for row in problem.seconds]
-        self._allowed = [problem.allowed(u) for u in range(self._count)]
+        self._with = [
+            [[n for n, way in enumerate(ways) if any(p.lane == lane for p in way)] for lane in range(problem.lanes)]
+            for ways in problem.ways
+        ]
+        self._delays: dict[tuple[int, ...], float] = {}
         self._least_after: dict[tuple[int, ...], float] = {}
         self._seen: dict[tuple[object, ...], float] = {}
 
-    def run(self, entry: tuple[int, ...]) -> Found:
-        lanes, begun = self._problem.lanes, len(entry)
+    def run(self, entries: int) -> Found:
+        lanes = self._problem.lanes
         start = _State(
             now=0.0,
-            done=(1 << begun) - 1,
-            started=(1 << begun) - 1,
-            work=sum(self._problem.least[begun:]),
-            lanes=[*entry, *[-1] * (self._count - begun)],
-            order=tuple(range(begun)),
+            done=(1 << entries) - 1,
+            started=(1 << entries) - 1,
+            work=sum(self._problem.least_work[entries:]),
+            ways=[*[0] * entries, *[-1] * (self._count - entries)],
+            order=tuple((u, part.lane) for u in range(entries) for part in self._problem.ways[u][0]),
             running=[None] * lanes,
+            owed=[0] * lanes,
             barred=[0] * lanes,
             fetched=[0] * lanes,
         )
@@ -126,39 +144,45 @@ class _Search:
             return
         ready = self._ready(state, lane)
         for unit in ready:
-            begun = self._begin(state, unit, lane)
-            if self._is_hopeful(begun):
-                self._decide(begun, lane + 1)
+            for way in self._with[unit][lane] if state.ways[unit] < 0 else (state.ways[unit],):
+                begun = self._begin(state, unit, way, lane)
+                if self._is_hopeful(begun):
+                    self._decide(begun, lane + 1)
         idle = state.copy()
         idle.barred[lane] |= sum(1 << u for u in ready)
         if self._is_hopeful(idle):
             self._decide(idle, lane + 1)
 
     def _ready(self, state: _State, lane: int) -> list[int]:
-        """What a lane may begin now, the longest way to the end first."""
-        closed = state.started | state.barred[lane]
+        """Units of which a lane may begin a part now, the longest way to the end first."""
         units = [
             u
             for u in range(self._count)
-            if not closed >> u & 1 and self._reads[u] & ~state.done == 0 and lane in self._allowed[u]
+            if (not state.started >> u & 1 or state.owed[lane] >> u & 1)
+            and not state.barred[lane] >> u & 1
+            and self._reads[u] & ~state.done == 0
+            and self._with[u][lane]
         ]
         return sorted(units, key=lambda u: (-self._problem.tails[u], u))
 
-    def _begin(self, state: _State, unit: int, lane: int) -> _State:
+    def _begin(self, state: _State, unit: int, way: int, lane: int) -> _State:
         begun = state.copy()
+        if state.ways[unit] < 0:
+            begun.started |= 1 << unit
+            begun.ways[unit] = way
+            begun.work -= self._problem.least_work[unit]
+            for part in self._problem.ways[unit][way]:
+                begun.owed[part.lane] |= 1 << unit
+                begun.work += part.seconds
+        seconds = self._problem.part((unit, lane), begun.ways).seconds
         delay = self._delay(state, unit, lane)
+        begun.work -= seconds
+        begun.owed[lane] &= ~(1 << unit)
         begun.fetched[lane] |= self._reads[unit]
-        begun.started |= 1 << unit
-        begun.lanes[unit] = lane
-        begun.order = (*state.order, unit)
-        begun.running[lane] = (unit, delay, self._seconds[unit][lane])
+        begun.order = (*state.order, (unit, lane))
+        begun.running[lane] = (unit, delay, seconds)
         begun.barred[lane] = 0
-        begun.work = state.work - self._problem.least[unit]
         return begun
-
-    def _delay(self, state: _State, unit: int, lane: int) -> float:
-        """Seconds of the handover before a lane can begin a unit."""
-        return handover(self._problem, unit, lane, state.lanes, state.fetched[lane])
 
     def _pass(self, state: _State) -> None:
         """Lets time pass until something ends."""
@@ -183,6 +207,7 @@ class _Search:
         passed = min(ends.values())
         later = state.copy()
         later.now += passed
+        ended = 0
         for lane in busy:
             task = state.running[lane]
             assert task is not None
@@ -195,43 +220,70 @@ class _Search:
                 later.running[lane] = (unit, 0.0, left - passed / factors[lane])
             if over:
                 later.running[lane] = None
-                later.done |= 1 << unit
+                ended |= 1 << unit
+        for lane, task in enumerate(later.running):  # a unit is done when its last part is
+            ended &= ~later.owed[lane]
+            if task is not None:
+                ended &= ~(1 << task[0])
+        later.done |= ended
         self._decide(later, 0)
 
     def _finish(self, state: _State) -> None:
-        cost = state.now + self._after[tuple(state.lanes[u] for u in self._exits)]
+        cost = state.now + self._after[tuple(state.ways[u] for u in self._exits)]
         if cost < self._cost * (1 - _EPSILON):
-            self._plan, self._cost = (tuple(state.lanes), state.order), cost
+            self._plan, self._cost = (tuple(state.ways), state.order), cost
 
     def _is_hopeful(self, state: _State) -> bool:
         """Whether a plan that begins like this may beat the best one: by its longest chain, and by the work that is left."""
         after, work = self._problem.after, state.work
         limit = self._cost * (1 - _EPSILON) - state.now - self._following(state)
-        for lane, task in enumerate(state.running):
+        for task in state.running:
             if task is not None:
                 unit, delay, left = task
                 work += left
-                if delay + left + after[unit][lane] >= limit:
+                if delay + left + after[unit][state.ways[unit]] >= limit:
                     return False
         if work / self._problem.rate >= limit:
             return False
+        if any(
+            owed >> unit & 1 and self._least_part(state, (unit, lane)) + after[unit][state.ways[unit]] >= limit
+            for lane, owed in enumerate(state.owed)
+            if owed
+            for unit in range(self._count)
+        ):
+            return False
         return not any(
-            all(
-                self._delay(state, unit, lane) + self._seconds[unit][lane] + after[unit][lane] >= limit
-                for lane in self._allowed[unit]
-            )
+            all(self._least(state, unit, way) >= limit for way in range(len(after[unit])))
             for unit in range(self._count)
             if not state.started >> unit & 1 and self._reads[unit] & ~state.done == 0
         )
 
+    def _delay(self, state: _State, unit: int, lane: int) -> float:
+        """Seconds of the handover before a lane can begin its part of a unit."""
+        fetched = state.fetched[lane] & self._reads[unit]
+        key = (unit, lane, fetched, *(state.ways[s] for s in self._problem.reads[unit]))
+        if key not in self._delays:
+            self._delays[key] = handover(self._problem, (unit, lane), state.ways, fetched)
+        return self._delays[key]
+
+    def _least(self, state: _State, unit: int, way: int) -> float:
+        """Seconds from now to the end of a unit that is ready and computed in a way, and of all that follows, at best."""
+        parts = self._problem.ways[unit][way]
+        longest = max(self._delay(state, unit, part.lane) + part.seconds for part in parts)
+        return longest + self._problem.after[unit][way]
+
+    def _least_part(self, state: _State, turn: Turn) -> float:
+        """Seconds from now to the end of a part that a lane owes, at best."""
+        return self._delay(state, *turn) + self._problem.part(turn, state.ways).seconds
+
     def _following(self, state: _State) -> float:
-        """Seconds after the makespan, at best, as far as it is decided where the exits are."""
-        places = tuple(state.lanes[u] for u in self._exits)
+        """Seconds after the makespan, at best, as far as it is decided how the exits are computed."""
+        places = tuple(state.ways[u] for u in self._exits)
         if places not in self._least_after:
             self._least_after[places] = min(
                 seconds
-                for lanes, seconds in self._after.items()
-                if all(place in (-1, lane) for place, lane in zip(places, lanes, strict=True))
+                for ways, seconds in self._after.items()
+                if all(place in (-1, way) for place, way in zip(places, ways, strict=True))
             )
         return self._least_after[places]
 
@@ -240,8 +292,11 @@ class _Search:
 
         What nobody will ask for any more does not tell states apart.
         """
+        owed = 0
+        for some in state.owed:
+            owed |= some
         places = tuple(
-            state.lanes[u] if self._readers[u] & ~state.started or self._wanted >> u & 1 else -1
+            state.ways[u] if (self._readers[u] & ~state.started) or (self._wanted | owed) >> u & 1 else -1
             for u in range(self._count)
         )
         running = tuple(
@@ -249,7 +304,7 @@ class _Search:
             for task in state.running
         )
         fetched = tuple(self._fetched(state, lane) for lane in range(len(running)))
-        key = (state.started, places, running, tuple(state.barred), fetched)
+        key = (state.started, places, running, tuple(state.owed), tuple(state.barred), fetched)
         known = self._seen.get(key)
         if known is not None and known <= state.now:
             return True
@@ -258,6 +313,5 @@ class _Search:
 
     def _fetched(self, state: _State, lane: int) -> int:
         """Which results, that somebody may still read, a lane has fetched."""
-        return sum(
-            1 << u for u in range(self._count) if state.fetched[lane] >> u & 1 and self._readers[u] & ~state.started
-        )
+        later = ~state.started | state.owed[lane]
+        return sum(1 << u for u in range(self._count) if state.fetched[lane] >> u & 1 and self._readers[u] & later)

@@ -4,40 +4,45 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, handover
+from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, handover
 
 
-def heft(problem: PlacementProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lanes and order: the unit with the longest way to the end first, on the lane where it is done first, in gaps too.
+def heft(problem: PlacementProblem) -> Plan:
+    """Ways and order: the unit with the longest way to the end first, in the way in which it is done first, in gaps too.
 
     Times are those of lanes that do not slow each other down.
     """
     ranks = _ranks(problem)
-    lanes = [0] * len(problem.reads)
-    begins = [0.0] * len(problem.reads)
-    ends = [0.0] * len(problem.reads)
+    ways = [0] * len(problem.reads)
+    begins: dict[Turn, float] = {}
+    ends: dict[Turn, float] = {}
+    done = [0.0] * len(problem.reads)
     busy: list[list[tuple[float, float]]] = [[] for _ in range(problem.lanes)]
     for unit in sorted(range(len(ranks)), key=lambda u: (-ranks[u], u)):
-        ready = max((ends[s] for s in problem.reads[unit]), default=0.0)
+        ready = max((done[s] for s in problem.reads[unit]), default=0.0)
         found = []
-        for lane in problem.allowed(unit):
-            taken = handover(problem, unit, lane, lanes) + float(problem.seconds[unit, lane])
-            begin = _first_gap(busy[lane], ready, taken)
-            found.append((begin + taken, lane, begin))
-        ends[unit], lanes[unit], begins[unit] = min(found)
-        busy[lanes[unit]].append((begins[unit], ends[unit]))
-        busy[lanes[unit]].sort()
-    order = sorted(range(len(ranks)), key=lambda u: (begins[u], ends[u], -ranks[u], u))
-    return tuple(lanes), tuple(order)
+        for number, way in enumerate(problem.ways[unit]):
+            spans = []
+            for part in way:
+                taken = handover(problem, (unit, part.lane), ways) + part.seconds
+                begin = _first_gap(busy[part.lane], ready, taken)
+                spans.append((begin, begin + taken))
+            found.append((max(end for _, end in spans), number, spans))
+        done[unit], ways[unit], spans = min(found)
+        for part, span in zip(problem.ways[unit][ways[unit]], spans, strict=True):
+            begins[unit, part.lane], ends[unit, part.lane] = span
+            busy[part.lane].append(span)
+            busy[part.lane].sort()
+    order = sorted(begins, key=lambda turn: (begins[turn], ends[turn], -ranks[turn[0]], turn))
+    return tuple(ways), tuple(order)
 
 
 def _ranks(problem: PlacementProblem) -> list[float]:
-    """Mean seconds from a unit's begin to the end of all that depends on it, with handovers between any two lanes."""
+    """Seconds from a unit's begin to the end of all that depends on it: means over its ways, and over handovers."""
     pairs = [(a, b) for a in range(problem.lanes) for b in range(problem.lanes)]
     ranks = [0.0] * len(problem.reads)
     for unit in reversed(range(len(ranks))):
-        row = problem.seconds[unit]
-        mean = float(np.mean(row[np.isfinite(row)]))
+        mean = float(np.mean([max(part.seconds for part in way) for way in problem.ways[unit]]))
         size = problem.sizes[unit]
         passing = [problem.handover(b, frozenset({a}), size) if a != b else 0.0 for a, b in pairs]
         after = max((ranks[r] for r in problem.readers[unit]), default=None)

@@ -15,6 +15,8 @@ _LARGE = TensorType((1, 64, 56, 56))
 class MeasuredInterplay:
     """Handovers between lanes grow with what is handed over, as a small and a large tensor did."""
 
+    whole_tensors = False
+
     def __init__(self, pool: LanePool, costs: CostModel, contention: Contention) -> None:
         """Measures nothing yet.
 

@@ -3,30 +3,40 @@
 Every lane's best routines by itself give the first times. A placement restricts selection to its lanes; what the routines
 take that are selected there, changes of layout included, are the times of the next placement. That goes on until the plan, run
 in simulated time, becomes no faster. If it is not clearly faster than the fastest processor by itself, that has everything.
+
+Whole layers are placed first. Then those that take long may also be split (`splitting`). What their shares take is expected to
+be in proportion to begin with, and known when a placement has asked for them. Layers stay whole unless the network becomes
+clearly faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from nnstretch.scheduler.candidates import selection_problem
 from nnstretch.scheduler.draft import Choice
+from nnstretch.scheduler.placement.applying import Applied, apply, narrowed
 from nnstretch.scheduler.placement.cells import place
 from nnstretch.scheduler.placement.contraction import Contraction, contract
-from nnstretch.scheduler.placement.problem import Placement
+from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
 from nnstretch.scheduler.placement.report import PlacementReport
+from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.planner import ChoiceSpace, lane_pool, plan_of
-from nnstretch.scheduler.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.problem import Assignment, Selector
 from nnstretch.scheduler.selectors import default_selector
 from nnstretch.scheduler.simulation.timing import Interplay, simulate
 
 _ROUNDS = 4
 _MARGIN = 0.03
 """Share of its time by which a placement must be predicted to beat the fastest processor: what predictions miss by."""
+_HEAVY = 0.005
+"""Share of the network's time that a layer takes at least which is worth splitting."""
 
 Refine = Callable[[ChoiceSpace], ChoiceSpace]
 """Corrects the costs of a space of one processor."""
@@ -55,11 +65,12 @@ def placed(
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A space that is restricted to a placement, what is chosen from it, and seconds in simulated time."""
+    """A space that is restricted to a placement, what is chosen from it, seconds in simulated time, and what is split."""
 
     space: ChoiceSpace
     assignment: Assignment
     seconds: float
+    splits: Mapping[str, Division] = field(default_factory=dict)
 
     @property
     def chosen(self) -> list[Choice]:
@@ -69,6 +80,7 @@ class _Candidate:
 class _Joint:
     def __init__(self, space: ChoiceSpace, interplay: Interplay, refine: Refine, selector: Selector) -> None:
         self._space, self._interplay, self._refine, self._selector = space, interplay, refine, selector
+        self._inside: dict[int, float] = {}
 
     def placed(self) -> ChoiceSpace:
         lanes = sorted(set(self._space.pool.lane_of))
@@ -78,7 +90,14 @@ class _Joint:
         fastest = min(alone, key=lambda lane: alone[lane].seconds)
         pays = best.seconds < alone[fastest].seconds * (1 - _MARGIN)
         report = PlacementReport(
-            best.seconds, min(bound, best.seconds), {names[lane]: alone[lane].seconds for lane in lanes}, pays
+            best.seconds,
+            bound,
+            {names[lane]: alone[lane].seconds for lane in lanes},
+            pays,
+            {
+                name: {names[lane]: channels for lane, channels in zip(split.lanes, split.channels, strict=True)}
+                for name, split in best.splits.items()
+            },
         )
         return replace((best if pays else alone[fastest]).space, placement=report)
 
@@ -92,30 +111,74 @@ class _Joint:
             return self._candidate(narrowed(self._space, lanes, range(len(lanes))), self._interplay)
         refined = self._refine(single)
         self._space = with_costs(self._space, lane, refined)
-        return self._candidate(refined, _Relabelled(self._interplay, {refined.pool.lane_of[0]: lane}))
+        candidate = self._candidate(refined, _Relabelled(self._interplay, {refined.pool.lane_of[0]: lane}))
+        self._inside[lane] = _inside(single, candidate)
+        return candidate
 
     # -- all processors ------------------------------------------------------------------------------------------
 
     def _together(self, alone: dict[int, _Candidate]) -> tuple[_Candidate, float]:
-        """The best placement found, and the bound of its times."""
-        space = self._space
+        """The best placement found, and the bound of the times of whole layers."""
         plans = {lane: _on(candidate, lane) for lane, candidate in alone.items()}
-        contraction = contract(space, list(plans.values()))
+        contraction = contract(self._space, list(plans.values()))
         seconds = self._first_seconds(contraction, plans)
+        whole, bound = self._best(contraction, seconds, Divisions({}, contraction.sizes))
+        bound = min(bound, whole.seconds)
+        if not self._space.costs.measured:
+            return whole, bound
+        divisions = Divisions(self._divisions(contraction, seconds), contraction.sizes)
+        split, _ = self._best(contraction, seconds, divisions)
+        return (split if split.seconds < whole.seconds * (1 - _MARGIN) else whole), bound
+
+    def _best(self, contraction: Contraction, seconds: np.ndarray, divisions: Divisions) -> tuple[_Candidate, float]:
+        """The best placement found, and the bound that it was found with; `seconds` and `divisions` learn what units take."""
         best: _Candidate | None = None
         bound = 0.0
         for _ in range(_ROUNDS):
-            placement = place(contraction.problem(seconds, self._interplay))
-            candidate = self._candidate(self._restricted(contraction, placement), self._interplay)
-            if best is not None and candidate.seconds >= best.seconds:
+            placement = place(
+                PlacementProblem(seconds, contraction.reads, contraction.sizes, self._interplay, divisions.ways())
+            )
+            applied = apply(self._space, contraction, placement, divisions, self._inside)
+            candidate = self._candidate(applied.space, self._interplay)
+            is_better = best is None or candidate.seconds < best.seconds
+            if is_better:
+                best, bound = replace(candidate, splits=applied.splits), placement.bound
+            if not (self._learn(applied, placement, candidate, seconds, divisions) or is_better):
                 break
-            best, bound = candidate, placement.bound
-            order = contraction.order(space, placement.order)
-            taken = contraction.seconds(space, _in_order(candidate.chosen, order))
-            groups = np.arange(len(taken))
-            seconds[groups, placement.lanes] = taken
         assert best is not None
         return best, bound
+
+    def _divisions(
+        self, contraction: Contraction, seconds: np.ndarray
+    ) -> dict[int, list[tuple[Division, Sequence[float]]]]:
+        """How units that take long may be split, and what their shares take if that is in proportion to their channels."""
+        found: dict[int, list[tuple[Division, Sequence[float]]]] = defaultdict(list)
+        least = seconds.min(axis=1)
+        for unit, number in contraction.alone().items():
+            if least[unit] < _HEAVY * least.sum():
+                continue
+            whole = {lane: float(s) for lane, s in enumerate(seconds[unit]) if np.isfinite(s)}
+            for lanes in itertools.chain(*(itertools.combinations(whole, n) for n in range(2, len(whole) + 1))):
+                division = even_division(self._space.graph.units[number], {lane: whole[lane] for lane in lanes})
+                if division is not None:
+                    total = sum(division.channels)
+                    shares = zip(division.lanes, division.channels, strict=True)
+                    found[unit].append((division, [whole[lane] * channels / total for lane, channels in shares]))
+        return found
+
+    def _learn(
+        self, applied: Applied, placement: Placement, candidate: _Candidate, seconds: np.ndarray, divisions: Divisions
+    ) -> bool:
+        """Notes what units, and shares of them, took in a candidate: whether any share's time was not known before."""
+        taken = applied.seconds(candidate.chosen)
+        learned = False
+        for unit, way in enumerate(placement.ways):
+            times = [taken[unit, part.lane] for part in way]
+            if len(way) == 1:
+                seconds[unit, way[0].lane] = times[0]
+            else:
+                learned |= divisions.learn(unit, way, times)
+        return learned
 
     def _first_seconds(self, contraction: Contraction, plans: dict[int, list[Choice]]) -> np.ndarray:
         """Seconds of units on lanes as each lane's plan has them; the caller is on lane 0."""
@@ -131,14 +194,17 @@ class _Joint:
             seconds[caller, 0] = 0.0
         return seconds
 
-    def _restricted(self, contraction: Contraction, placement: Placement) -> ChoiceSpace:
-        lanes = [None if lane is None else {lane} for lane in contraction.lanes(placement.lanes)]
-        return narrowed(self._space, lanes, contraction.order(self._space, placement.order))
-
     def _candidate(self, space: ChoiceSpace, interplay: Interplay) -> _Candidate:
         assignment = self._selector.select(space.problem)
         plan = plan_of(space, assignment).plan
         return _Candidate(space, assignment, simulate(_priced(plan), interplay).total * 1e-9)
+
+
+def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:
+    """What a processor's layers take in the network over what they take by themselves."""
+    pairs = zip(single.choices, candidate.space.choices, candidate.assignment.choices, strict=True)
+    before, after = zip(*((b[i].seconds or 0.0, a[i].seconds or 0.0) for b, a, i in pairs), strict=True)
+    return sum(after) / sum(before) if sum(before) else 1.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +213,11 @@ class _Relabelled:
 
     interplay: Interplay
     names: dict[int, int]
+
+    @property
+    def whole_tensors(self) -> bool:
+        """As the interplay has it."""
+        return self.interplay.whole_tensors
 
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         """Between the lanes as the interplay numbers them."""
@@ -171,12 +242,6 @@ def _on(candidate: _Candidate, lane: int) -> list[Choice]:
         return candidate.chosen
     units = candidate.space.graph.units
     return [replace(c, lane=0 if u.is_fallback else lane) for u, c in zip(units, candidate.chosen, strict=True)]
-
-
-def _in_order(chosen: Sequence[Choice], order: Sequence[int]) -> list[Choice]:
-    """What was chosen for units in `order`, as the graph numbers them."""
-    by_unit = dict(zip(order, chosen, strict=True))
-    return [by_unit[number] for number in range(len(order))]
 
 
 def only(space: ChoiceSpace, lane: int) -> ChoiceSpace | None:
@@ -210,34 +275,3 @@ def with_costs(space: ChoiceSpace, lane: int, single: ChoiceSpace) -> ChoiceSpac
         fresh = iter(new)
         choices.append([replace(c, seconds=next(fresh).seconds) if c.lane == lane else c for c in old])
     return space.with_seconds(choices)
-
-
-def narrowed(space: ChoiceSpace, lanes: Sequence[Collection[int] | None], order: Sequence[int]) -> ChoiceSpace:
-    """The space with units on some lanes only (None: on all), in another topological order.
-
-    Units that are left one processor count as placed on it.
-    """
-    kept = [
-        [i for i, choice in enumerate(options) if allowed is None or choice.lane in allowed]
-        for options, allowed in zip(space.choices, lanes, strict=True)
-    ]
-    position = {number: place for place, number in enumerate(order)}
-    problem = space.problem
-    edges = {(position[u], position[v]): m[np.ix_(kept[u], kept[v])] for (u, v), m in problem.edges.items()}
-    units = []
-    for number in order:
-        unit, allowed = space.graph.units[number], lanes[number]
-        if allowed is not None and len(allowed) == 1 and not unit.is_fallback:
-            unit = replace(unit, placement=space.pool.lane_of.index(*allowed))
-        units.append(unit)
-    return replace(
-        space,
-        graph=replace(space.graph, units=tuple(units)),
-        choices=[[space.choices[number][i] for i in kept[number]] for number in order],
-        problem=Problem(
-            tuple(problem.costs[number][kept[number]] for number in order),
-            edges,
-            seed=problem.seed,
-            names=tuple(unit.name for unit in units),
-        ),
-    )

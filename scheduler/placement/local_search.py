@@ -1,13 +1,10 @@
-"""Improves placements: units, and chains of them, move to other lanes while that helps."""
+"""Improves placements: units change their way, and chains of them their lane, while that helps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, handover
-
-Plan = tuple[tuple[int, ...], tuple[int, ...]]
-"""Lanes and order."""
+from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, handover
 
 Cost = Callable[[Plan], float]
 """Seconds of a plan, and of what comes after it."""
@@ -18,52 +15,55 @@ _MOST_TRIED = 1500
 def improved(problem: PlacementProblem, plan: Plan, cost: Cost) -> tuple[Plan, float]:
     """The best plan found from `plan` on, and its cost.
 
-    Every unit and every chain of units (of which only the next reads the one before) is tried on every other lane, the order
-    following from the lanes, until no move helps or too many were tried.
+    Every unit is tried in every other way and every chain of units (of which only the next reads the one before) on every other
+    lane, the order following from the ways, until no move helps or too many were tried.
     """
     best, least = plan, cost(plan)
     reordered = (plan[0], by_rank(problem, plan[0]))
     if (seconds := cost(reordered)) < least:
         best, least = reordered, seconds
-    groups = [(u,) for u in range(len(problem.reads))] + _chains(problem)
+    moves = list(_moves(problem))
     tried, helped = 0, True
     while helped and tried < _MOST_TRIED:
         helped = False
-        for group in groups:
-            for lane in range(problem.lanes):
-                moved = _moved(problem, best[0], group, lane)
-                if moved is None or tried >= _MOST_TRIED:
-                    continue
-                tried += 1
-                candidate = (moved, by_rank(problem, moved))
-                seconds = cost(candidate)
-                if seconds < least * (1 - 1e-9):
-                    best, least, helped = candidate, seconds, True
+        for move in moves:
+            moved = tuple(move.get(unit, way) for unit, way in enumerate(best[0]))
+            if moved == best[0] or tried >= _MOST_TRIED:
+                continue
+            tried += 1
+            candidate = (moved, by_rank(problem, moved))
+            seconds = cost(candidate)
+            if seconds < least * (1 - 1e-9):
+                best, least, helped = candidate, seconds, True
     return best, least
 
 
-def by_rank(problem: PlacementProblem, lanes: Sequence[int]) -> tuple[int, ...]:
-    """The order of units on given lanes: the longest way to the end first."""
-    ranks = [0.0] * len(lanes)
-    for unit in reversed(range(len(lanes))):
-        after = 0.0
-        for reader in problem.readers[unit]:
-            delay = handover(problem, reader, lanes[reader], lanes) if lanes[reader] != lanes[unit] else 0.0
-            after = max(after, delay + ranks[reader])
-        ranks[unit] = float(problem.seconds[unit, lanes[unit]]) + after
-    depth = [0] * len(lanes)  # units of no duration have the rank of their reader, and still come before it
+def by_rank(problem: PlacementProblem, ways: Sequence[int]) -> tuple[Turn, ...]:
+    """The order of units in given ways: the longest way to the end first."""
+    ranks = [0.0] * len(ways)
+    for unit in reversed(range(len(ways))):
+        after = max((_delay(problem, reader, ways) + ranks[reader] for reader in problem.readers[unit]), default=0.0)
+        ranks[unit] = max(part.seconds for part in problem.ways[unit][ways[unit]]) + after
+    depth = [0] * len(ways)  # units of no duration have the rank of their reader, and still come before it
     for unit, sources in enumerate(problem.reads):
         depth[unit] = 1 + max((depth[s] for s in sources), default=0)
-    return tuple(sorted(range(len(lanes)), key=lambda u: (-ranks[u], depth[u], u)))
+    units = sorted(range(len(ways)), key=lambda u: (-ranks[u], depth[u], u))
+    return tuple((unit, part.lane) for unit in units for part in problem.ways[unit][ways[unit]])
 
 
-def _moved(problem: PlacementProblem, lanes: Sequence[int], group: Sequence[int], lane: int) -> tuple[int, ...] | None:
-    """Lanes with a group moved as far as its units may; None if nothing changes."""
-    moved = list(lanes)
-    for unit in group:
-        if lane in problem.allowed(unit):
-            moved[unit] = lane
-    return None if moved == list(lanes) else tuple(moved)
+def _delay(problem: PlacementProblem, unit: int, ways: Sequence[int]) -> float:
+    """Seconds of the longest handover before a part of a unit, if nothing was fetched before."""
+    return max(handover(problem, (unit, part.lane), ways) for part in problem.ways[unit][ways[unit]])
+
+
+def _moves(problem: PlacementProblem) -> Iterator[dict[int, int]]:
+    """What is tried: units and their new ways."""
+    for unit, ways in enumerate(problem.ways):
+        yield from ({unit: number} for number in range(len(ways)))
+    whole = [{way[0].lane: n for n, way in enumerate(ways) if len(way) == 1} for ways in problem.ways]
+    for chain in _chains(problem):
+        for lane in range(problem.lanes):
+            yield {unit: whole[unit][lane] for unit in chain if lane in whole[unit]}
 
 
 def _chains(problem: PlacementProblem) -> list[tuple[int, ...]]:

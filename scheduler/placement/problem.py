@@ -1,7 +1,7 @@
-"""Placement as pure data: units of a graph, what each takes on each lane, and what lanes cost each other.
+"""Placement as pure data: units of a graph, what they take on lanes or split between lanes, and what lanes cost each other.
 
-NN-Stretch gives whole branches to processors; a network that has branches of its own leaves open which layer goes where. A
-problem knows no device.
+NN-Stretch gives whole branches to processors; a network that has branches of its own leaves open which layer goes where, and
+one without any still has layers that several processors can compute shares of. A problem knows no device.
 """
 
 from __future__ import annotations
@@ -21,6 +21,25 @@ from nnstretch.scheduler.simulation.timing import Interplay, NoInterplay
 _ROUNDING = 1e-9
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a lane computes of a unit: seconds if it works alone, and bytes of the unit's result that it makes."""
+
+    lane: int
+    seconds: float
+    size: int
+
+
+Way = tuple[Part, ...]
+"""How a unit is computed: whole, which is one part, or split, by parts on different lanes that read the same results."""
+
+Turn = tuple[int, int]
+"""The part of a unit that a lane computes: unit and lane."""
+
+Plan = tuple[tuple[int, ...], tuple[Turn, ...]]
+"""The way of each unit, by number, and the order of all parts: every lane takes its own in this order."""
+
+
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
     """Units that lanes share.
@@ -31,6 +50,7 @@ class PlacementProblem:
         reads: for each unit the earlier units whose results it reads, ascending, each once.
         sizes: bytes of each unit's result.
         interplay: what handovers cost and how much lanes slow each other down.
+        splits: for each unit the ways to split it, if there are any; empty: no unit may be split.
 
     Raises:
         SelectionError: the parts do not fit together, or a unit has no lane.
@@ -40,6 +60,7 @@ class PlacementProblem:
     reads: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
     interplay: Interplay = field(default_factory=NoInterplay)
+    splits: tuple[tuple[Way, ...], ...] = ()
 
     def __post_init__(self) -> None:
         units = len(self.reads)
@@ -52,14 +73,37 @@ class PlacementProblem:
         for unit, sources in enumerate(self.reads):
             if list(sources) != sorted({s for s in sources if 0 <= s < unit}):
                 raise SelectionError(f"unit {unit} reads {sources}; name earlier units, ascending, each once")
-        stuck = [unit for unit, row in enumerate(self.seconds) if not np.isfinite(row).any()]
+        self._check_splits()
+        stuck = [unit for unit, ways in enumerate(self.ways) if not ways]
         if stuck:
             raise SelectionError(f"unit {stuck[0]} can run on no lane; give it one")
+
+    def _check_splits(self) -> None:
+        if self.splits and len(self.splits) != len(self.reads):
+            raise SelectionError(
+                f"splits of {len(self.splits)} units do not fit {len(self.reads)}; give each its own, or none"
+            )
+        for unit, splits in enumerate(self.splits):
+            for way in splits:
+                lanes = {part.lane for part in way if 0 <= part.lane < self.lanes}
+                if len(lanes) != len(way) or not all(0 <= part.seconds < math.inf for part in way):
+                    raise SelectionError(
+                        f"unit {unit} is split into {way}; name different lanes and finite seconds that are not negative"
+                    )
 
     @property
     def lanes(self) -> int:
         """How many lanes there are."""
         return int(self.seconds.shape[1])
+
+    @cached_property
+    def ways(self) -> tuple[tuple[Way, ...], ...]:
+        """All ways of every unit: whole on each lane that may compute it, then split."""
+        splits = self.splits or ((),) * len(self.reads)
+        return tuple(
+            (*((Part(lane, float(s), size),) for lane, s in enumerate(row) if math.isfinite(s)), *split)
+            for row, size, split in zip(self.seconds, self.sizes, splits, strict=True)
+        )
 
     @cached_property
     def read_bits(self) -> tuple[int, ...]:
@@ -76,35 +120,39 @@ class PlacementProblem:
         return tuple(map(tuple, found))
 
     @cached_property
-    def least(self) -> tuple[float, ...]:
-        """Seconds of every unit on the lane that is fastest for it."""
-        return tuple(map(float, self.seconds.min(axis=1)))
+    def least_work(self) -> tuple[float, ...]:
+        """Seconds of all parts of every unit in the way in which they are fewest."""
+        return tuple(min(sum(part.seconds for part in way) for way in ways) for ways in self.ways)
 
     @cached_property
     def tails(self) -> tuple[float, ...]:
         """Seconds from a unit's begin to the end of everything that depends on it, at best."""
         tails = [0.0] * len(self.reads)
         for unit in reversed(range(len(tails))):
-            tails[unit] = self.least[unit] + max((tails[r] for r in self.readers[unit]), default=0.0)
+            least = min(max(part.seconds for part in way) for way in self.ways[unit])
+            tails[unit] = least + max((tails[r] for r in self.readers[unit]), default=0.0)
         return tuple(tails)
 
     @cached_property
     def after(self) -> tuple[tuple[float, ...], ...]:
-        """For every unit and lane: seconds from its end there to the end of everything that depends on it, at best.
+        """For every unit and way: seconds from its end to the end of everything that depends on it, at best.
 
-        Whoever reads it on another lane begins no earlier than what it takes to fetch it there.
+        Who reads it begins no earlier than what it takes to fetch what other lanes made of it.
         """
-        lanes = range(self.lanes)
-        after = [(0.0,) * self.lanes for _ in self.reads]
+        after: list[tuple[float, ...]] = [()] * len(self.reads)
         for unit in reversed(range(len(after))):
-            fetch = [[0.0 if a == b else self._fetch(unit, a, b) for b in lanes] for a in lanes]
             after[unit] = tuple(
-                max(
-                    (min(fetch[a][b] + self._tail(r, b, after) for b in lanes) for r in self.readers[unit]), default=0.0
-                )
-                for a in lanes
+                max((self._least_tail(r, way, after) for r in self.readers[unit]), default=0.0)
+                for way in self.ways[unit]
             )
         return tuple(after)
+
+    def _least_tail(self, reader: int, source: Way, after: Sequence[Sequence[float]]) -> float:
+        """Seconds from the end of a unit that was computed in a way to the end of a reader, and of all that follows."""
+        return min(
+            max(self._fetch(source, part.lane) + part.seconds for part in way) + later
+            for way, later in zip(self.ways[reader], after[reader], strict=True)
+        )
 
     @cached_property
     def _handovers(self) -> dict[tuple[int, frozenset[int], int], float]:
@@ -117,11 +165,11 @@ class PlacementProblem:
             self._handovers[key] = self.interplay.handover_seconds(lane, others, size)
         return self._handovers[key]
 
-    def _fetch(self, unit: int, source: int, lane: int) -> float:
-        return self.handover(lane, frozenset({source}), self.sizes[unit])
-
-    def _tail(self, unit: int, lane: int, after: Sequence[Sequence[float]]) -> float:
-        return float(self.seconds[unit, lane]) + after[unit][lane]
+    def _fetch(self, source: Way, lane: int) -> float:
+        elsewhere = [part for part in source if part.lane != lane]
+        if not elsewhere:
+            return 0.0
+        return self.handover(lane, frozenset(part.lane for part in elsewhere), sum(part.size for part in elsewhere))
 
     @cached_property
     def rate(self) -> float:
@@ -136,12 +184,23 @@ class PlacementProblem:
     @property
     def bound(self) -> float:
         """Seconds below which no placement comes: of the longest chain of units, and of all work shared out evenly."""
-        chains = (min(self._tail(u, lane, self.after) for lane in range(self.lanes)) for u in range(len(self.reads)))
-        return max(max(chains, default=0.0), sum(self.least) / self.rate)
+        chains = (
+            min(
+                max(part.seconds for part in way) + after
+                for way, after in zip(self.ways[unit], self.after[unit], strict=True)
+            )
+            for unit in range(len(self.reads))
+        )
+        return max(max(chains, default=0.0), sum(self.least_work) / self.rate)
 
-    def allowed(self, unit: int) -> list[int]:
-        """The lanes that may compute a unit."""
-        return [lane for lane in range(self.lanes) if math.isfinite(self.seconds[unit, lane])]
+    def part(self, turn: Turn, ways: Sequence[int]) -> Part:
+        """The part that a lane computes of a unit, in the way that the unit is computed."""
+        unit, lane = turn
+        return self._part_on[unit][ways[unit]][lane]
+
+    @cached_property
+    def _part_on(self) -> list[list[dict[int, Part]]]:
+        return [[{part.lane: part for part in way} for way in ways] for ways in self.ways]
 
 
 @dataclass(frozen=True)
@@ -149,14 +208,14 @@ class Placement:
     """Where units run and when.
 
     Attributes:
-        lanes: one per unit.
-        order: all units; every lane takes its own in this order, which is a topological one.
+        ways: one per unit.
+        order: all parts; every lane takes its own in this order, in which each comes after all parts of what it reads.
         makespan: seconds from the first begin to the last end.
         bound: seconds below which, as is proved, no placement comes.
     """
 
-    lanes: tuple[int, ...]
-    order: tuple[int, ...]
+    ways: tuple[Way, ...]
+    order: tuple[Turn, ...]
     makespan: float
     bound: float
 
@@ -171,28 +230,35 @@ class Placement:
         return 0.0 if self.optimal else (self.makespan - self.bound) / self.makespan
 
 
-def handover(problem: PlacementProblem, unit: int, lane: int, lanes: Sequence[int], fetched: int = 0) -> float:
-    """Seconds from when all that a unit reads is done until `lane` can begin it.
+def handover(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched: int = 0) -> float:
+    """Seconds from when all that a unit reads is done until a lane can begin its part of it.
 
-    It fetches what other lanes made and nothing before it on the lane has `fetched`, a set of units as bits.
+    The lane fetches what other lanes made and nothing before on the lane has `fetched`, a set of units as bits.
     """
-    elsewhere = [s for s in problem.reads[unit] if lanes[s] != lane and not fetched >> s & 1]
+    unit, lane = turn
+    elsewhere = [
+        part
+        for s in problem.reads[unit]
+        if not fetched >> s & 1
+        for part in problem.ways[s][ways[s]]
+        if part.lane != lane
+    ]
     if not elsewhere:
         return 0.0
-    others = frozenset(lanes[s] for s in elsewhere)
-    return problem.handover(lane, others, sum(problem.sizes[s] for s in elsewhere))
+    return problem.handover(lane, frozenset(part.lane for part in elsewhere), sum(part.size for part in elsewhere))
 
 
-def makespan(problem: PlacementProblem, lanes: Sequence[int], order: Sequence[int]) -> float:
-    """Seconds that the units take on these lanes, each lane taking its own in this order as soon as it can."""
-    position = {unit: place for place, unit in enumerate(order)}
+def makespan(problem: PlacementProblem, ways: Sequence[int], order: Sequence[Turn]) -> float:
+    """Seconds that the units take in these ways, each lane taking its parts in this order as soon as it can."""
+    tasks_of: list[list[int]] = [[] for _ in problem.reads]
     fetched = [0] * problem.lanes
-    tasks = []
-    for unit in order:
-        lane = lanes[unit]
-        waits = tuple(position[s] for s in problem.reads[unit])
-        delay = handover(problem, unit, lane, lanes, fetched[lane])
+    tasks: list[Task] = []
+    for turn in order:
+        unit, lane = turn
+        waits = tuple(task for s in problem.reads[unit] for task in tasks_of[s])
+        delay = handover(problem, turn, ways, fetched[lane])
         fetched[lane] |= problem.read_bits[unit]
-        tasks.append(Task(lane, waits, delay, (float(problem.seconds[unit, lane]),)))
+        tasks_of[unit].append(len(tasks))
+        tasks.append(Task(lane, waits, delay, (problem.part(turn, ways).seconds,)))
     times = run_tasks(tasks, problem.interplay.slowdown)
     return max((end for task in times for _, end in task.steps), default=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -12,15 +12,17 @@ class PlacementReport:
 
     Attributes:
         together: of the best placement found.
-        bound: of its units' times: no placement of whole layers takes less.
+        bound: of the times of whole layers: no placement of these takes less.
         alone: of everything on one processor, by the processor's name.
         pays: whether the placement was taken; else everything runs on the fastest processor.
+        splits: layers that are split between processors, by name, with the channels that each of these makes.
     """
 
     together: float
     bound: float
     alone: Mapping[str, float]
     pays: bool
+    splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def fastest(self) -> str:

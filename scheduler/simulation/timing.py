@@ -16,12 +16,19 @@ _ELEMENT_BYTES = 4
 
 
 class Interplay(Protocol):
-    """What lanes cost each other. Lanes are those of the plan, by number."""
+    """What lanes cost each other. Lanes are those of the plan, by number.
+
+    Attributes:
+        whole_tensors: whether tensors get across as wholes if others wrote any part of them; else what others wrote does.
+    """
+
+    @property
+    def whole_tensors(self) -> bool: ...
 
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         """Seconds from when `others` are done until `lane` can start a sub-graph that waited for them.
 
-        `size` is the number of bytes of all tensors that it reads and others wrote parts of; 0 if it only waits.
+        `size` is the number of bytes that have to get across; 0 if it only waits.
         """
 
     def slowdown(self, lane: int, others: frozenset[int], /) -> float:
@@ -30,6 +37,8 @@ class Interplay(Protocol):
 
 class NoInterplay:
     """Lanes that cost each other nothing."""
+
+    whole_tensors = False
 
     def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
         """Nothing."""
@@ -42,6 +51,8 @@ class NoInterplay:
 
 class ProfileInterplay:
     """What a profile says of the pairs of its processors."""
+
+    whole_tensors = True
 
     def __init__(self, soc: SocProfile, names: Mapping[int, str]) -> None:
         """`names` are the processors behind the lanes."""
@@ -147,11 +158,12 @@ def _handover(
             buffer = plan.buffers[index]
             end = buffer.offset + buffer.bytes
             writes = written.get(buffer.value, [(0, end, 0)] if buffer.memory == "input" else [])
-            elsewhere = {maker for a, b, maker in writes if a < end and b > buffer.offset} - {lane}
-            if elsewhere:
+            foreign = [(min(b, end) - max(a, buffer.offset), maker) for a, b, maker in writes if maker != lane]
+            fetches = [(overlap, maker) for overlap, maker in foreign if overlap > 0]
+            if fetches:
                 fetched.add((lane, index))
-                size += buffer.bytes
-                others |= elsewhere
+                size += buffer.bytes if interplay.whole_tensors else sum(overlap for overlap, _ in fetches)
+                others |= {maker for _, maker in fetches}
     return interplay.handover_seconds(lane, frozenset(others), size) if others else 0.0
 
 

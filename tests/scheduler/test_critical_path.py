@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnstretch.report.timeline_text import timeline_table, timeline_text
-from nnstretch.scheduler.critical_path import LaneTime, longest_chain, run_summary
+from nnstretch.scheduler.critical_path import LaneTime, critical_path_seconds, run_summary
 from nnstretch.scheduler.plan import Plan, PlanLane, PlanStep, PlanSubgraph
 from nnstretch.scheduler.timeline import Event, Timeline
 
@@ -41,8 +41,8 @@ def test_the_path_goes_through_what_was_waited_for() -> None:
         ("c", 1, True),
         ("d", 5, True),
     ]
-    assert found.longest_chain == 10 + 19 + 15
-    assert found.over_longest_chain == pytest.approx(52 / 44)
+    assert found.critical_path == 10 + 19 + 15
+    assert found.over_critical_path == pytest.approx(52 / 44)
     assert found.lanes == (LaneTime("cpu:0", 33, 15, 4), LaneTime("cpu:1", 19, 11, 22))
     waits = [(w.step.name, w.awaited.name, w.duration, w.handover) for w in found.waits]
     assert waits == [("d", "c", 15, 5), ("c", "a", 11, 1)]
@@ -55,11 +55,11 @@ def test_the_path_stays_on_the_lane_that_was_later() -> None:
         ("b", 2, False),
         ("d", 2, False),
     ]
-    assert found.longest_chain == 10 + 21 + 15
+    assert found.critical_path == 10 + 21 + 15
 
 
-def test_the_longest_chain_is_that_of_the_times_given() -> None:
-    assert longest_chain(PLAN, [1.0, 2.0, 3.0, 4.0]) == pytest.approx(1 + 3 + 4)
+def test_the_critical_path_is_that_of_the_times_given() -> None:
+    assert critical_path_seconds(PLAN, [1.0, 2.0, 3.0, 4.0]) == pytest.approx(1 + 3 + 4)
 
 
 def test_words_and_data_say_the_same() -> None:

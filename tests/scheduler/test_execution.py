@@ -139,6 +139,15 @@ def test_plan_for_another_block() -> None:
         Session(broken)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_sub_graphs_are_apart_only_where_somebody_waits(seed: int) -> None:
+    plan = compiled(RandomNetwork(seed, processors=2, nodes=24), TWO_CPUS).plan
+    awaited = {wait for subgraph in plan.subgraphs for wait in subgraph.waits}
+    for lane in range(len(plan.lanes)):
+        mine = [number for number, subgraph in enumerate(plan.subgraphs) if subgraph.lane == lane]
+        assert all(one in awaited or plan.subgraphs[other].waits for one, other in itertools.pairwise(mine))
+
+
 def test_a_timeline_has_every_step_once_and_in_order() -> None:
     network = RandomNetwork(11, processors=2, nodes=20)
     with Session(compiled(network, TWO_CPUS)) as session:
@@ -152,7 +161,7 @@ def test_a_timeline_has_every_step_once_and_in_order() -> None:
         found = run_summary(session.plan, timeline)
     # The path covers the run without holes or overlaps from its begin to the end of the last step.
     assert sum(link.gap + link.step.end - link.step.begin for link in found.path) == max(e.end for e in steps)
-    assert sum(link.step.end - link.step.begin for link in found.path) <= found.longest_chain + 1 <= timeline.total + 1
+    assert sum(link.step.end - link.step.begin for link in found.path) <= found.critical_path + 1 <= timeline.total + 1
     assert all(lane.busy + lane.waiting + lane.idle == timeline.total for lane in found.lanes)
     assert len(found.waits) == sum(e.kind == "wait" for e in timeline.events)
     assert any(link.is_handover for link in found.path)

@@ -217,7 +217,8 @@ static void await_queues(nns_executor *executor, nns_walk *walk) {
     }
 }
 
-/* The calling thread's part of a run: OpenCL lanes first, since they go on by themselves once they have work. */
+/* The calling thread's part of a run: OpenCL lanes first, and all that they can be given, since they go on by themselves once
+ * they have work, and nobody looks after them while the thread computes. */
 void nns_walk_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
     nns_walk walk = {0};
@@ -228,7 +229,7 @@ void nns_walk_caller(nns_executor *executor) {
         bool moved = false;
         *obstacles = (nns_obstacles){0};
         for (int32_t l = 1; l < program->n_lanes; l++)
-            if (program->lanes[l].kind == NNS_LANE_OPENCL) moved |= advance(executor, &walk, l);
+            while (program->lanes[l].kind == NNS_LANE_OPENCL && advance(executor, &walk, l)) moved = true;
         moved |= advance(executor, &walk, 0);
         if (moved) {
             idle_since = 0;

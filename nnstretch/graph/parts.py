@@ -1,0 +1,78 @@
+"""Shares of a layer: some of the channels of a convolution or a dense layer, computed by themselves.
+
+Whoever computes a share reads all that the layer reads, but only its rows of the weights and of the bias, and its channels of
+the residual. Shares that lie one behind the other are the layer's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from nnstretch.graph.layer import Layer, TensorType
+
+RESIDUAL = 3
+"""The input of Conv and Dense that has the output's shape."""
+_ROWS = (1, 2)
+"""Inputs that have a row for every channel: weights and bias."""
+
+
+def is_divisible(layer: Layer) -> bool:
+    """Whether shares of a layer's channels can be computed by themselves, and lie one behind the other in memory.
+
+    These are dense layers and convolutions of one group, for one image, whose weights are known before the run.
+    """
+    if layer.op not in ("Conv", "Dense") or layer.attributes.get("groups", 1) != 1:
+        return False
+    known = all(row in layer.constants for row in _ROWS if layer.has(row))
+    return known and layer.outputs[0].shape[0] == 1
+
+
+def bounds(channels: Sequence[int]) -> list[tuple[int, int]]:
+    """First channel and end of shares of so many channels, one behind the other."""
+    return list(pairwise(accumulate(channels, initial=0)))
+
+
+def share_name(name: str, begin: int, end: int) -> str:
+    """What a share of something is called."""
+    return f"{name}[{begin}:{end}]"
+
+
+def channels_of(tensor: TensorType, begin: int, end: int) -> TensorType:
+    """The type of some channels of a tensor."""
+    return replace(tensor, shape=(tensor.shape[0], end - begin, *tensor.shape[2:]))
+
+
+def layer_share(layer: Layer, begin: int, end: int) -> Layer:
+    """The layer that computes channels `begin` up to `end` of a divisible one. Weights are not copied."""
+    inputs = list(layer.inputs)
+    constants: dict[int, np.ndarray] = dict(layer.constants)
+    for row in _ROWS:
+        if layer.has(row):
+            constants[row] = layer.constants[row][begin:end]
+            inputs[row] = replace(layer.type_of(row), shape=constants[row].shape)
+    if layer.has(RESIDUAL):
+        inputs[RESIDUAL] = channels_of(layer.type_of(RESIDUAL), begin, end)
+    return replace(
+        layer,
+        name=share_name(layer.name, begin, end),
+        inputs=tuple(inputs),
+        outputs=(channels_of(layer.outputs[0], begin, end),),
+        constants=constants,
+    )
+
+
+def slice_layer(name: str, tensor: TensorType, begin: int, end: int) -> Layer:
+    """The layer that takes channels `begin` up to `end` of a tensor."""
+    rank = len(tensor.shape)
+    starts = (0, begin, *[0] * (rank - 2))
+    return Layer(name, "Slice", (tensor,), (channels_of(tensor, begin, end),), {"starts": starts, "steps": (1,) * rank})
+
+
+def concat_layer(name: str, shares: Sequence[TensorType]) -> Layer:
+    """The layer that puts shares one behind the other."""
+    whole = channels_of(shares[0], 0, sum(share.shape[1] for share in shares))
+    return Layer(name, "Concat", tuple(shares), (whole,), {"axis": 1})

@@ -1,0 +1,177 @@
+"""Split layers: shares of a layer's channels, computed by several lanes at the same time, straight into one tensor.
+
+That is how a chain of layers keeps several processors busy, and how branches of unequal length do. A graph with split layers is
+a graph like any other: shares are units, joined by a concat, and channels of a residual are slices. Both are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nnstretch.graph.layer import Layer
+from nnstretch.graph.layers import GraphNode
+from nnstretch.graph.parts import (
+    RESIDUAL,
+    bounds,
+    channels_of,
+    concat_layer,
+    is_divisible,
+    layer_share,
+    share_name,
+    slice_layer,
+)
+from nnstretch.scheduler.placement.problem import Part, Way
+from nnstretch.scheduler.units import Unit, UnitGraph
+
+CHANNELS = 16
+"""Shares are multiples of so many channels, which are a vector or several in every blocked layout."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a layer is split: lanes, each with how many of the channels it makes, in the order in which these lie."""
+
+    lanes: tuple[int, ...]
+    channels: tuple[int, ...]
+
+    def way(self, seconds: Sequence[float], size: int) -> Way:
+        """The division as a way to compute a unit of so many bytes, whose parts take these seconds."""
+        each = size // sum(self.channels)
+        return tuple(
+            Part(lane, s, each * channels) for lane, s, channels in zip(self.lanes, seconds, self.channels, strict=True)
+        )
+
+
+def even_division(unit: Unit, seconds: Mapping[int, float]) -> Division | None:
+    """The division of a unit among lanes which are all done at the same time, as nearly as whole blocks allow.
+
+    None if the unit cannot be split, or has too few channels.
+
+    Args:
+        unit: of a graph.
+        seconds: what it takes as a whole on each of the lanes.
+    """
+    if unit.is_fallback or not is_divisible(unit.layer):
+        return None
+    total = unit.layer.outputs[0].shape[1]
+    blocks = total // CHANNELS
+    speed = {lane: 1 / s for lane, s in seconds.items()}
+    exact = {lane: blocks * s / sum(speed.values()) for lane, s in speed.items()}
+    shares = {lane: max(1, int(share)) for lane, share in exact.items()}
+    while sum(shares.values()) < blocks:
+        shares[max(shares, key=lambda lane: exact[lane] - shares[lane])] += 1
+    if sum(shares.values()) > blocks or len(shares) < 2:
+        return None
+    lanes = tuple(sorted(shares))
+    channels = [CHANNELS * shares[lane] for lane in lanes]
+    channels[-1] += total % CHANNELS
+    return Division(lanes, tuple(channels))
+
+
+class Divisions:
+    """How units of placement may be split, and what their shares take as far as that is known."""
+
+    def __init__(self, found: Mapping[int, Sequence[tuple[Division, Sequence[float]]]], sizes: Sequence[int]) -> None:
+        """What is to be tried.
+
+        Args:
+            found: for units their divisions, each with the seconds that its shares are expected to take.
+            sizes: bytes of the results of all units.
+        """
+        self._sizes = sizes
+        self._divisions = {unit: [division for division, _ in some] for unit, some in found.items()}
+        self._seconds = {unit: [tuple(seconds) for _, seconds in some] for unit, some in found.items()}
+        self._known: set[tuple[int, int]] = set()
+
+    def ways(self) -> tuple[tuple[Way, ...], ...]:
+        """The splits of a placement problem."""
+        return tuple(self._ways(unit) for unit in range(len(self._sizes)))
+
+    def _ways(self, unit: int) -> tuple[Way, ...]:
+        pairs = zip(self._divisions.get(unit, ()), self._seconds.get(unit, ()), strict=True)
+        return tuple(division.way(seconds, self._sizes[unit]) for division, seconds in pairs)
+
+    def division(self, unit: int, way: Way) -> Division:
+        """What a way of a unit stands for."""
+        return self._divisions[unit][self._ways(unit).index(way)]
+
+    def learn(self, unit: int, way: Way, seconds: Sequence[float]) -> bool:
+        """Notes what the shares of a unit take: whether that was not known before."""
+        number = self._ways(unit).index(way)
+        self._seconds[unit][number] = tuple(seconds)
+        is_new = (unit, number) not in self._known
+        self._known.add((unit, number))
+        return is_new
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a unit of a split graph comes from.
+
+    Attributes:
+        unit: the number of the unit of the whole graph.
+        share: the number of the share that it computes, or makes a slice for; None for what is not split, and for concats.
+        is_view: whether it is a slice or a concat that splitting needs.
+    """
+
+    unit: int
+    share: int | None = None
+    is_view: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the unit of the whole graph is this one."""
+        return self.share is None and not self.is_view
+
+
+@dataclass(frozen=True)
+class Split:
+    """A graph with split layers: shares, concats and slices in their place; and where each of its units comes from."""
+
+    graph: UnitGraph
+    origins: tuple[Origin, ...]
+
+
+def split_graph(graph: UnitGraph, divisions: Mapping[int, Division]) -> Split:
+    """The graph with some of its units, by number, split."""
+    units: list[Unit] = []
+    origins: list[Origin] = []
+    types = dict(graph.types)
+    for number, unit in enumerate(graph.units):
+        made = [(unit, Origin(number))]
+        if number in divisions:
+            made = list(_split_unit(unit, number, divisions[number].channels))
+        for new, origin in made:
+            types.update(zip(new.outputs, new.layer.outputs, strict=True))
+            units.append(new)
+            origins.append(origin)
+    return Split(replace(graph, units=tuple(units), types=types), tuple(origins))
+
+
+def _split_unit(unit: Unit, number: int, channels: Sequence[int]) -> Iterator[tuple[Unit, Origin]]:
+    """The units that compute one of a graph: shares, each behind the slice of the residual that it reads, and the concat."""
+    (node,) = unit.nodes
+    names: list[str] = []
+    for share, (begin, end) in enumerate(bounds(channels)):
+        inputs = [*node.inputs]
+        for row in node.layer.constants:
+            inputs[row] = share_name(str(inputs[row]), begin, end)
+        if node.layer.has(RESIDUAL):
+            residual, tensor = str(node.inputs[RESIDUAL]), node.layer.type_of(RESIDUAL)
+            inputs[RESIDUAL] = share_name(f"{unit.outputs[0]}/{residual}", begin, end)
+            sliced = slice_layer(share_name(f"{unit.name}/residual", begin, end), tensor, begin, end)
+            yield _unit(node, sliced, (residual,), str(inputs[RESIDUAL])), Origin(number, share, is_view=True)
+        names.append(share_name(unit.outputs[0], begin, end))
+        yield _unit(node, layer_share(node.layer, begin, end), inputs, names[-1]), Origin(number, share)
+    shares = [channels_of(node.layer.outputs[0], begin, end) for begin, end in bounds(channels)]
+    yield (
+        _unit(node, concat_layer(f"{unit.name}/concat", shares), names, unit.outputs[0]),
+        Origin(number, is_view=True),
+    )
+
+
+def _unit(origin: GraphNode, layer: Layer, inputs: Sequence[str | None], output: str) -> Unit:
+    """A unit of one layer that computes a part of what a node does."""
+    node = replace(origin, layer=layer, inputs=tuple(inputs), outputs=(output,))
+    return Unit(layer.name, layer, (node,), tuple(str(inputs[i]) for i in layer.activations), (output,), None)

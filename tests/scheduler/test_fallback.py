@@ -12,6 +12,8 @@ import pytest
 from onnx import parser
 
 from nnstretch.compiler import build_processors, plan_model
+from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
+from nnstretch.errors import ModelError
 from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.session import Session
 
@@ -80,6 +82,52 @@ def test_a_mixed_network() -> None:
 @pytest.mark.opencl
 def test_a_mixed_network_on_a_device() -> None:
     check(model_of(MIXED), "opencl").close()
+
+
+def parallel_einsums(count: int) -> onnx.ModelProto:
+    """So many foreign layers side by side, each of which feeds a convolution of its own."""
+    branches = range(count)
+    weights = ", ".join(f"float[8] s{i}, float[8,8,1,1] w{i}" for i in branches)
+    foreign = "\n".join(f'e{i} = Einsum<equation = "abcd,d->abdc">(x, s{i})' for i in branches)
+    convs = "\n".join(f"c{i} = Conv(e{i}, w{i})" for i in branches)
+    joined = ", ".join(f"c{i}" for i in branches)
+    return model_of(
+        f"""<ir_version: 10, opset_import: ["" : 18]> side (float[1,8,8,8] x) => (float[1,{8 * count},8,8] y) <{weights}>
+        {{ {foreign} {convs} y = Concat<axis = 1>({joined}) }}"""
+    )
+
+
+@pytest.mark.parametrize("count", [4, 6, 20])
+def test_runs_that_make_more_tensors_than_a_step_may_are_cut(count: int) -> None:
+    with check(parallel_einsums(count), "cpu") as session:
+        calls = [s for s in session.plan.steps if s.kind == "call"]
+        assert len(calls) == -(-count // MAX_WRITES)
+
+
+def test_runs_that_read_more_tensors_than_a_step_may_are_cut() -> None:
+    """Twenty convolutions, whose outputs are read by a run of foreign layers."""
+    count = 20
+    weights = ", ".join(f"float[8,8,1,1] w{i}" for i in range(count))
+    convs = "\n".join(f"c{i} = Conv(x, w{i})" for i in range(count))
+    foreign = "\n".join(
+        f'e{i} = Einsum<equation = "abcd,abcd->abcd">({f"e{i - 1}" if i else "x"}, c{i})' for i in range(count)
+    )
+    text = f"""<ir_version: 10, opset_import: ["" : 18]> deep (float[1,8,8,8] x) => (float[1,8,8,8] y) <{weights}>
+        {{ {convs} {foreign} y = Identity(e{count - 1}) }}"""
+    with check(model_of(text), "cpu") as session:
+        calls = [s for s in session.plan.steps if s.kind == "call"]
+        assert len(calls) > 1 and all(len(s.reads) <= MAX_READS for s in calls)
+
+
+def test_a_layer_that_reads_more_than_a_step_may_is_refused() -> None:
+    joined = ", ".join(f"c{i}" for i in range(20))
+    convs = "\n".join(f"c{i} = Conv(x, w{i})" for i in range(20))
+    weights = ", ".join(f"float[8,8,1,1] w{i}" for i in range(20))
+    equation = ",".join(["abcd"] * 20) + "->abcd"
+    text = f"""<ir_version: 10, opset_import: ["" : 18]> wide (float[1,8,8,8] x) => (float[1,8,8,8] y) <{weights}>
+        {{ {convs} y = Einsum<equation = "{equation}">({joined}) }}"""
+    with pytest.raises(ModelError, match=r"reads 20 tensors.*split it into several before export"):
+        plan_model(ir.from_proto(model_of(text)), build_processors("cpu"), tune=False)
 
 
 def test_nothing_native_at_all() -> None:

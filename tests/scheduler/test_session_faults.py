@@ -50,11 +50,13 @@ class Checked:
 def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults) -> None:
     with Session(compiled(CPU_AND_OPENCL)) as session:
         checked = Checked(session)
-        lanes = {
-            i: session.plan.lanes[s.lane] for s in session.plan.subgraphs for i in range(s.first, s.first + s.count)
-        }
-        layers = [s.layer for i, s in enumerate(session.plan.steps) if lanes[i].kind == "opencl"]
-        for number, layer in enumerate(layers, 1):
+        plan = session.plan
+        launches: list[str] = []
+        for subgraph in plan.subgraphs:
+            layers = [step.layer for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]]
+            if plan.lanes[subgraph.lane].kind == "opencl":
+                launches += [*layers[: bool(subgraph.waits)], *layers]  # a gate is told as the step that it is for
+        for number, layer in enumerate(launches, 1):
             faults.set("clEnqueueNDRangeKernel", number)
             processor = f"opencl:0@{CORES[-1]}"
             place = rf"{re.escape(processor)} failed at {re.escape(layer)} \(opencl:float32/\w+\)"
@@ -115,7 +117,7 @@ def test_a_session_that_hangs_is_refused_until_it_is_back(faults: Faults) -> Non
     with Session(compiled(CPU_AND_OPENCL)) as session:
         checked = Checked(session)
         checked.run(PATIENCE)
-        faults.set("clEnqueueMapBuffer", 1, 100, Fault.HANGING)
+        faults.set("clEnqueueNDRangeKernel", 1, 100, Fault.HANGING)
         with pytest.raises(DeadlineError, match=rf"opencl:0@{CORES[-1]} is at \w+ \(opencl:.*\) or later"):
             checked.run(0.05)
         assert session.busy
@@ -130,7 +132,7 @@ def test_a_session_that_hangs_is_refused_until_it_is_back(faults: Faults) -> Non
         checked.run()
         checked.run(PATIENCE)
         # Closed, or forgotten, while it hangs: what the device still uses stays.
-        faults.set("clEnqueueMapBuffer", 1, 100, Fault.HANGING)
+        faults.set("clEnqueueNDRangeKernel", 1, 100, Fault.HANGING)
         with pytest.raises(DeadlineError):
             checked.run(0.05)
     faults.clear()

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.build import BranchChoice, SegmentChoice, original_cost, stays_exact
+from nnstretch.branching.blueprint import BranchChoice, SegmentChoice
 from nnstretch.branching.design import Merge
+from nnstretch.branching.designing import original_cost, stays_exact
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.options import Option

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, blueprint, build, make_design
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.designing import make_design
 from nnstretch.branching.joining import Found, Joining, State, branch_seconds, confirm, network_prediction
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.limits import Family, SearchLimits, family_of

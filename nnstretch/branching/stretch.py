@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nnstretch.branching.build import blueprint, build
+from nnstretch.branching.blueprint import blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design, Merge
 from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.network import BranchedNetwork

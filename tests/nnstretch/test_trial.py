@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from nnstretch import compiler
-from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
+from nnstretch.branching.blueprint import BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
+from nnstretch.branching.designing import make_design
 from nnstretch.compiler import Processors, build_processors, predictor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import usable_cores

@@ -18,7 +18,8 @@ from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.published import PublishedNetwork
 from nnstretch.branching.published_design import design_of, differences, merge_of
 from nnstretch.branching.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.search import SearchReport, search_blueprint
+from nnstretch.branching.search import search_blueprint
+from nnstretch.branching.search_report import SearchReport
 from nnstretch.zoo.weights import initialise
 
 

@@ -28,7 +28,8 @@ from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.operators import shape_of
 from nnstretch.branching.predictor import Measured
 from nnstretch.branching.scaling import kept_counts
-from nnstretch.branching.search import SearchReport, search, search_blueprint
+from nnstretch.branching.search import search, search_blueprint
+from nnstretch.branching.search_report import SearchReport
 from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.tracing import Segment
 from nnstretch.branching.workloads import part_layers

@@ -135,7 +135,7 @@ class Checking:
     @staticmethod
     def of(text: str, *, learned: bool) -> Checking:
         """Opens the processors."""
-        from nnstretch.compiler import build_processors
+        from nnstretch.processors import build_processors
         from nnstretch.scheduler.simulation.costs import one_soc
 
         opened = build_processors(text)

@@ -133,7 +133,7 @@ def with_bounds(limits: SearchLimits, learned: Bounds, given: Mapping[str, float
 
 def _channel_block(names: Sequence[str]) -> int:
     """What widths of branches on processors are multiples of."""
-    from nnstretch.compiler import build_processors
+    from nnstretch.processors import build_processors
 
     return build_processors(",".join(names)).host.blocked.block
 

@@ -205,8 +205,9 @@ def _plan(
     report: Reporter, source: Source, target: BuildTarget, processors: str, threads: int | None, *, tune: bool
 ) -> Compiled:
     """A plan for the target's CPU: measured here if it is of this machine's kind."""
-    from nnstretch.compiler import build_processors, foreign_processors, plan_model
+    from nnstretch.compiler import plan_model
     from nnstretch.devices.engine.build import local_isa
+    from nnstretch.processors import build_processors, foreign_processors
 
     if target.isa == local_isa():
         usable = build_processors(processors, threads)

@@ -17,7 +17,7 @@ import onnxruntime
 import pytest
 
 from nnstretch.cli.main import main
-from nnstretch.compiler import foreign_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binaries import build_binaries
@@ -30,6 +30,7 @@ from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error
 from nnstretch.package.model_file import check, write_model_file
 from nnstretch.package.standalone import standalone_files, write_standalone
+from nnstretch.processors import foreign_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
 from tests.scheduler.graphs import RandomNetwork

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.compiler import build_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType, chain_layer
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.candidates import is_native
 from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Schedule, Task
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix

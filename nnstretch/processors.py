@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nnstretch.devices.engine.binding import MAX_CORES
-from nnstretch.devices.engine.build import Isa
+from nnstretch.devices.engine.instruction_sets import Isa
 from nnstretch.devices.guest import guest_routines
 from nnstretch.devices.guest_processor import GUESTS, open_guest_processor
 from nnstretch.devices.processor import Processor

@@ -13,7 +13,8 @@ from nnstretch.compiler import compile_model
 from nnstretch.devices.processor import Processor
 from nnstretch.predicting.chains import convolution_chains
 from nnstretch.processors import Processors
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
+from nnstretch.scheduler.profiling.rows import Measurement, Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 

@@ -30,7 +30,8 @@ from nnstretch.scheduler.costmodel.trees import CostTrees, Point, cross_validate
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
 from nnstretch.scheduler.costs import Candidate, Estimates
 from nnstretch.scheduler.planner import lane_pool
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore
+from nnstretch.scheduler.profiling.rows import Measurement
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.units import unit_graph, working_set
 from tests.scheduler.graphs import RandomNetwork
 

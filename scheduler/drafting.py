@@ -2,8 +2,8 @@
 
 Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are inserted here: a tensor is brought into another layout at most
 once per layout, on the lane that made it, right after it was made. Copies are avoided by views: a reshape of plain data is its
-input, a slice whose elements lie together is a part of its input, and the inputs of a concat whose parts lie one after the other
-are written into the concat's memory in the first place.
+input, a slice whose elements lie together is a part of its input, and the inputs of a concat whose parts lie one after the
+other are written into the concat's memory in the first place.
 
 All lanes on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
 whoever made it, the host copies for it.

@@ -13,6 +13,7 @@ import numpy as np
 from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.image import (
     Buffer,
+    Gates,
     KernelLaunch,
     Lane,
     LaneKind,
@@ -34,7 +35,7 @@ from nnstretch.scheduler.plan import PlanLane, PlanStep
 if TYPE_CHECKING:
     import pyopencl as cl
 
-    from nnstretch.devices.opencl.runtime import OpenCLRuntime
+    from nnstretch.devices.opencl.runtime import OpenCLRuntime, SharedMemory
 
 _LANE_KINDS = {"host": LaneKind.HOST, "opencl": LaneKind.OPENCL, "call": LaneKind.CALL}
 
@@ -113,6 +114,7 @@ class _Loader:
         self._known = twin.memories if twin else {}
         self._regions: list[Region] = []
         self._region_of: dict[tuple[str, int], int] = {}
+        self._shared: list[SharedMemory] = []
         self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
         self._buffer_of: dict[int, int] = {}  # number in the plan -> number in the program
         self._launches: list[KernelLaunch] = []
@@ -154,8 +156,9 @@ class _Loader:
             subgraphs,
             launches=self._launches,
             calls=self._calls,
+            gates=self._gates(),
             native=self._native,
-            keep=self._memories,
+            keep=(self._memories, self._shared),
         )
         return Loaded(program, self._used_sources(), self._runtimes, self._memories)
 
@@ -193,9 +196,12 @@ class _Loader:
     def _make_shared(self, slot: int, size: int) -> None:
         lane = self._plan.shared_lanes[slot]
         runtime = self._runtimes[lane]
-        memory = aligned_array(size)
-        mem = self._memories["shared", slot] = runtime.shared(memory)
-        region = Region(RegionKind.SHARED, size, memory=memory, mem=mem, unified=runtime.info.unified, lane=lane)
+        shared = runtime.shared(size)
+        self._shared.append(shared)
+        self._memories["shared", slot] = shared.buffer
+        region = Region(
+            RegionKind.SHARED, size, memory=shared.host, mem=shared.buffer, sharing=shared.sharing, lane=lane
+        )
         self._add_region(("shared", slot), region)
 
     def _engine_buffers(self) -> list[Buffer]:
@@ -235,6 +241,20 @@ class _Loader:
         self._runtimes[lane].set_arguments(kernel, memory, step.arguments)
         return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
 
+    def _gates(self) -> Gates | None:
+        """Gates of all OpenCL sub-graphs that wait, where there is one OpenCL lane and its device can wait by itself."""
+        waits = [s.waits if s.lane in self._runtimes else () for s in self._plan.subgraphs]
+        if len(self._runtimes) != 1 or not any(waits):
+            return None
+        from nnstretch.devices.opencl.gates import make_gates, takes_gates
+
+        (runtime,) = self._runtimes.values()
+        if not takes_gates(runtime):
+            return None
+        gates, memory = make_gates(runtime, waits)
+        self._shared.append(memory)
+        return gates
+
     def _call(self, step: PlanStep, lane: int) -> CallFunction:
         model = self._compiled.models.get(step.kernel)
         if model is None:
@@ -252,11 +272,12 @@ class _Loader:
         names = {step.launch.source for step in self._plan.steps if step.launch is not None}
         if not names:
             return {}
-        if self._sources is not None:
-            return {name: self._sources[name] for name in names}
+        from nnstretch.devices.opencl.gates import GATE
         from nnstretch.devices.opencl.runtime import kernel_source
 
-        return {name: kernel_source(name) for name in names}
+        if self._sources is not None:
+            return {name: self._sources[name] for name in {*names, GATE} & {*self._sources}}
+        return {name: kernel_source(name) for name in {*names, GATE}}
 
 
 def place_lanes(lanes: Sequence[PlanLane], usable: Sequence[int]) -> list[PlanLane]:

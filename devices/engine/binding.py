@@ -15,7 +15,7 @@ from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError,
 if TYPE_CHECKING:
     import numpy as np
 
-ABI = 2
+ABI = 3
 """NNS_ABI of nns_engine.h."""
 
 MAX_READS, MAX_WRITES = 16, 4
@@ -40,7 +40,7 @@ class Region(ctypes.Structure):
     _fields_ = (
         ("host", Pointer),
         ("mem", Pointer),
-        ("unified", ctypes.c_int32),
+        ("sharing", ctypes.c_int32),
         ("lane", ctypes.c_int32),
     )
 
@@ -65,6 +65,8 @@ class Bindings(ctypes.Structure):
         ("n_launches", ctypes.c_int64),
         ("queues", ctypes.POINTER(Pointer)),
         ("call", Call),
+        ("gates", ctypes.POINTER(Launch)),
+        ("flags", Pointer),
     )
 
 

@@ -36,6 +36,19 @@ class RegionKind(IntEnum):
     SHARED = 3
 
 
+class Sharing(IntEnum):
+    """How the host and a device see a SHARED region.
+
+    COPIED: the device has a copy, which is written before and read after its kernels.
+    MAPPED: both have the same memory, and mapping moves ownership (a buffer made with USE_HOST_PTR).
+    COHERENT: both have the same memory at any time; what one has done is there for the other (fine-grained SVM).
+    """
+
+    COPIED = 0
+    MAPPED = 1
+    COHERENT = 2
+
+
 class StepKind(IntEnum):
     """What a step runs."""
 
@@ -77,7 +90,7 @@ class Region:
         index: number of the input or output.
         memory: contiguous host memory.
         mem: OpenCL buffer of a SHARED region.
-        unified: whether `mem` was made with USE_HOST_PTR on `memory`, so that mapping moves ownership; else it is a copy.
+        sharing: how host and device see a SHARED region.
         lane: the OpenCL lane of a SHARED region.
     """
 
@@ -86,7 +99,7 @@ class Region:
     index: int = 0
     memory: np.ndarray | None = None
     mem: OpenCLObject | None = None
-    unified: bool = False
+    sharing: Sharing = Sharing.COPIED
     lane: int = 0
 
 
@@ -136,6 +149,20 @@ class KernelLaunch:
     kernel: OpenCLObject
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Kernels by which a device waits for other lanes by itself, so that sub-graphs can be enqueued before these are done.
+
+    Attributes:
+        launches: for every sub-graph its gate, which ends once the flags of all sub-graphs are set that this one waits for;
+            None where there is none.
+        flags: int32, one per sub-graph, in memory that is shared coherently with the device of the only OpenCL lane.
+    """
+
+    launches: tuple[KernelLaunch | None, ...]
+    flags: np.ndarray
 
 
 def encode(

@@ -23,6 +23,7 @@ from nnstretch.devices.engine import binding
 from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.image import (
     Buffer,
+    Gates,
     KernelLaunch,
     Lane,
     LaneKind,
@@ -84,6 +85,7 @@ class Program(Closing):
         launches: what OpenCL steps run.
         calls: what call steps call. An NNStretchError raised there comes out of `run`; others, and DeviceErrors, come out as
             the cause of a DeviceError that says where it was.
+        gates: of OpenCL sub-graphs that may be enqueued before what they wait for is done.
         native: the engine, by default this machine's.
         keep: what else must live as long as the program.
 
@@ -103,6 +105,7 @@ class Program(Closing):
         *,
         launches: Sequence[KernelLaunch] = (),
         calls: Sequence[CallFunction] = (),
+        gates: Gates | None = None,
         native: Engine | None = None,
         keep: object = None,
     ) -> None:
@@ -114,7 +117,7 @@ class Program(Closing):
         made = _calls(steps, buffers, calls)
         if any(lane.kind is LaneKind.OPENCL for lane in lanes):
             _load_opencl(self._engine)
-        bound = _bind(lanes, regions, launches, made)
+        bound = _bind(lanes, regions, launches, made, gates)
         image = encode(lanes, regions, buffers, steps, subgraphs)
         handle = ctypes.c_void_p()
         self._engine.checked(
@@ -125,7 +128,7 @@ class Program(Closing):
             ctypes.byref(handle),
         )
         feeds = len(self._input_bytes), len(self._output_bytes)
-        pointed = (bound, tuple(lanes), tuple(regions), tuple(launches), keep)
+        pointed = (bound, tuple(lanes), tuple(regions), tuple(launches), gates, keep)
         self._running = RunningProgram(self._engine, handle, feeds, made, _places(lanes, steps, subgraphs), pointed)
         self._finalizer = weakref.finalize(self, self._running.close)
 
@@ -244,7 +247,11 @@ def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], 
 
 
 def _bind(
-    lanes: Sequence[Lane], regions: Sequence[Region], launches: Sequence[KernelLaunch], calls: Calls
+    lanes: Sequence[Lane],
+    regions: Sequence[Region],
+    launches: Sequence[KernelLaunch],
+    calls: Calls,
+    gates: Gates | None,
 ) -> binding.Bindings:
     bound_regions = (binding.Region * max(len(regions), 1))()
     for i, region in enumerate(regions):
@@ -253,18 +260,27 @@ def _bind(
                 raise UsageError(f"region {i} needs {region.bytes} contiguous bytes; found {region.memory.nbytes}")
             bound_regions[i].host = address_of(region.memory)
         bound_regions[i].mem = region.mem.int_ptr if region.mem is not None else None
-        bound_regions[i].unified = int(region.unified)
+        bound_regions[i].sharing = int(region.sharing)
         bound_regions[i].lane = region.lane
-    bound_launches = (binding.Launch * max(len(launches), 1))()
-    for bound, launch in zip(bound_launches, launches, strict=False):
-        bound.kernel = launch.kernel.int_ptr
-        bound.dimensions = len(launch.global_size)
-        bound.global_size[: len(launch.global_size)] = launch.global_size
-        if launch.local_size is not None:
-            bound.local_size[: len(launch.local_size)] = launch.local_size
     queues = (ctypes.c_void_p * len(lanes))(*(lane.queue.int_ptr if lane.queue else None for lane in lanes))
     # Structures made from arrays keep the arrays alive.
-    return binding.Bindings(bound_regions, bound_launches, len(launches), queues, calls.callback)
+    bound = binding.Bindings(bound_regions, _bind_launches(launches), len(launches), queues, calls.callback)
+    if gates is not None:
+        bound.gates, bound.flags = _bind_launches(gates.launches), address_of(gates.flags)
+    return bound
+
+
+def _bind_launches(launches: Sequence[KernelLaunch | None]) -> ctypes.Array[binding.Launch]:
+    bound = (binding.Launch * max(len(launches), 1))()
+    for place, launch in zip(bound, launches, strict=False):
+        if launch is None:
+            continue
+        place.kernel = launch.kernel.int_ptr
+        place.dimensions = len(launch.global_size)
+        place.global_size[: len(launch.global_size)] = launch.global_size
+        if launch.local_size is not None:
+            place.local_size[: len(launch.local_size)] = launch.local_size
+    return bound
 
 
 def opencl_library() -> str:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.spec import format_cores, usable_cores
 from nnstretch.errors import DeviceError
 from nnstretch.settings import cache_dir
@@ -51,6 +52,7 @@ class DeviceInfo:
         compute_units: CPU threads or multiprocessors.
         on_cpu: whether it runs kernels on CPU cores.
         unified: whether it shares memory with the host, so that buffers need no copies.
+        fine_grained: whether it has shared virtual memory in which both sides see what the other has written, without mapping.
         fp16: whether it computes in float16.
         usable: whether a kernel was built and gave the right answer.
         why_not: why it is not usable, in one line, else "".
@@ -63,9 +65,17 @@ class DeviceInfo:
     compute_units: int
     on_cpu: bool
     unified: bool
+    fine_grained: bool
     fp16: bool
     usable: bool
     why_not: str
+
+    @property
+    def sharing(self) -> Sharing:
+        """How memory is best shared with the host."""
+        if not self.unified:
+            return Sharing.COPIED
+        return Sharing.COHERENT if self.fine_grained else Sharing.MAPPED
 
 
 @dataclass
@@ -182,10 +192,20 @@ def probe_device(index: int) -> DeviceInfo:
         compute_units=int(device.max_compute_units),
         on_cpu=bool(device.type & cl.device_type.CPU),
         unified=bool(device.host_unified_memory),
+        fine_grained=_is_fine_grained(device),
         fp16="cl_khr_fp16" in str(device.extensions).split(),
         usable=not why_not,
         why_not=why_not,
     )
+
+
+def _is_fine_grained(device: pyopencl.Device) -> bool:
+    import pyopencl as cl
+
+    try:
+        return bool(device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_BUFFER)
+    except cl.Error:  # OpenCL before 2.0 does not know the question
+        return False
 
 
 _PROBE = "kernel void probe(global int *x) { x[get_global_id(0)] += 40 + (int)get_global_id(0); }"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nnstretch.devices.description import Description
+from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
 from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
@@ -29,7 +30,7 @@ class OpenCLProcessor(Processor):
         self._runtime = OpenCLRuntime(spec)
         info = self._runtime.info
         self.spec = spec if info.on_cpu else replace(spec, cores=())
-        self.coherent = info.on_cpu and info.unified
+        self.coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
         self.dtypes = tuple(dtypes)
         self.memory = "opencl"
         self.blocked = Layout(self._runtime.traits.block)
@@ -46,6 +47,7 @@ class OpenCLProcessor(Processor):
         """Driver, device, cores in use and kernels: what must be equal for a measured latency to hold."""
         info = self._runtime.info
         parts = [info.platform, info.driver, info.name, f"block={self.blocked.block}", f"kernels={sources_hash()}"]
+        parts.append(f"memory={info.sharing.name.lower()}")
         if info.on_cpu:
             parts += [f"cores={format_cores(self.spec.cores)}", f"threads={self._runtime.threads}"]
         return "opencl|" + "|".join(parts)

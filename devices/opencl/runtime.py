@@ -6,11 +6,13 @@ import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.engine.instruction_sets import local_isa
 from nnstretch.devices.engine.program import aligned_array
 from nnstretch.devices.opencl import drivers
@@ -29,6 +31,7 @@ __all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "probe", "
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
+_SVM_ALIGNMENT = 128  # that of the largest type, more may be refused
 _DIGEST = hashlib.sha256().digest_size
 _OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
 
@@ -49,6 +52,23 @@ def sources_hash() -> str:
     for path in sorted(KERNELS.glob("*.cl")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Memory that the host and a device see, for as long as this lives.
+
+    Attributes:
+        host: bytes, contiguous and at least 64-byte aligned.
+        buffer: the same for kernels.
+        sharing: what has to be done when it passes from one to the other.
+        allocation: who frees the memory, where that is not `host`.
+    """
+
+    host: np.ndarray
+    buffer: pyopencl.Buffer
+    sharing: Sharing
+    allocation: pyopencl.SVMAllocation | None = None
 
 
 class OpenCLRuntime:
@@ -135,6 +155,10 @@ class OpenCLRuntime:
         except cl.Error as error:
             raise BuildError(f"OpenCL source {launch.source} has no kernel {name!r} ({_first_line(error)})") from error
 
+    def has_source(self, name: str) -> bool:
+        """Whether kernels of a file can be built here."""
+        return self._sources is None or name in self._sources
+
     def set_arguments(
         self, kernel: pyopencl.Kernel, memory: Sequence[MemoryArgument], parameters: Sequence[int]
     ) -> None:
@@ -172,20 +196,36 @@ class OpenCLRuntime:
             return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, self._pages(size))
         return self._allocate(cl.mem_flags.READ_WRITE, size, None)
 
-    def shared(self, host: np.ndarray) -> pyopencl.Buffer:
-        """Memory that the host sees as `host`, contiguous and 64-byte aligned, and which is kept alive.
-
-        On a device with unified memory it is the same memory, to be mapped and unmapped; else it is the device's copy, to be
-        written and read (`info.unified` says which).
+    def shared(self, size: int) -> SharedMemory:
+        """Memory of `size` bytes for host and device, zeroed.
 
         Raises:
             DeviceError: there is not enough memory.
         """
         import pyopencl as cl
 
-        if self.info.unified:
-            return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
-        return self._allocate(cl.mem_flags.READ_WRITE, host.nbytes, None)
+        sharing = self.info.sharing
+        if sharing is Sharing.COHERENT and size:
+            return self._coherent(size)
+        host = self._pages(size)
+        if sharing is Sharing.COPIED:
+            return SharedMemory(host, self._allocate(cl.mem_flags.READ_WRITE, size, None), sharing)
+        buffer = self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
+        return SharedMemory(host, buffer, sharing)
+
+    def _coherent(self, size: int) -> SharedMemory:
+        """Fine-grained shared virtual memory, as a buffer."""
+        import pyopencl as cl
+
+        flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
+        try:
+            allocation = cl.SVMAllocation(self.context, size, _SVM_ALIGNMENT, flags)
+            buffer = allocation.as_buffer(self.context)
+        except cl.Error as error:
+            raise self._failure(f"has no {size} bytes of memory", error) from error
+        host = allocation.buf
+        host[:] = 0
+        return SharedMemory(host, buffer, Sharing.COHERENT, allocation)
 
     def constant(self, values: np.ndarray) -> pyopencl.Buffer:
         """Memory of the device that holds a copy of `values`, to be read only; in huge pages as `buffer`.

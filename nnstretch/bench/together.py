@@ -32,7 +32,9 @@ class Together:
         serial: the same plan with nothing overlapping.
         alone: on one processor, by its name.
         critical_path_ms: the longest path through what steps read and through the order of every processor, by what each step
-            took.
+            took in a traced run; of the median run.
+        over_critical_path: how long a traced run took over its critical path, which is what meeting and starting cost; of the
+            median run.
         predicted_ms: what was predicted of the plan.
         bound_ms: what no placement of whole layers would take less than, as predicted.
         pays: whether the layers were placed on several processors; else everything runs on the fastest one.
@@ -44,6 +46,7 @@ class Together:
     serial: Latency
     alone: Mapping[str, Latency]
     critical_path_ms: float
+    over_critical_path: float
     predicted_ms: float
     bound_ms: float
     pays: bool
@@ -53,11 +56,6 @@ class Together:
     def speedup(self) -> float:
         """The fastest single processor's latency over that of all together."""
         return min(times.p50_ms for times in self.alone.values()) / self.together.p50_ms
-
-    @property
-    def over_critical_path(self) -> float:
-        """The latency over the critical path: what meeting and starting cost."""
-        return self.together.p50_ms / self.critical_path_ms
 
     def to_json(self) -> dict[str, Any]:
         """What `bench --processors --json` prints."""
@@ -109,12 +107,14 @@ def measure_together(
         outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
         report = all_of_them.compiled.placement
         predicted = all_of_them.plan.predicted_ms or 0.0
+        path_ms, over_path = _critical_path(all_of_them, feeds)
         return Together(
             model=model,
             together=times[0],
             serial=times[1],
             alone=dict(zip(alone, times[2:], strict=True)),
-            critical_path_ms=_critical_path_ms(all_of_them, feeds),
+            critical_path_ms=path_ms,
+            over_critical_path=over_path,
             predicted_ms=predicted if report is None else report.seconds * 1e3,
             bound_ms=predicted if report is None else report.bound * 1e3,
             pays=report is not None and report.pays,
@@ -122,8 +122,10 @@ def measure_together(
         )
 
 
-def _critical_path_ms(session: Session, feeds: Mapping[str, np.ndarray]) -> float:
-    """The critical path by the median of what each step took, with nothing between them."""
+def _critical_path(session: Session, feeds: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """Milliseconds of the critical path, and how many times as long the run took: each the median of traced runs."""
     traces = session.traces(feeds, runs=_TRACED)
-    seconds = np.median([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=0) * 1e-9
-    return critical_path_seconds(session.plan, seconds.tolist()) * 1e3
+    seconds = [((trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9).tolist() for trace in traces]
+    paths = np.array([critical_path_seconds(session.plan, found) for found in seconds])
+    totals = np.array([trace.end - trace.begin for trace in traces]) * 1e-9
+    return float(np.median(paths)) * 1e3, float(np.median(totals / paths))

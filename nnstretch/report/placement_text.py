@@ -61,7 +61,7 @@ def together_table(found: Together) -> Table:
     how = "" if found.pays else "A placement does not pay: everything runs on the fastest processor. "
     shown.caption = (
         f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The critical path by the steps' "
-        f"own times is {ms_text(found.critical_path_ms)} ms, the latency is {found.over_critical_path - 1:+.1%} from that; "
+        f"own times is {ms_text(found.critical_path_ms)} ms, and a traced run takes {found.over_critical_path - 1:.1%} longer; "
         f"predicted {ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement of whole "
         f"layers. Largest error against ONNX Runtime {found.max_rel_error:.1e}."
     )

@@ -28,11 +28,13 @@ from nnstretch.devices.engine import program as program_module
 from nnstretch.devices.engine.binding import Engine
 from nnstretch.devices.engine.image import (
     Buffer,
+    Gates,
     KernelLaunch,
     Lane,
     LaneKind,
     Region,
     RegionKind,
+    Sharing,
     Step,
     StepKind,
     SubGraph,
@@ -193,25 +195,39 @@ class Device:
         for name, types in (
             ("memory", (pointer, number, ctypes.c_int)),
             ("kernel", (pointer,) * 3),
+            ("gate", (pointer, pointer, number)),
             ("queue", (number,)),
         ):
             function = getattr(self._library, f"double_{name}")
             function.restype, function.argtypes = pointer, types
+        for name in ("memory", "kernel", "queue"):
             getattr(self._library, f"double_free_{name}").argtypes = (pointer,)
-        self._library.double_misuses.restype = self._library.double_live_events.restype = number
+        for name in ("misuses", "live_events", "passed_gates"):
+            getattr(self._library, f"double_{name}").restype = number
         self._made: list[tuple[str, Handle]] = []
 
     def _make(self, what: str, *arguments: object) -> Handle:
-        self._made.append((what, Handle(getattr(self._library, f"double_{what}")(*arguments))))
-        return self._made[-1][1]
+        handle = Handle(getattr(self._library, f"double_{what}")(*arguments))
+        self._made.append(("kernel" if what == "gate" else what, handle))
+        return handle
 
-    def memory(self, host: np.ndarray, unified: bool) -> Handle:
+    def memory(self, host: np.ndarray, sharing: Sharing) -> Handle:
         """Memory that is the host's or has a copy of it."""
-        return self._make("memory", host.ctypes.data, host.size, unified)
+        return self._make("memory", host.ctypes.data, host.size, sharing)
 
     def add(self, x: Handle, y: Handle, z: Handle) -> KernelLaunch:
         """A kernel that adds."""
         return KernelLaunch(self._make("kernel", x.int_ptr, y.int_ptr, z.int_ptr), (1,))
+
+    def gate(self, flags: np.ndarray, waits: Sequence[int]) -> KernelLaunch:
+        """A kernel that waits for flags."""
+        numbers = np.array(waits, np.int32)
+        return KernelLaunch(self._make("gate", flags.ctypes.data, numbers.ctypes.data, numbers.size), (1,))
+
+    @property
+    def passed_gates(self) -> int:
+        """Gates that have opened."""
+        return int(self._library.double_passed_gates())
 
     def queue(self, seed: int) -> Handle:
         """A queue, with delays drawn from `seed`."""
@@ -257,7 +273,8 @@ class RandomDag:
         """Runs and checks every answer; some runs are traced, some have a deadline, some come after one that missed it."""
         buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
         parts = (self._lanes, self._regions, buffers, self._steps, self._subgraphs)
-        with Program(*parts, launches=self._launches, calls=[late_add], native=self._engine) as program:
+        gates = self._gates()
+        with Program(*parts, launches=self._launches, calls=[late_add], gates=gates, native=self._engine) as program:
             for i in range(times):
                 for row in self._rows[1:]:
                     row[:] = -1
@@ -270,6 +287,19 @@ class RandomDag:
                 same = all(map(np.array_equal, self._rows, self._expected))
                 assert same, f"seed {self._seed}: lanes and numpy differ"
 
+    def _gates(self) -> Gates | None:
+        """Gates for most sub-graphs of the only device."""
+        lanes = [number for number, lane in enumerate(self._lanes) if lane.kind is LaneKind.OPENCL]
+        if len(lanes) != 1:
+            return None
+        flags = np.zeros(len(self._subgraphs), np.int32)
+        gated = [s.lane in lanes and bool(s.waits) and self._rng.random() < 0.8 for s in self._subgraphs]
+        launches = [
+            self._device.gate(flags, s.waits) if is_gated else None
+            for s, is_gated in zip(self._subgraphs, gated, strict=True)
+        ]
+        return Gates(tuple(launches), flags)
+
     def _lane(self, kind: LaneKind) -> Lane:
         if kind is LaneKind.OPENCL:
             return Lane(kind, queue=self._device.queue(self._seed))
@@ -281,9 +311,9 @@ class RandomDag:
         if lane is None:
             self._regions.append(Region(RegionKind.FIXED, row.nbytes, memory=row))
         else:
-            unified = self._rng.random() < 0.5
-            mem = self._device.memory(row, unified)
-            self._regions.append(Region(RegionKind.SHARED, row.nbytes, memory=row, mem=mem, unified=unified, lane=lane))
+            sharing = self._rng.choice(tuple(Sharing))
+            mem = self._device.memory(row, sharing)
+            self._regions.append(Region(RegionKind.SHARED, row.nbytes, memory=row, mem=mem, sharing=sharing, lane=lane))
         self._rows.append(row)
         self._expected.append(expected)
         self._maker.append(maker)
@@ -353,8 +383,10 @@ def lanes(engine: Engine, examples: int, library: str) -> None:
             networks = [RandomDag(engine, device, seed + thousand) for thousand in (0, 1000, 2000)]
             for _ in threads.map(RandomDag.run, networks, [25] * len(networks)):
                 pass
+            networks[0].run(10)  # by itself: devices wait at gates only then
             device.check()
             device.forget()
+    assert device.passed_gates, "no device has waited at a gate"
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:

@@ -1,5 +1,5 @@
 /* The few functions of OpenCL that the engine uses, on queues that are threads: what a sanitizer can look into, which a
- * driver that translates kernels at run time is not. Kernels are additions. Commands begin after random delays, and the
+ * driver that translates kernels at run time is not. Kernels are additions and gates. Commands begin after random delays, and the
  * device notes when one touches memory that is not its own.
  */
 #include <pthread.h>
@@ -11,15 +11,20 @@
 
 enum { CL_COMPLETE = 0, CL_QUEUED = 3, CL_PROFILING_INFO_NOT_AVAILABLE = -7 };
 enum { ADD, COPY, MAP, UNMAP };
+enum { COPIED, MAPPED };
 
 typedef struct {
-    float *host, *own; /* the same where memory is unified */
+    float *host, *own; /* the same unless the device has a copy */
     int64_t floats;
+    int sharing;
     int mapped; /* the queue's business */
 } memory;
 
 typedef struct {
-    memory *x, *y, *z;
+    memory *x, *y, *z; /* an addition, or: */
+    _Atomic int32_t *flags; /* a gate, with the numbers of its flags */
+    int32_t *waits;
+    int64_t n_waits;
 } kernel;
 
 typedef struct {
@@ -46,16 +51,18 @@ typedef struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static _Atomic int64_t misuses, live_events;
+static _Atomic int64_t misuses, live_events, passed_gates;
 
 /* How often a command touched memory that its side did not own. */
 int64_t double_misuses(void) { return atomic_load(&misuses); }
 int64_t double_live_events(void) { return atomic_load(&live_events); }
+int64_t double_passed_gates(void) { return atomic_load(&passed_gates); }
 
-memory *double_memory(float *host, int64_t floats, int unified) {
+memory *double_memory(float *host, int64_t floats, int sharing) {
     memory *made = calloc(1, sizeof *made);
     made->host = host;
-    made->own = unified ? host : calloc((size_t)floats, sizeof(float));
+    made->sharing = sharing;
+    made->own = sharing != COPIED ? host : calloc((size_t)floats, sizeof(float));
     made->floats = floats;
     return made;
 }
@@ -71,7 +78,18 @@ kernel *double_kernel(memory *x, memory *y, memory *z) {
     return made;
 }
 
-void double_free_kernel(kernel *made) { free(made); }
+kernel *double_gate(int32_t *flags, const int32_t *waits, int64_t n_waits) {
+    kernel *made = calloc(1, sizeof *made);
+    *made = (kernel){.flags = (_Atomic int32_t *)flags, .n_waits = n_waits};
+    made->waits = malloc((size_t)n_waits * sizeof *waits);
+    memcpy(made->waits, waits, (size_t)n_waits * sizeof *waits);
+    return made;
+}
+
+void double_free_kernel(kernel *made) {
+    free(made->waits);
+    free(made);
+}
 
 static void release(event *one) {
     if (!one || atomic_fetch_sub(&one->references, 1) > 1) return;
@@ -83,17 +101,25 @@ static void check(int holds) {
     if (!holds) atomic_fetch_add(&misuses, 1);
 }
 
-static int usable(const memory *one) { return one->own != one->host || !one->mapped; }
+static int usable(const memory *one) { return one->sharing != MAPPED || !one->mapped; }
+
+static void pass(const kernel *gate) {
+    for (int64_t i = 0; i < gate->n_waits; i++)
+        while (!atomic_load_explicit(&gate->flags[gate->waits[i]], memory_order_acquire)) usleep(1);
+    atomic_fetch_add(&passed_gates, 1);
+}
 
 static void execute(const command *todo) {
-    if (todo->kind == ADD) {
+    if (todo->kind == ADD && todo->kernel->flags) {
+        pass(todo->kernel);
+    } else if (todo->kind == ADD) {
         const kernel *k = todo->kernel;
         check(usable(k->x) && usable(k->y) && usable(k->z));
         for (int64_t i = 0; i < k->z->floats; i++) k->z->own[i] = k->x->own[i] + k->y->own[i];
     } else if (todo->kind == COPY) {
         memcpy(todo->to, todo->from, (size_t)todo->memory->floats * sizeof(float));
     } else {
-        check(todo->memory->mapped == (todo->kind == UNMAP));
+        check(todo->memory->sharing == MAPPED && todo->memory->mapped == (todo->kind == UNMAP));
         todo->memory->mapped = todo->kind == MAP;
     }
 }

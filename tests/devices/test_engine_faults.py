@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, SubGraph
+from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Sharing, SubGraph
 from nnstretch.devices.engine.program import Program
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
 from tests.devices.opencl_faults import Fault, Faults
@@ -43,6 +43,19 @@ FUNCTIONS = (
     "clReleaseEvent",
 )
 
+FIRST = {
+    Sharing.COPIED: "clEnqueueWriteBuffer",
+    Sharing.MAPPED: "clEnqueueMapBuffer",
+    Sharing.COHERENT: "clEnqueueNDRangeKernel",
+}
+"""What memory of a kind needs before a kernel or, if mapped, after a failure; else kernels come first."""
+LAST = {
+    Sharing.COPIED: "clEnqueueReadBuffer",
+    Sharing.MAPPED: "clEnqueueMapBuffer",
+    Sharing.COHERENT: "clEnqueueNDRangeKernel",
+}
+"""What comes last on the queue of a device."""
+
 
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
@@ -56,14 +69,14 @@ def faults(loader: Faults) -> Iterator[Faults]:
     loader.clear()
 
 
-def meeting(opencl: OpenCL, faults: Faults, unified: bool, call: Callable[[], None]) -> Builder:
+def meeting(opencl: OpenCL, faults: Faults, sharing: Sharing, call: Callable[[], None]) -> Builder:
     """Output = 8 × input: two devices and two host lanes compute from one value, and one of them makes a call."""
     queues = [opencl.queue(), opencl.queue()]
     devices = [Lane(LaneKind.OPENCL, (), queue, name=f"device {i}") for i, queue in enumerate(queues)]
     b = Builder(opencl, [Lane(LaneKind.HOST), *devices, Lane(LaneKind.HOST)], native=faults.engine)
     x = b.region(RegionKind.INPUT)
-    inputs = [b.region(RegionKind.SHARED, lane, unified) for lane in (1, 2)]
-    answers = [b.region(RegionKind.SHARED, lane, unified) for lane in (1, 2)]
+    inputs = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
+    answers = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
     mine, late, zero = (b.region(RegionKind.FIXED) for _ in range(3))
     y = b.region(RegionKind.OUTPUT)
     sent = [b.host(0, (x, zero), region) for region in inputs]
@@ -119,11 +132,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("unified", [True, False])
-def test_every_call_of_every_function_may_fail(opencl: OpenCL, faults: Faults, unified: bool, traced: bool) -> None:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_every_call_of_every_function_may_fail(opencl: OpenCL, faults: Faults, sharing: Sharing, traced: bool) -> None:
     """The run fails and says where, or its answer is right; in both cases the next one is."""
     failed = set()
-    with meeting(opencl, faults, unified, lambda: None).program() as program:
+    with meeting(opencl, faults, sharing, lambda: None).program() as program:
         checked = Checked(program, 8)
         for function, kind in [(f, Fault.ERROR) for f in FUNCTIONS] + [(f, Fault.LOST) for f in COMMANDS]:
             struck = number = 1
@@ -136,23 +149,24 @@ def test_every_call_of_every_function_may_fail(opencl: OpenCL, faults: Faults, u
                     assert f"{what} failed with OpenCL error -5 (out of resources); run or load it again" in str(error)
                     step = {"device 0": 2, "device 1": 3}[error.processor]
                     assert str(error).startswith(f"{error.processor} failed at step {step}: ")
-                assert (faults.live_events, faults.mapped) == (0, 4 * unified)
+                assert (faults.live_events, faults.mapped) == (0, 4 * (sharing is Sharing.MAPPED))
                 struck, number = faults.clear(), number + 1
                 assert number < 100, f"{function} is called without end"
             checked.run()
-    used = {"clEnqueueUnmapMemObject", "clEnqueueMapBuffer"} if unified else {"clEnqueueReadBuffer"}
+    used = {LAST[sharing]} | ({"clEnqueueUnmapMemObject"} if sharing is Sharing.MAPPED else set())
     for function in ("clEnqueueNDRangeKernel", "clFlush", "clGetEventInfo", *used):
         assert (function, Fault.ERROR) in failed
-    assert (("clEnqueueMapBuffer" if unified else "clEnqueueReadBuffer"), Fault.LOST) in failed
+    assert (LAST[sharing], Fault.LOST) in failed
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("unified", [True, False])
-def test_a_device_that_is_lost_fails_every_run_until_it_is_back(opencl: OpenCL, faults: Faults, unified: bool) -> None:
-    with meeting(opencl, faults, unified, lambda: None).program() as program:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_a_device_that_is_lost_fails_every_run_until_it_is_back(
+    opencl: OpenCL, faults: Faults, sharing: Sharing
+) -> None:
+    with meeting(opencl, faults, sharing, lambda: None).program() as program:
         checked = Checked(program, 8)
-        functions = ("clEnqueueMapBuffer", "clFinish") if unified else ("clEnqueueWriteBuffer", "clFinish")
-        for function in functions:
+        for function in (FIRST[sharing], "clFinish"):
             for first in (1, 2):
                 # What gives memory back after a failure fails, too.
                 faults.set("clEnqueueNDRangeKernel")
@@ -178,7 +192,7 @@ def test_a_queue_that_does_not_come_to_rest_is_asked_again(opencl: OpenCL, fault
             faults.set("clFinish", 1, 1000)
             raise FeedError("stop")
 
-    with meeting(opencl, faults, False, call).program() as program:
+    with meeting(opencl, faults, Sharing.COPIED, call).program() as program:
         checked = Checked(program, 8)
         checked.run()
         broken.append(True)
@@ -193,7 +207,7 @@ def test_a_queue_that_does_not_come_to_rest_is_asked_again(opencl: OpenCL, fault
 
 @pytest.mark.opencl
 def test_a_device_that_is_late_is_waited_for(opencl: OpenCL, faults: Faults) -> None:
-    with meeting(opencl, faults, True, lambda: None).program() as program:
+    with meeting(opencl, faults, Sharing.MAPPED, lambda: None).program() as program:
         checked = Checked(program, 8)
         for function in ("clEnqueueNDRangeKernel", "clEnqueueMapBuffer", "clFlush", "clWaitForEvents"):
             faults.set(function, 1, 2, Fault.LATE, 20)
@@ -205,15 +219,15 @@ def test_a_device_that_is_late_is_waited_for(opencl: OpenCL, faults: Faults) -> 
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("unified", [True, False])
+@pytest.mark.parametrize("sharing", Sharing)
 def test_a_device_that_hangs_keeps_the_program_but_not_the_caller(
-    opencl: OpenCL, faults: Faults, unified: bool
+    opencl: OpenCL, faults: Faults, sharing: Sharing
 ) -> None:
-    with meeting(opencl, faults, unified, lambda: None).program() as program:
+    with meeting(opencl, faults, sharing, lambda: None).program() as program:
         checked = Checked(program, 8)
         checked.run(deadline=PATIENCE)
         # What a sub-graph hands back comes last on its queue: two regions, or one.
-        faults.set("clEnqueueMapBuffer" if unified else "clEnqueueReadBuffer", 1, 2, Fault.HANGING)
+        faults.set(LAST[sharing], 1, 2, Fault.HANGING)
         began = time.monotonic()
         with pytest.raises(DeadlineError, match=r"not over after 0\.05 s: device . is at step . or later") as caught:
             checked.run(deadline=SHORT)

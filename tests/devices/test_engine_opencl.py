@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,18 +15,23 @@ import pytest
 from nnstretch.devices.engine.binding import Engine, engine
 from nnstretch.devices.engine.image import (
     Buffer,
+    Gates,
     KernelLaunch,
     Lane,
     LaneKind,
     Region,
     RegionKind,
+    Sharing,
     Step,
     StepKind,
     SubGraph,
 )
 from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.engine.running import CallFunction
-from nnstretch.errors import DeviceError, FeedError, PackageError
+from nnstretch.devices.opencl.drivers import probe_device
+from nnstretch.devices.opencl.gates import GATE
+from nnstretch.devices.opencl.runtime import SharedMemory, kernel_source
+from nnstretch.errors import DeadlineError, DeviceError, FeedError, PackageError
 
 pytestmark = pytest.mark.opencl
 
@@ -36,7 +42,7 @@ kernel void add(global const float *x, global const float *y, global float *z) {
     const size_t i = get_global_id(0);
     z[i] = x[i] + y[i];
 }
-"""
+""" + kernel_source(GATE)
 
 
 @dataclass
@@ -52,12 +58,23 @@ class OpenCL:
         options: dict[str, Any] = {"properties": cl.command_queue_properties.PROFILING_ENABLE} if profiling else {}
         return cl.CommandQueue(self.context, **options)
 
-    def buffer(self, memory: np.ndarray, unified: bool) -> Any:
+    def shared(self, sharing: Sharing) -> SharedMemory:
+        """Memory that is shared in this way, or in the next best one where the device cannot."""
         import pyopencl as cl
 
-        if unified:
-            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
-        return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, memory.nbytes)
+        best = probe_device(0)
+        flags = cl.mem_flags.READ_WRITE
+        if sharing is Sharing.COHERENT and best.sharing is Sharing.COHERENT:
+            how = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
+            allocation = cl.SVMAllocation(self.context, SIZE, 64, how)
+            allocation.buf[:] = 0
+            return SharedMemory(allocation.buf, allocation.as_buffer(self.context), sharing, allocation)
+        memory = aligned_array(SIZE)
+        if sharing is Sharing.COPIED:
+            return SharedMemory(memory, cl.Buffer(self.context, flags, SIZE), sharing)
+        return SharedMemory(
+            memory, cl.Buffer(self.context, flags | cl.mem_flags.USE_HOST_PTR, hostbuf=memory), Sharing.MAPPED
+        )
 
     def add(self, *buffers: Any) -> KernelLaunch:
         import pyopencl as cl
@@ -83,19 +100,22 @@ class Builder:
     opencl: OpenCL
     lanes: list[Lane]
     regions: list[Region] = field(default_factory=list)
+    shared: list[SharedMemory] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     subgraphs: list[SubGraph] = field(default_factory=list)
     launches: list[KernelLaunch] = field(default_factory=list)
     calls: list[CallFunction] = field(default_factory=list)
+    gates: Gates | None = None
     native: Engine | None = None
 
-    def region(self, kind: RegionKind, lane: int = 0, unified: bool = False) -> int:
-        memory = None if kind in (RegionKind.INPUT, RegionKind.OUTPUT) else aligned_array(SIZE)
-        mem = None
+    def region(self, kind: RegionKind, lane: int = 0, sharing: Sharing = Sharing.COPIED) -> int:
         if kind is RegionKind.SHARED:
-            assert memory is not None
-            mem = self.opencl.buffer(memory, unified)
-        self.regions.append(Region(kind, SIZE, memory=memory, mem=mem, unified=unified, lane=lane))
+            made = self.opencl.shared(sharing)
+            self.shared.append(made)
+            self.regions.append(Region(kind, SIZE, memory=made.host, mem=made.buffer, sharing=made.sharing, lane=lane))
+        else:
+            memory = None if kind in (RegionKind.INPUT, RegionKind.OUTPUT) else aligned_array(SIZE)
+            self.regions.append(Region(kind, SIZE, memory=memory))
         return len(self.regions) - 1
 
     def memory(self, region: int) -> np.ndarray:
@@ -139,7 +159,9 @@ class Builder:
             self.subgraphs,
             launches=self.launches,
             calls=self.calls,
+            gates=self.gates,
             native=self.native,
+            keep=self.shared,
         )
 
     def _subgraph(self, subgraph: SubGraph) -> int:
@@ -147,11 +169,11 @@ class Builder:
         return len(self.subgraphs) - 1
 
 
-def there_and_back(opencl: OpenCL, unified: bool, profiling: bool = True) -> Builder:
+def there_and_back(opencl: OpenCL, sharing: Sharing, profiling: bool = True) -> Builder:
     """Output = 2 × (input + input), the second addition on the device."""
     b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue(profiling))])
     x = b.region(RegionKind.INPUT)
-    sent, back = (b.region(RegionKind.SHARED, 1, unified) for _ in range(2))
+    sent, back = (b.region(RegionKind.SHARED, 1, sharing) for _ in range(2))
     y = b.region(RegionKind.OUTPUT)
     zero = b.region(RegionKind.FIXED)
     first = b.host(0, (x, x), sent)
@@ -160,10 +182,32 @@ def there_and_back(opencl: OpenCL, unified: bool, profiling: bool = True) -> Bui
     return b
 
 
-@pytest.mark.parametrize("unified", [True, False])
-def test_data_cross_to_the_device_and_back(opencl: OpenCL, unified: bool) -> None:
+def gated(b: Builder) -> Builder:
+    """The same with a gate in front of every sub-graph of a device that waits."""
+    import pyopencl as cl
+
+    if probe_device(0).sharing is not Sharing.COHERENT:
+        pytest.skip("the device does not see what the host writes while it works")
+    memory = b.opencl.shared(Sharing.COHERENT)
+    numbers = memory.host.view(np.int32)
+    launches: list[KernelLaunch | None] = []
+    place = len(b.subgraphs)
+    for subgraph in b.subgraphs:
+        waits = subgraph.waits if b.lanes[subgraph.lane].kind is LaneKind.OPENCL else ()
+        kernel = cl.Kernel(b.opencl.program, "gate")
+        kernel.set_args(memory.buffer, np.int32(0), memory.buffer, np.int32(place), np.int32(len(waits)))
+        numbers[place : place + len(waits)] = waits
+        launches.append(KernelLaunch(kernel, (1,), (1,)) if waits else None)
+        place += len(waits)
+    b.shared.append(memory)
+    b.gates = Gates(tuple(launches), numbers[: len(b.subgraphs)])
+    return b
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_data_cross_to_the_device_and_back(opencl: OpenCL, sharing: Sharing) -> None:
     x = y = np.zeros(FLOATS, np.float32)
-    with there_and_back(opencl, unified).program() as program:
+    with there_and_back(opencl, sharing).program() as program:
         for seed in range(20):
             x = np.random.default_rng(seed).standard_normal(FLOATS, dtype=np.float32)
             y = np.zeros_like(x)
@@ -172,11 +216,11 @@ def test_data_cross_to_the_device_and_back(opencl: OpenCL, unified: bool) -> Non
         assert len(program.time([x], [y], runs=5)) == 5
 
 
-@pytest.mark.parametrize("unified", [True, False])
-def test_a_last_subgraph_is_done_when_the_run_is(opencl: OpenCL, unified: bool) -> None:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_a_last_subgraph_is_done_when_the_run_is(opencl: OpenCL, sharing: Sharing) -> None:
     """Nothing waits for the device, and only the last of several sub-graphs releases what they computed."""
     b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue())])
-    x, y, z = (b.region(RegionKind.SHARED, 1, unified) for _ in range(3))
+    x, y, z = (b.region(RegionKind.SHARED, 1, sharing) for _ in range(3))
     b.device(1, (x, x), y, releases=())
     b.device(1, (y, x), z, acquires=(), releases=())
     b.device(1, (z, x), y, acquires=(), releases=(y,))
@@ -187,16 +231,16 @@ def test_a_last_subgraph_is_done_when_the_run_is(opencl: OpenCL, unified: bool) 
             assert (b.memory(y) == 4 * value).all()
 
 
-@pytest.mark.parametrize("unified", [True, False])
-def test_lanes_overlap_and_meet(opencl: OpenCL, unified: bool) -> None:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_lanes_overlap_and_meet(opencl: OpenCL, sharing: Sharing) -> None:
     """Two device lanes and two host lanes compute from one value; a slow call delays one of them."""
     queues = [opencl.queue(), opencl.queue()]
     lanes = [Lane(LaneKind.HOST), *(Lane(LaneKind.OPENCL, (), q) for q in queues), Lane(LaneKind.HOST)]
     b = Builder(opencl, lanes)
     rng = random.Random(1)
     x = b.region(RegionKind.INPUT)
-    inputs = [b.region(RegionKind.SHARED, lane, unified) for lane in (1, 2)]
-    answers = [b.region(RegionKind.SHARED, lane, unified) for lane in (1, 2)]
+    inputs = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
+    answers = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
     mine, late, y, zero = (
         b.region(kind) for kind in (RegionKind.FIXED, RegionKind.FIXED, RegionKind.OUTPUT, RegionKind.FIXED)
     )
@@ -220,8 +264,8 @@ def test_a_device_waits_for_another_thread_and_another_device(opencl: OpenCL) ->
     """Host lane 2 waits for device 1, and device 3 for host lane 2, while lane 0 has nothing to do with either."""
     lanes = [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue()), Lane(LaneKind.HOST)]
     b = Builder(opencl, [*lanes, Lane(LaneKind.OPENCL, (), opencl.queue())])
-    x, first = (b.region(RegionKind.SHARED, 1, True) for _ in range(2))
-    between, last = (b.region(RegionKind.SHARED, 3, True) for _ in range(2))
+    x, first = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(2))
+    between, last = (b.region(RegionKind.SHARED, 3, Sharing.COHERENT) for _ in range(2))
     on_device = b.device(1, (x, x), first)
     on_host = b.host(2, (first, first), between, (on_device,))
     b.call(0, lambda _r, _w: time.sleep(1e-3))
@@ -234,13 +278,13 @@ def test_a_device_waits_for_another_thread_and_another_device(opencl: OpenCL) ->
 
 
 @pytest.mark.parametrize("profiling", [True, False])
-@pytest.mark.parametrize("unified", [True, False])
+@pytest.mark.parametrize("sharing", Sharing)
 def test_a_trace_shows_the_device_between_what_it_waits_for_and_what_waits_for_it(
-    opencl: OpenCL, unified: bool, profiling: bool
+    opencl: OpenCL, sharing: Sharing, profiling: bool
 ) -> None:
     x = np.ones(FLOATS, np.float32)
     y = np.zeros_like(x)
-    with there_and_back(opencl, unified, profiling).program() as program:
+    with there_and_back(opencl, sharing, profiling).program() as program:
         for _ in range(5):
             trace = program.run_traced([x], [y])
             assert (trace.steps[:, 0] < trace.steps[:, 1]).all()
@@ -251,8 +295,8 @@ def test_a_trace_shows_the_device_between_what_it_waits_for_and_what_waits_for_i
 
 
 def test_a_failure_elsewhere_leaves_the_device_ready_for_the_next_run(opencl: OpenCL) -> None:
-    for unified in (True, False):
-        b = there_and_back(opencl, unified)
+    for sharing in Sharing:
+        b = there_and_back(opencl, sharing)
         fail: list[bool] = []
 
         def call(_reads: object, _writes: object, fail: list[bool] = fail) -> None:
@@ -278,7 +322,7 @@ def test_a_failure_elsewhere_leaves_the_device_ready_for_the_next_run(opencl: Op
 
 
 def test_a_launch_that_the_driver_refuses_is_reported(opencl: OpenCL) -> None:
-    b = there_and_back(opencl, True)
+    b = there_and_back(opencl, Sharing.MAPPED)
     b.launches[0] = KernelLaunch(b.launches[0].kernel, (FLOATS,), (FLOATS - 1,))
     x = np.ones(FLOATS, np.float32)
     with b.program() as program:
@@ -287,18 +331,80 @@ def test_a_launch_that_the_driver_refuses_is_reported(opencl: OpenCL) -> None:
                 program.run([x], [x.copy()])
 
 
-def test_memory_that_is_not_the_hosts_own_cannot_be_unified(opencl: OpenCL) -> None:
-    b = there_and_back(opencl, False)
-    b.regions[1] = Region(
-        RegionKind.SHARED, SIZE, memory=b.regions[1].memory, mem=b.regions[1].mem, unified=True, lane=1
-    )
+def test_memory_that_is_not_the_hosts_own_cannot_be_mapped(opencl: OpenCL) -> None:
+    b = there_and_back(opencl, Sharing.COPIED)
+    b.regions[1] = replace(b.regions[1], sharing=Sharing.MAPPED)
     with pytest.raises(DeviceError, match="another address"):
+        b.program()
+
+
+def test_a_device_waits_at_gates_for_other_lanes(opencl: OpenCL) -> None:
+    """Two of three host lanes are late; the device, which has all its work from the begin, sees what they wrote."""
+    b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue()), Lane(LaneKind.CALL)])
+    x, first, between, last = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(4))
+    on_device = b.device(1, (x, x), first)
+    late = b.call(2, lambda _r, _w: time.sleep(1e-3), (on_device,))
+    on_host = b.host(0, (first, first), between, (on_device,))
+    b.device(1, (between, first), last, (on_host, late))
+    with gated(b).program() as program:
+        for value in range(1, 30):
+            b.memory(x)[:] = value
+            program.run()
+            assert (b.memory(last) == 6 * value).all()
+
+
+def test_gates_open_when_a_run_fails(opencl: OpenCL) -> None:
+    """Else the queue would never come to rest."""
+    b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue())])
+    x, y = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(2))
+    fail: list[Exception] = []
+    hangs = threading.Event()
+
+    def call(_reads: object, _writes: object) -> None:
+        hangs.wait()
+        if fail:
+            raise fail[-1]
+
+    hangs.set()
+    called = b.call(0, call)
+    b.device(1, (x, x), y, (called,))
+    with gated(b).program() as program:
+        for value in range(1, 6):
+            b.memory(x)[:] = value
+            program.run()
+            assert (b.memory(y) == 2 * value).all()
+            fail.append(FeedError("stop"))
+            with pytest.raises(FeedError):
+                program.run()
+            fail.clear()
+            hangs.clear()
+            with pytest.raises(DeadlineError):
+                program.run(deadline=0.02)
+            assert program.busy
+            hangs.set()
+            while program.busy:
+                time.sleep(1e-3)
+
+
+def test_gates_that_are_refused(opencl: OpenCL) -> None:
+    b = gated(there_and_back(opencl, Sharing.COHERENT))
+    assert b.gates is not None
+    gate = next(launch for launch in b.gates.launches if launch is not None)
+    b.gates = Gates((gate, None, None), b.gates.flags)
+    with pytest.raises(PackageError, match="sub-graph 0 has a gate, but is on no OpenCL lane"):
+        b.program()
+    b.gates = Gates((None, KernelLaunch(gate.kernel, (0,)), None), b.gates.flags)
+    with pytest.raises(PackageError, match="gate 1 has a global size of 0"):
+        b.program()
+    b.gates = Gates((None, gate, None), b.gates.flags)
+    b.lanes.append(Lane(LaneKind.OPENCL, (), opencl.queue()))
+    with pytest.raises(PackageError, match="in a program of several OpenCL lanes"):
         b.program()
 
 
 def test_refusals(opencl: OpenCL) -> None:
     def refused(reason: str, change: Any) -> None:
-        b = there_and_back(opencl, True)
+        b = there_and_back(opencl, Sharing.MAPPED)
         change(b)
         with pytest.raises(PackageError, match=reason):
             b.program()
@@ -311,7 +417,10 @@ def test_refusals(opencl: OpenCL) -> None:
         b.subgraphs[0] = SubGraph(1, 1)
 
     def share_with_the_host(b: Builder) -> None:
-        b.regions[1] = Region(RegionKind.SHARED, SIZE, memory=b.regions[1].memory, mem=b.regions[1].mem, lane=0)
+        b.regions[1] = replace(b.regions[1], lane=0)
+
+    def share_in_no_known_way(b: Builder) -> None:
+        b.regions[1] = replace(b.regions[1], sharing=cast("Sharing", 3))
 
     def launch_nothing(b: Builder) -> None:
         b.launches[0] = KernelLaunch(b.launches[0].kernel, (0,))
@@ -322,6 +431,7 @@ def test_refusals(opencl: OpenCL) -> None:
     refused("one cl_kernel", use_one_kernel_twice)
     refused("cannot run", put_a_kernel_on_the_device)
     refused("no OpenCL lane", share_with_the_host)
+    refused("shared in way 3", share_in_no_known_way)
     refused("global size of 0", launch_nothing)
     refused("launch 0 of 0", launch_too_much)
 

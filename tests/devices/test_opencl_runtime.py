@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.engine.program import opencl_library
 from nnstretch.devices.opencl import OpenCLProcessor, drivers, load_drivers, probe
 from nnstretch.devices.opencl.runtime import OpenCLRuntime, kernel_source, sources_hash
@@ -142,21 +144,32 @@ def test_memory_that_does_not_exist_is_refused(runtime: OpenCLRuntime) -> None:
         runtime.buffer(1 << 52)
 
 
-def test_shared_memory_belongs_to_the_host_where_memory_is_unified(runtime: OpenCLRuntime) -> None:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_shared_memory_is_seen_by_host_and_device(
+    runtime: OpenCLRuntime, monkeypatch: pytest.MonkeyPatch, sharing: Sharing
+) -> None:
     import pyopencl as cl
 
-    host = np.arange(32, dtype=np.float32)
-    result = np.zeros(32, np.float32)
-    source, target = runtime.shared(host), runtime.shared(result)
-    if not runtime.info.unified:
-        cl.enqueue_copy(runtime.queue, source, host)
+    if sharing > runtime.info.sharing:
+        pytest.skip(f"memory of {runtime.info.name} is {runtime.info.sharing.name.lower()} at best")
+    less = replace(runtime.info, unified=sharing > Sharing.COPIED, fine_grained=sharing is Sharing.COHERENT)
+    monkeypatch.setattr(runtime, "info", less)
+    source, target = runtime.shared(128), runtime.shared(128)
+    assert source.sharing is target.sharing is sharing
+    assert not target.host.any()
+    numbers = np.arange(32, dtype=np.float32)
+    source.host.view(np.float32)[:] = numbers
     kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
-    runtime.set_arguments(kernel, [(source, 0), (target, 0)], (32, 32))
+    runtime.set_arguments(kernel, [(source.buffer, 0), (target.buffer, 0)], (32, 32))
+    if sharing is Sharing.COPIED:
+        cl.enqueue_copy(runtime.queue, source.buffer, source.host)
     cl.enqueue_nd_range_kernel(runtime.queue, kernel, (1,), None)
-    cl.enqueue_copy(runtime.queue, np.empty(32, np.float32), target)
+    if sharing is Sharing.COPIED:
+        cl.enqueue_copy(runtime.queue, target.host, target.buffer)
+    elif sharing is Sharing.MAPPED:
+        cl.enqueue_map_buffer(runtime.queue, target.buffer, cl.map_flags.READ, 0, (32,), np.dtype(np.float32))
     runtime.queue.finish()
-    if runtime.info.unified:
-        assert np.array_equal(result, host)
+    assert np.array_equal(target.host.view(np.float32), numbers)
 
 
 def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:

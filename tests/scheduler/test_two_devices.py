@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.graph.passes import optimize
@@ -108,14 +109,15 @@ def processors() -> Processors:
     return build_processors(SHARED)
 
 
-@pytest.fixture(params=[True, False], ids=["one memory", "memories of their own"], scope="module")
-def unified(request: pytest.FixtureRequest, processors: Processors) -> Iterator[bool]:
-    """Devices that share the host's memory, and the same as if each had one of its own: what passes is copied."""
+@pytest.fixture(params=Sharing, ids=lambda sharing: sharing.name, scope="module")
+def sharing(request: pytest.FixtureRequest, processors: Processors) -> Iterator[Sharing]:
+    """Devices that share the host's memory in either way, and the same as if each had one of its own."""
+    unified, fine = request.param is not Sharing.COPIED, request.param is Sharing.COHERENT
     with pytest.MonkeyPatch.context() as patch:
         for processor in processors.named[1:]:
-            patch.setattr(processor, "coherent", request.param)
+            patch.setattr(processor, "coherent", unified)
             runtime = loading._installed_runtime(processor.spec)
-            patch.setattr(runtime, "info", replace(runtime.info, unified=request.param))
+            patch.setattr(runtime, "info", replace(runtime.info, unified=unified, fine_grained=fine))
         yield request.param
 
 
@@ -137,7 +139,7 @@ def check(
 @pytest.mark.opencl
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(network=networks((16, 32), size=6))
-def test_any_network(processors: Processors, unified: bool, network: RandomNetwork) -> None:
+def test_any_network(processors: Processors, sharing: Sharing, network: RandomNetwork) -> None:
     check(network.graph(), {"x": network.input}, network.expected(), processors, runs=5)
 
 
@@ -201,14 +203,14 @@ ROWS = placed(
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("home", [0, 1, 2])
-def test_a_concat_of_three_lanes(processors: Processors, unified: bool, home: int) -> None:
+def test_a_concat_of_three_lanes(processors: Processors, sharing: Sharing, home: int) -> None:
     model = CONCAT.clone()
     for node in model.graph:
         if node.op_type == "Concat":
             node.metadata_props[PLACEMENT_KEY] = str(home)
     plan = compared(model, processors)
     assert {s.lane for s in plan.subgraphs} == {0, 1, 2}
-    if unified:
+    if sharing is not Sharing.COPIED:
         # The host and one device write their parts in place; of what the other one makes there is one copy.
         copies = [s for s in plan.steps if s.op == "Reorder" and _bytes(plan, s.writes) == 4 * 32 * 36]
         assert len([s for s in copies if _is_part(plan, s.writes[0])]) == 1
@@ -225,7 +227,7 @@ def _is_part(plan: Plan, index: int) -> bool:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("model", [RESIDUAL, ROWS], ids=["residual", "rows"])
-def test_what_one_device_makes_others_read(processors: Processors, unified: bool, model: ir.Model) -> None:
+def test_what_one_device_makes_others_read(processors: Processors, sharing: Sharing, model: ir.Model) -> None:
     compared(model.clone(), processors)
 
 

@@ -24,7 +24,7 @@ extern "C" {
 
 #define NNS_EXPORT __attribute__((visibility("default")))
 
-#define NNS_ABI 2
+#define NNS_ABI 3
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1" */
 #define NNS_MAX_READS 16   /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4   /* outputs of one step, workspaces included */
@@ -93,6 +93,13 @@ enum {
     NNS_REGION_SHARED = 3,  /* host memory that an OpenCL lane reads or writes too, through `nns_region.mem` */
 };
 
+/* How the host and a device see a SHARED region. */
+enum {
+    NNS_SHARING_COPIED = 0,   /* `mem` is a copy: written before and read after the kernels */
+    NNS_SHARING_MAPPED = 1,   /* `mem` uses `host` itself: map and unmap move ownership */
+    NNS_SHARING_COHERENT = 2, /* `mem` uses `host` itself, fine-grained shared virtual memory: nothing needs to be done */
+};
+
 enum {
     NNS_STEP_KERNEL = 0,    /* id: index of an engine kernel (nns_kernel_find); host lanes */
     NNS_STEP_OPENCL = 1,    /* id: index into nns_bindings.launches; reads and writes are empty; OpenCL lanes */
@@ -103,7 +110,7 @@ enum {
 typedef struct {
     void *host;
     void *mem;              /* cl_mem of a SHARED region, else NULL */
-    int32_t unified;        /* 1: `mem` uses `host` itself (map and unmap move ownership); 0: it is a copy (write and read) */
+    int32_t sharing;        /* of a SHARED region: NNS_SHARING_… */
     int32_t lane;           /* the OpenCL lane of a SHARED region */
 } nns_region;
 
@@ -114,6 +121,11 @@ typedef struct {
     size_t local[3];        /* all 0: the driver chooses */
 } nns_launch;
 
+/* A gate lets a device wait for other lanes by itself, which takes less time than to wake it: a kernel in front of an OpenCL
+ * sub-graph that ends once the flags of all sub-graphs are set which that one waits for. A flag is set when its sub-graph is
+ * done, and all are when a run fails. Programs with one OpenCL lane may have gates; with more, devices that take turns on the
+ * same cores could wait for each other. */
+
 /* A call step: pointers to its buffers; returns 0 or an error number that is reported back. */
 typedef int32_t (*nns_call)(int64_t id, const void *const *reads, void *const *writes);
 
@@ -123,6 +135,8 @@ typedef struct {
     int64_t n_launches;
     void *const *queues;            /* n_lanes: cl_command_queue of OpenCL lanes (in-order), else NULL */
     nns_call call;                  /* NULL if no step needs it */
+    const nns_launch *gates;        /* n_subgraphs, without kernel where there is none; or NULL */
+    int32_t *flags;                 /* n_subgraphs: what gates look at, in memory that the device shares coherently; or NULL */
 } nns_bindings;
 
 typedef struct nns_program nns_program;

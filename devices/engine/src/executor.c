@@ -3,7 +3,14 @@
 
 #include "run.h"
 
-_Atomic int64_t nns_working;
+_Atomic int64_t nns_working, nns_gated;
+
+/* ---- flags ----------------------------------------------------------------------------------------------- */
+
+static void set_flags(const nns_program *program, int32_t value) {
+    for (int64_t i = 0; program->flags && i < program->n_subgraphs; i++)
+        atomic_store_explicit(&program->flags[i], value, memory_order_release);
+}
 
 /* ---- failing --------------------------------------------------------------------------------------------- */
 
@@ -13,6 +20,7 @@ void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64
         executor->failed_step = step;
     }
     atomic_store(&executor->failed, true);
+    set_flags(executor->program, 1); /* gates open: nobody else would do it */
     nns_announce(executor);
 }
 
@@ -29,6 +37,7 @@ static void begin(nns_executor *executor, nns_trace *trace) {
     executor->run++;
     pthread_mutex_unlock(&executor->failing);
     executor->trace = trace;
+    set_flags(executor->program, 0);
     atomic_store_explicit(&executor->walking, executor->n_threads, memory_order_relaxed);
 }
 
@@ -73,12 +82,14 @@ int32_t nns_executor_enter(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_lanes; i++)
         if (program->lanes[i].pool) nns_pool_enter(program->lanes[i].pool, executor->spin_ns);
     atomic_fetch_add(&nns_working, executor->n_working);
+    atomic_fetch_add(&nns_gated, executor->gated);
     return NNS_OK;
 }
 
 void nns_executor_leave(nns_program *program) {
     nns_executor *executor = program->executor;
     atomic_fetch_sub(&nns_working, executor->n_working);
+    atomic_fetch_sub(&nns_gated, executor->gated);
     for (int64_t i = 0; i < program->n_lanes; i++)
         if (program->lanes[i].pool) nns_pool_leave(program->lanes[i].pool);
     if (executor->moved) nns_thread_restore(&executor->affinity);

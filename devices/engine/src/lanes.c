@@ -120,7 +120,7 @@ static int32_t start_lane(nns_executor *executor, int32_t index, nns_report *rep
 static int32_t map_shared(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
-        if (area->kind != NNS_REGION_SHARED || !area->unified || !area->bytes) continue;
+        if (!nns_needs_mapping(area)) continue;
         const int32_t status = nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
         if (status) return status;
     }
@@ -142,7 +142,9 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     executor->failed_step = -1;
     executor->n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     executor->n_working = count_working(program);
-    executor->spin_ns = is_crowded(executor) ? CROWDED_SPIN_NS : SPIN_NS;
+    const bool crowded = is_crowded(executor);
+    executor->spin_ns = crowded ? CROWDED_SPIN_NS : SPIN_NS;
+    executor->gated = program->flags && !crowded;
     executor->stride = most_threads(program) + 1;
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
     executor->tasks = zeroed((size_t)program->n_steps, sizeof *executor->tasks);

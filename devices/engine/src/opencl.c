@@ -116,13 +116,19 @@ int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns
     area->mapped = true;
     if (host == area->host) return NNS_OK;
     area->host = host; /* what unmapping needs; the program is refused */
-    return nns_fail(report, NNS_EOPENCL, "a unified region is mapped at another address than its host memory");
+    return nns_fail(report, NNS_EOPENCL, "a mapped region lies at another address than its host memory");
 }
 
 int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report) {
     const cl_int code = cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL);
     if (!code) area->mapped = false;
     return checked(code, "clEnqueueUnmapMemObject", report);
+}
+
+static bool is_copied(const nns_area *area) { return area->sharing == NNS_SHARING_COPIED && area->bytes; }
+
+bool nns_needs_mapping(const nns_area *area) {
+    return area->kind == NNS_REGION_SHARED && area->sharing == NNS_SHARING_MAPPED && area->bytes;
 }
 
 /* Makes acquired memory visible to the device, and takes touched memory from the host. */
@@ -132,7 +138,7 @@ static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph
         status = nns_opencl_unmap(&program->areas[subgraph->touched[i]], queue, report);
     for (int64_t i = 0; i < subgraph->n_acquires && !status; i++) {
         const nns_area *area = &program->areas[subgraph->acquires[i]];
-        if (area->unified || !area->bytes) continue;
+        if (!is_copied(area)) continue;
         const cl_int code =
             cl.EnqueueWriteBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
         status = checked(code, "clEnqueueWriteBuffer", report);
@@ -152,7 +158,7 @@ static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph,
     int32_t status = NNS_OK;
     for (int64_t i = 0; i < subgraph->n_releases && !status; i++) {
         const nns_area *area = &program->areas[subgraph->releases[i]];
-        if (area->unified || !area->bytes) continue;
+        if (!is_copied(area)) continue;
         void *event = NULL;
         const cl_int code =
             cl.EnqueueReadBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
@@ -178,16 +184,17 @@ static int32_t launch(const nns_launch *launch, void *queue, void **event, nns_r
 static bool hands_back(const nns_program *program, const nns_subgraph *subgraph) {
     if (subgraph->n_touched) return true;
     for (int64_t i = 0; i < subgraph->n_releases; i++)
-        if (program->areas[subgraph->releases[i]].bytes) return true;
+        if (is_copied(&program->areas[subgraph->releases[i]])) return true;
     return false;
 }
 
-int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events,
-                           int64_t *times, int64_t *at, nns_report *report) {
+int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
+                           void **step_events, int64_t *times, int64_t *at, nns_report *report) {
     void *queue = program->lanes[subgraph->lane].queue;
     const bool more = hands_back(program, subgraph);
     *at = subgraph->first;
-    int32_t status = before_kernels(program, subgraph, queue, report);
+    int32_t status = gated ? launch(&subgraph->gate, queue, NULL, report) : NNS_OK;
+    if (!status) status = before_kernels(program, subgraph, queue, report);
     for (int64_t s = subgraph->first; s < subgraph->end && !status; s++) {
         *at = s;
         const bool final = s + 1 == subgraph->end && !more;

@@ -1,7 +1,8 @@
 /* OpenCL without its headers or a link to its library: the few functions that a lane needs, found at run time.
  *
- * The host owns SHARED memory between sub-graphs. A unified region is unmapped before and mapped after the kernels of a
- * sub-graph that touches it; a region with a copy on the device is written before and read after.
+ * The host owns SHARED memory between sub-graphs. A MAPPED region is unmapped before and mapped after the kernels of a
+ * sub-graph that touches it; a COPIED one is written before and read after; a COHERENT one needs nothing, since a kernel
+ * sees what was there when it was enqueued, and the host what a kernel did once its event is over.
  */
 #ifndef NNS_OPENCL_H
 #define NNS_OPENCL_H
@@ -10,16 +11,19 @@
 
 bool nns_opencl_loaded(void);
 
-/* Maps a unified region for the host, or gives it to the device. Without `wait` the command is only enqueued. `event`
+/* Whether a region is MAPPED, and not empty. */
+bool nns_needs_mapping(const nns_area *area);
+
+/* Maps a MAPPED region for the host, or gives it to the device. Without `wait` the command is only enqueued. `event`
  * may be NULL. */
 int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report);
 int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report);
 
-/* Enqueues a sub-graph without blocking and flushes. `*last` gets the event of the last command. With `times` (2 per
+/* Enqueues a sub-graph without blocking and flushes, behind its gate if that is wanted. `*last` gets the event of the last command. With `times` (2 per
  * step of the program) every launch gets an event in `step_events`, and the host's times before and after it was
  * enqueued. `*at` gets the step that it came to. */
-int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, void **last, void **step_events,
-                           int64_t *times, int64_t *at, nns_report *report);
+int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
+                           void **step_events, int64_t *times, int64_t *at, nns_report *report);
 
 /* Whether an event's command is over: 1 or 0, or -1 with a report if it failed. */
 int32_t nns_opencl_poll(void *event, nns_report *report);

@@ -96,8 +96,11 @@ static int32_t bind_shared(reader *r, nns_area *area, const nns_region *bound, i
     if (bound->lane < 0 || bound->lane >= program->n_lanes || program->lanes[bound->lane].kind != NNS_LANE_OPENCL)
         return INVALID(r, "shared region %lld is bound to lane %d, which is no OpenCL lane", (long long)i,
                        (int)bound->lane);
+    if (bound->sharing < NNS_SHARING_COPIED || bound->sharing > NNS_SHARING_COHERENT)
+        return INVALID(r, "shared region %lld is shared in way %d, which does not exist", (long long)i,
+                       (int)bound->sharing);
     area->mem = bound->mem;
-    area->unified = bound->unified != 0;
+    area->sharing = bound->sharing;
     area->lane = bound->lane;
     return NNS_OK;
 }
@@ -203,6 +206,14 @@ static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
     return NNS_OK;
 }
 
+static int32_t check_sizes(reader *r, const nns_launch *launch, const char *what, int64_t i) {
+    if (!launch->kernel || launch->dimensions < 1 || launch->dimensions > 3)
+        return INVALID(r, "%s %lld has no kernel or not 1 to 3 dimensions", what, (long long)i);
+    for (int32_t d = 0; d < launch->dimensions; d++)
+        if (!launch->global[d]) return INVALID(r, "%s %lld has a global size of 0", what, (long long)i);
+    return NNS_OK;
+}
+
 static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
     const nns_bindings *bindings = r->bindings;
     if (step->args.n_in || step->args.n_out)
@@ -212,10 +223,7 @@ static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
                        (long long)bindings->n_launches);
     step->launch = bindings->launches[step->id];
     const nns_launch *launch = &step->launch;
-    if (!launch->kernel || launch->dimensions < 1 || launch->dimensions > 3)
-        return INVALID(r, "launch %lld has no kernel or not 1 to 3 dimensions", (long long)step->id);
-    for (int32_t d = 0; d < launch->dimensions; d++)
-        if (!launch->global[d]) return INVALID(r, "launch %lld has a global size of 0", (long long)step->id);
+    TRY(check_sizes(r, launch, "launch", step->id));
     for (int64_t k = 0; k < i; k++)
         if (r->program->steps[k].kind == NNS_STEP_OPENCL && r->program->steps[k].launch.kernel == launch->kernel)
             return INVALID(r, "steps %lld and %lld use one cl_kernel; each needs its own", (long long)k, (long long)i);
@@ -255,18 +263,35 @@ static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
     return NNS_OK;
 }
 
-/* Checks regions that an OpenCL sub-graph acquires or releases; unified ones are added to `touched`. */
+/* Checks regions that an OpenCL sub-graph acquires or releases; MAPPED ones are added to `touched`. */
 static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t *regions, int64_t count, int64_t i) {
     for (int64_t k = 0; k < count; k++) {
         const nns_area *area = &r->program->areas[regions[k]];
         if (area->kind != NNS_REGION_SHARED || area->lane != subgraph->lane)
             return INVALID(r, "sub-graph %lld transfers region %lld, which its lane does not share", (long long)i,
                            (long long)regions[k]);
-        bool known = !area->unified || !area->bytes;
+        bool known = area->sharing != NNS_SHARING_MAPPED || !area->bytes;
         for (int64_t t = 0; t < subgraph->n_touched && !known; t++) known = subgraph->touched[t] == regions[k];
         if (!known) subgraph->touched[subgraph->n_touched++] = regions[k];
     }
     return NNS_OK;
+}
+
+static int64_t count_opencl(const nns_program *program) {
+    int64_t count = 0;
+    for (int64_t l = 0; l < program->n_lanes; l++) count += program->lanes[l].kind == NNS_LANE_OPENCL;
+    return count;
+}
+
+static int32_t bind_gate(reader *r, nns_subgraph *subgraph, int64_t i) {
+    const nns_bindings *bindings = r->bindings;
+    if (!bindings->gates || !bindings->gates[i].kernel) return NNS_OK;
+    if (r->program->lanes[subgraph->lane].kind != NNS_LANE_OPENCL || !bindings->flags)
+        return INVALID(r, "sub-graph %lld has a gate, but is on no OpenCL lane or has no flags", (long long)i);
+    if (count_opencl(r->program) != 1)
+        return INVALID(r, "sub-graph %lld has a gate in a program of several OpenCL lanes", (long long)i);
+    subgraph->gate = bindings->gates[i];
+    return check_sizes(r, &subgraph->gate, "gate", i);
 }
 
 static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
@@ -304,7 +329,9 @@ static int32_t parse_subgraphs(reader *r) {
         nns_subgraph *subgraph = &program->subgraphs[i];
         TRY(parse_subgraph(r, subgraph, i, first));
         first = subgraph->end;
+        TRY(bind_gate(r, subgraph, i));
         nns_lane *lane = &program->lanes[subgraph->lane];
+        subgraph->previous = lane->n_subgraphs ? lane->subgraphs[lane->n_subgraphs - 1] : -1;
         lane->subgraphs[lane->n_subgraphs++] = i;
     }
     if (first != program->n_steps)
@@ -319,6 +346,7 @@ int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindi
         .program = program,
     };
     program->call = bindings->call;
+    program->flags = (_Atomic int32_t *)bindings->flags;
     TRY(parse_header(&r));
     TRY(parse_lanes(&r));
     TRY(parse_regions(&r));

@@ -23,9 +23,9 @@ typedef struct {
 
 typedef struct {
     int32_t kind;
-    int32_t unified;
+    int32_t sharing;
     int32_t lane;
-    bool mapped; /* unified SHARED regions: the host owns the memory */
+    bool mapped; /* MAPPED regions: the host owns the memory */
     int64_t index;
     int64_t bytes;
     char *host; /* FIXED and SHARED */
@@ -52,7 +52,9 @@ typedef struct {
     int64_t first, end; /* steps */
     int64_t n_waits, n_acquires, n_releases, n_touched;
     const int64_t *waits, *acquires, *releases;
-    int64_t *touched; /* unified regions acquired or released, each once, none empty */
+    int64_t *touched; /* MAPPED regions acquired or released, each once, none empty */
+    int64_t previous; /* on its lane, or -1 */
+    nns_launch gate;  /* without kernel if there is none */
 } nns_subgraph;
 
 /* Where a pointer of a run goes: operand `slot` of a step lies at `offset` in input or output `index`. */
@@ -74,6 +76,7 @@ struct nns_program {
     nns_patch *patches;
     int64_t n_patches;
     nns_call call;
+    _Atomic int32_t *flags; /* one per sub-graph, for gates; or NULL */
     struct nns_executor *executor;
     pid_t process;        /* threads do not survive a fork, so neither does a program */
     pthread_mutex_t turn; /* held during a run */

@@ -52,6 +52,7 @@ typedef struct nns_executor {
     int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
     bool stop, has_opencl;
+    bool gated; /* there are gates, and each thread has a core of its own, a device that waits included */
     bool unsettled; /* after a failure the queues did not come to rest, or did not give all memory back */
     int64_t unsettled_step; /* of that failure */
     bool moved; /* the calling thread was moved away from `affinity` */
@@ -72,8 +73,8 @@ typedef struct nns_executor {
     _Atomic int32_t walking; /* threads of lanes that are not through yet */
 } nns_executor;
 
-/* Threads that the runs of all programs keep busy now. */
-extern _Atomic int64_t nns_working;
+/* Threads that the runs of all programs keep busy now, and how many of these runs may use gates. */
+extern _Atomic int64_t nns_working, nns_gated;
 
 /* Tells all that something changed. The increment and the look at `sleepers` are sequentially consistent, as are a
  * sleeper's increment of `sleepers` and the comparison that the futex makes: either this sees the sleeper or the

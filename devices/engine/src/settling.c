@@ -47,11 +47,11 @@ static void trace_lane(const nns_executor *executor, const nns_lane *lane) {
 
 /* ---- coming to rest -------------------------------------------------------------------------------------- */
 
-/* After a failure: waits for the queues and gives all unified memory back to the host, as far as the devices let it. */
+/* After a failure: waits for the queues and gives all MAPPED memory back to the host, as far as the devices let it. */
 static int32_t drain(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
-        if (area->kind == NNS_REGION_SHARED && area->unified && area->bytes && !area->mapped)
+        if (nns_needs_mapping(area) && !area->mapped)
             nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
     }
     for (int64_t i = 0; i < program->n_lanes; i++)

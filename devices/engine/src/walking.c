@@ -8,7 +8,9 @@ enum { MIXED_SLEEP_NS = 100000 };
 /* ---- waiting --------------------------------------------------------------------------------------------- */
 
 static void complete(nns_executor *executor, int64_t subgraph) {
+    _Atomic int32_t *flags = executor->program->flags;
     atomic_store_explicit(&executor->marks[subgraph].done, executor->run, memory_order_release);
+    if (flags) atomic_store_explicit(&flags[subgraph], 1, memory_order_release);
     nns_announce(executor);
 }
 
@@ -57,11 +59,15 @@ typedef struct {
     bool turn;
 } nns_obstacles;
 
+/* Whether a run of another program may want the core of `lane`. */
+static bool is_contended(const nns_executor *executor, const nns_lane *lane) {
+    return (lane->pool && nns_pool_contended(lane->pool)) ||
+           atomic_load_explicit(&nns_working, memory_order_relaxed) > executor->n_cores;
+}
+
 /* How long a walker spins on the core of `lane`: not for long where a run of another program may want that core. */
 static int64_t spin_ns_on(const nns_executor *executor, const nns_lane *lane) {
-    const bool contended = (lane->pool && nns_pool_contended(lane->pool)) ||
-                           atomic_load_explicit(&nns_working, memory_order_relaxed) > executor->n_cores;
-    return contended ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
+    return is_contended(executor, lane) ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
 }
 
 /* A walker, on the core of `lane`, that found nothing to do: spins a little, or sleeps once it has spun long enough since
@@ -121,14 +127,22 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     complete(executor, index);
 }
 
-static void enqueue_subgraph(nns_executor *executor, int64_t index) {
+/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its gate. The device spins there, so nobody else may want
+ * its cores, as all would who use a driver with the same threads. */
+static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
+    return executor->gated && subgraph->gate.kernel && !is_contended(executor, &executor->program->lanes[0]) &&
+           atomic_load_explicit(&nns_gated, memory_order_relaxed) == 1;
+}
+
+static void enqueue_subgraph(nns_executor *executor, int64_t index, bool gated) {
     nns_mark *mark = &executor->marks[index];
     nns_report report = {0};
     int64_t *times = executor->trace ? executor->trace->steps : NULL;
     int64_t step = 0;
     nns_jitter();
-    if (nns_opencl_enqueue(executor->program, &executor->program->subgraphs[index], &mark->event, executor->step_events,
-                           times, &step, &report)) {
+    const nns_subgraph *subgraph = &executor->program->subgraphs[index];
+    if (nns_opencl_enqueue(executor->program, subgraph, gated, &mark->event, executor->step_events, times, &step,
+                           &report)) {
         nns_run_fail(executor, &report, step);
         return;
     }
@@ -185,7 +199,10 @@ static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
     const nns_lane *lane = &executor->program->lanes[l];
     if (walk->at[l] == lane->n_subgraphs || nns_has_failed(executor)) return false;
     const int64_t index = lane->subgraphs[walk->at[l]];
-    const int64_t blocker = blocker_of(executor, &executor->program->subgraphs[index]);
+    const nns_subgraph *subgraph = &executor->program->subgraphs[index];
+    int64_t blocker = blocker_of(executor, subgraph);
+    const bool gated = l && blocker >= 0 && may_be_gated(executor, subgraph);
+    if (gated) blocker = -1;
     const bool turn = blocker < 0 && !l && !take_turn(executor, lane->pool);
     if (blocker >= 0) walk->obstacles.blockers[walk->obstacles.n_blockers++] = blocker;
     if (turn) walk->obstacles.turn = true;
@@ -196,7 +213,7 @@ static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
     trace_wait(executor, index, walk->blocked_since[l]);
     walk->blocked_since[l] = 0;
     if (l) {
-        enqueue_subgraph(executor, index);
+        enqueue_subgraph(executor, index, gated);
     } else {
         run_subgraph(executor, index);
         nns_pool_unlock(lane->pool);
@@ -218,7 +235,8 @@ static void await_queues(nns_executor *executor, nns_walk *walk) {
 }
 
 /* The calling thread's part of a run: OpenCL lanes first, and all that they can be given, since they go on by themselves once
- * they have work, and nobody looks after them while the thread computes. */
+ * they have work, and nobody looks after them while the thread computes. Where a device waits by itself that is everything: it
+ * never falls asleep, and no command gets in the way of others that begin or end. */
 void nns_walk_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
     nns_walk walk = {0};

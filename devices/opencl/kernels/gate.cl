@@ -1,0 +1,12 @@
+/* A gate in front of a sub-graph: ends once the flags of all sub-graphs are set which that one waits for. The host sets them
+ * while the kernel runs, so they must lie in coherent memory. */
+kernel void gate(const volatile global int *flags_buffer, int flags_offset, const global int *waits_buffer, int waits_offset,
+                 int count)
+{
+    const volatile global int *flags = flags_buffer + flags_offset;
+    const global int *waits = waits_buffer + waits_offset;
+    for (int i = 0; i < count; i++)
+        while (!flags[waits[i]]) {
+        }
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
+}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnstretch.devices.cpu.processor import native_routines
 from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE
 from nnstretch.devices.description import Description
-from nnstretch.devices.engine.build import ISAS
+from nnstretch.devices.engine.instruction_sets import ISAS
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Layout, Routine

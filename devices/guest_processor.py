@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from nnstretch.devices.cpu.processor import cpu_model
-from nnstretch.devices.engine.build import local_isa
+from nnstretch.devices.engine.instruction_sets import local_isa
 from nnstretch.devices.guest import GuestDtype, GuestRoutine, ModelRoutine, open_guest
 from nnstretch.devices.processor import LaneKind, Processor
 from nnstretch.devices.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts

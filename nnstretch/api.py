@@ -124,7 +124,8 @@ def compile(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    from nnstretch.compiler import build_processors, compile_model, load_any
+    from nnstretch.compiler import compile_model, load_any
+    from nnstretch.processors import build_processors
 
     if dtype != "float32":
         raise UsageError(f"dtype {dtype!r} is not supported; use float32")
@@ -210,8 +211,9 @@ def stretch(
     from nnstretch.branching.design import parse_merge
     from nnstretch.branching.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
-    from nnstretch.compiler import build_processors, predictor
+    from nnstretch.compiler import predictor
     from nnstretch.predicting.trial import design_trial
+    from nnstretch.processors import build_processors
 
     usable = build_processors(processors)
     predicting = predictor(usable, learned=learned, working_set=working_set(module, example_input))

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from nnstretch.compiler import Processors, build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.spec import parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler.adaptive.policies import parse_policy
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.candidates import Progress

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from nnstretch.compiler import Processors, build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.predicting.contention import slowdowns
+from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler.candidates import Progress
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.profiling.store import ProfileStore

@@ -13,10 +13,11 @@ from typing import Any, get_type_hints
 import torch
 from torch import fx, nn
 
-from nnstretch.compiler import Processors, build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.errors import ModelError, NNStretchError, UsageError
 from nnstretch.frontends.onnx_file import ModelWarning
 from nnstretch.frontends.torch_module import export_program
+from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler.session import Session
 
 Compute = Callable[..., Sequence[Any]]

@@ -14,8 +14,8 @@ from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.draft import Choice
 from nnstretch.scheduler.units import UnitGraph, join_units
 
 _LEAST_SHARE = 0.05

@@ -15,8 +15,8 @@ from nnstretch.devices.routine import PLAIN, Layout, Routine
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
+from nnstretch.scheduler.choice import Choice, Fused
 from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.draft import Choice, Fused
 from nnstretch.scheduler.plan import PlanLane
 from nnstretch.scheduler.problem import Costs, Problem
 from nnstretch.scheduler.runs import find_runs

@@ -9,7 +9,7 @@ import numpy as np
 from nnstretch.devices.guest import fallback_descriptor
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.candidates import all_choices
-from nnstretch.scheduler.draft import Choice
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.problem import Assignment, Problem
 from nnstretch.scheduler.selectors import default_selector

@@ -17,10 +17,12 @@ from nnstretch.devices.spec import default_cores
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.calls import join_calls
 from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.climbing import climb
 from nnstretch.scheduler.compiled import Compiled, PackedLater
 from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Choice, Draft, Price, Step, Value, draft
+from nnstretch.scheduler.draft import Draft, Step, Value
+from nnstretch.scheduler.drafting import Price, draft
 from nnstretch.scheduler.memory import Tenant, plan_arena
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.placement.report import PlacementReport

@@ -12,7 +12,7 @@ import numpy as np
 from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.candidates import all_choices, selection_problem
-from nnstretch.scheduler.draft import Choice
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.problem import Costs
 from nnstretch.scheduler.units import Unit

@@ -51,8 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(processors: str, model: str) -> dict[str, Any]:
     """All measurements as one JSON object."""
-    from nnstretch.compiler import build_processors, load_any, profiler
+    from nnstretch.compiler import load_any, profiler
     from nnstretch.devices.engine.binding import engine
+    from nnstretch.processors import build_processors
 
     opened = build_processors(processors)
     costs = profiler(opened)
@@ -117,8 +118,9 @@ def fastest(layer: Layer, processor: Processor, costs: Profiler, peak: float) ->
 
 def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     """Two equal branches: each alone on its processor, both at once, and both one after another; medians in ms."""
-    from nnstretch.compiler import build_processors, plan_model
+    from nnstretch.compiler import plan_model
     from nnstretch.predicting.chains import convolution_chains
+    from nnstretch.processors import build_processors
     from nnstretch.scheduler.serial import serial
     from nnstretch.scheduler.session import Session
 
@@ -146,7 +148,8 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
 
 def step_gap(graph: ir.Model, processor: str) -> float:
     """Median time between the end of a step and the begin of the next in a traced run, µs."""
-    from nnstretch.compiler import build_processors, compile_model
+    from nnstretch.compiler import compile_model
+    from nnstretch.processors import build_processors
 
     with compile_model(graph, build_processors(processor), tune=False) as session:
         timeline = session.profile()

@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from nnstretch.cli.scripting import exit_status, print_answer, script_parser
-from nnstretch.compiler import build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.processors import build_processors
 
 LENGTH = 64
 """Layers of a chain: even."""

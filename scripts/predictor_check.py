@@ -30,7 +30,7 @@ from nnstretch.errors import FileError, UsageError
 from nnstretch.settings import write_text
 
 if TYPE_CHECKING:
-    from nnstretch.branching.build import Blueprint
+    from nnstretch.branching.blueprint import Blueprint
     from nnstretch.branching.design import Design
     from nnstretch.branching.predictor import Trial
     from nnstretch.scheduler.prediction import ProfilePredictor
@@ -135,7 +135,7 @@ class Checking:
     @staticmethod
     def of(text: str, *, learned: bool) -> Checking:
         """Opens the processors."""
-        from nnstretch.compiler import build_processors
+        from nnstretch.processors import build_processors
         from nnstretch.scheduler.simulation.costs import one_soc
 
         opened = build_processors(text)
@@ -147,7 +147,7 @@ class Checking:
     def subject(self, model: str, image_size: int | None) -> Subject:
         """A network, prepared for branching, and who predicts its layers."""
         from nnstretch.branching.accounting import working_set
-        from nnstretch.branching.build import blueprint
+        from nnstretch.branching.blueprint import blueprint
         from nnstretch.cli.networks import Options, build_network
         from nnstretch.compiler import predictor
 
@@ -182,7 +182,8 @@ class Checking:
 
     def branches(self, subject: Subject, design: Design, trial: Trial) -> list[dict[str, Any]]:
         """All branches that run beside others, in milliseconds."""
-        from nnstretch.branching.build import build, choices_of
+        from nnstretch.branching.build import build
+        from nnstretch.branching.designing import choices_of
         from nnstretch.branching.joining import confirm
         from nnstretch.branching.latencies import Latencies
 
@@ -212,7 +213,7 @@ class Checking:
 
 def beside(latencies: Any, design: Design) -> list[list[float]]:
     """Predicted seconds of all branches of a design, beside the others of their segments."""
-    from nnstretch.branching.build import choices_of
+    from nnstretch.branching.designing import choices_of
     from nnstretch.branching.joining import branch_seconds, network_prediction
 
     choices = choices_of(design)

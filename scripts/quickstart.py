@@ -264,8 +264,9 @@ def write_products(
 ) -> None:
     """Writes report, timeline, ONNX file, weights, design and package."""
     from nnstretch.branching.design import save_design
-    from nnstretch.compiler import build_processors, compile_model
+    from nnstretch.compiler import compile_model
     from nnstretch.frontends.onnx_file import save
+    from nnstretch.processors import build_processors
     from nnstretch.report.html import write_report
     from nnstretch.report.timeline_picture import timeline_svg
     from nnstretch.settings import write_text

@@ -18,7 +18,7 @@ from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
 from nnstretch.devices.cpu.tiles import tiles_of
 from nnstretch.devices.description import Description
 from nnstretch.devices.engine.binding import engine
-from nnstretch.devices.engine.build import Isa, local_isa
+from nnstretch.devices.engine.instruction_sets import Isa, local_isa
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Layout, Routine
 from nnstretch.devices.spec import ProcessorSpec

@@ -9,21 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnstretch.devices.engine.build import (
-    HERE,
-    BuildTarget,
-    SourceFile,
-    Toolchain,
-    build_file,
-    c_files,
-    engine_sources,
-    make_toolchain,
-    source_files,
-)
+from nnstretch.devices.engine.build import SourceFile, build_file, c_files, engine_sources, source_files
+from nnstretch.devices.engine.instruction_sets import BuildTarget
+from nnstretch.devices.engine.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
 
 LIBRARY = "libnnstretch.so"
-HEADER = HERE / "standalone" / "nnstretch.h"
-EXAMPLE = HERE / "standalone" / "example" / "example.c"
+HEADER = ENGINE_FOLDER / "standalone" / "nnstretch.h"
+EXAMPLE = ENGINE_FOLDER / "standalone" / "example" / "example.c"
 
 # musl gives threads 128 KiB of stack unless the executable asks for more.
 _STACK = "-Wl,-z,stack-size=1048576"

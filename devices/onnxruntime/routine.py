@@ -54,7 +54,7 @@ class OnnxRuntimeHandThrough(HandThrough):
     def model(self, layer: Layer) -> bytes:
         from onnx import TensorProto, helper
 
-        from nnstretch.graph.expand import IR_VERSION, OPSET_VERSION
+        from nnstretch.graph.onnx_writer import IR_VERSION, OPSET_VERSION
 
         kind = layer.type_of(0)
         element = TensorProto.FLOAT if kind.dtype == "float32" else TensorProto.INT8

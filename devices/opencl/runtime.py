@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnstretch.devices.engine.build import local_isa
 from nnstretch.devices.engine.image import Sharing
+from nnstretch.devices.engine.instruction_sets import local_isa
 from nnstretch.devices.engine.program import aligned_array
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe

@@ -1,8 +1,7 @@
 """Fused graphs as TFLite files, in float32 and int8.
 
-TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms, as the graph has it and channels last;
-an operator asks for the form that it works in, and a transposition is written where that form is not there yet.
-Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
+TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms (`tensors.py`); an operator asks for the form
+that it works in. Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
 
 Layers on int8 become operators on int8, with the grids of their tensors. Where TFLite wants one grid for what an operator reads
 and makes, a QUANTIZE follows it; layers that it cannot say in int8 are computed in float32 between DEQUANTIZE and QUANTIZE.
@@ -10,9 +9,7 @@ and makes, a QUANTIZE follows it; layers that it cannot say in int8 are computed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -21,16 +18,14 @@ from nnstretch.devices.tflite.activation import Activations
 from nnstretch.devices.tflite.flatbuffer import FlatModel
 from nnstretch.devices.tflite.int8 import in_float32, speaks_int8
 from nnstretch.devices.tflite.padding import Window, counted, make_window
+from nnstretch.devices.tflite.tensors import TO_LAST, TO_PLAIN, Form, FormedTensors, formed, natural_form
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.grid import LOWEST
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.passes import optimize
 
-Form = Literal["plain", "last"]
-_TO_LAST = (0, 2, 3, 1)
-_TO_PLAIN = (0, 3, 1, 2)
 _LOWEST = float(np.finfo(np.float32).min)
 _NEVER_NEGATIVE = (ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGMOID)
 
@@ -59,7 +54,7 @@ class _Writer:
         self._graph = graph
         self._file = FlatModel(name)
         self._activations = Activations(self._file)
-        self._forms: dict[str, dict[Form, int]] = {}
+        self._tensors = FormedTensors(self._file)
         self._never_negative: set[str] = set()
         self._lowerings: Mapping[str, Callable[[GraphNode], None]] = {
             "Conv": self._conv,
@@ -94,9 +89,9 @@ class _Writer:
             raise ModelError(f"TFLite files are written of layers that nnstretch computes, not of {', '.join(foreign)}")
 
         def outer(shape: Sequence[int]) -> Form:
-            return _natural(shape) if channels_last else "plain"
+            return natural_form(shape) if channels_last else "plain"
 
-        inputs = [self._new(name, kind, outer(kind.shape)) for name, kind in graph_inputs(self._graph)]
+        inputs = [self._tensors.new(name, kind, outer(kind.shape)) for name, kind in graph_inputs(self._graph)]
         for node in nodes:
             if node.layer.is_int8 and not speaks_int8(node.layer):
                 self._detour(node)
@@ -104,55 +99,10 @@ class _Writer:
                 self._lowerings[node.layer.op](node)
             if self._is_never_negative(node):
                 self._never_negative.update(node.outputs)
-        outputs = [self._tensor(name, outer(kind.shape)) for name, kind in graph_outputs(self._graph)]
+        outputs = [self._tensors.get(name, outer(kind.shape)) for name, kind in graph_outputs(self._graph)]
         return self._file.finish(inputs, outputs)
 
-    # -- tensors -------------------------------------------------------------------------------------------------
-
-    def _new(self, name: str, kind: TensorType, form: Form) -> int:
-        """Makes the tensor that holds `name` in a form; the type is the graph's."""
-        made = self._file.tensor(_formed(kind.shape, form), name, kind.grid)
-        self._forms.setdefault(name, {})[form] = made
-        return made
-
-    def _result(self, node: GraphNode, form: Form | None = None) -> int:
-        kind = node.layer.outputs[0]
-        return self._new(node.outputs[0], kind, form or _natural(kind.shape))
-
-    def _tensor(self, name: str, form: Form) -> int:
-        """The tensor that holds `name` in a form, transposed from the other form if there is no such tensor yet."""
-        forms = self._forms[name]
-        if form not in forms:
-            other: Form = "last" if form == "plain" else "plain"
-            forms[form] = self._transposed(forms[other], _TO_LAST if form == "last" else _TO_PLAIN, f"{name}:{form}")
-        return forms[form]
-
-    def _transposed(self, source: int, order: Sequence[int], name: str) -> int:
-        """A transposition; where it moves no value it is written as a change of shape."""
-        shape = self._file.shape(source)
-        result = self._file.like(source, name, [shape[axis] for axis in order])
-        if [axis for axis in order if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
-            self._reshaped(source, result)
-        else:
-            axes = self._file.constant(np.array(order, np.int32), f"{name}:order")
-            self._file.operator("TRANSPOSE", [source, axes], [result], table="TransposeOptions")
-        return result
-
-    def _reshaped(self, source: int, result: int) -> None:
-        shape = self._file.shape(result)
-        wanted = self._file.constant(np.array(shape, np.int32), f"shape:{result}")
-        self._file.operator("RESHAPE", [source, wanted], [result], {"newShape": list(shape)}, table="ReshapeOptions")
-
-    def _read(self, node: GraphNode, index: int, form: Form) -> int:
-        """Input `index` of a layer in a form; a constant becomes a tensor, with axes of size 1 before its own if they lack."""
-        value = node.layer.constants.get(index)
-        name = node.inputs[index]
-        assert name is not None
-        if value is None:
-            return self._tensor(name, form)
-        if form == "last":
-            value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_LAST)
-        return self._file.constant(value, name)
+    # -- ranges --------------------------------------------------------------------------------------------------
 
     def _is_zero_least(self, node: GraphNode) -> bool:
         """Whether 0 is neutral for a maximum over what a layer reads: nothing in it, or on its grid, is less."""
@@ -170,28 +120,19 @@ class _Writer:
     # -- int8 ----------------------------------------------------------------------------------------------------
 
     def _quantize(self, node: GraphNode) -> None:
-        form = self._form_of(node)
-        self._file.quantize(self._read(node, 0, form), self._result(node, form))
+        form = self._tensors.form_of(node)
+        self._file.quantize(self._tensors.read(node, 0, form), self._tensors.result(node, form))
 
     def _dequantize(self, node: GraphNode) -> None:
-        form = self._form_of(node)
-        operands = [self._read(node, 0, form)]
-        self._file.operator("DEQUANTIZE", operands, [self._result(node, form)], table="DequantizeOptions")
+        form = self._tensors.form_of(node)
+        operands = [self._tensors.read(node, 0, form)]
+        self._file.operator("DEQUANTIZE", operands, [self._tensors.result(node, form)], table="DequantizeOptions")
 
     def _detour(self, node: GraphNode) -> None:
         """Writes a layer on int8 as what dequantises its inputs, the same in float32, and what quantises the result."""
         before, computed, after = in_float32(node)
-        for part in (*(part for part in before if part.outputs[0] not in self._forms), computed, after):
+        for part in (*(part for part in before if part.outputs[0] not in self._tensors), computed, after):
             self._lowerings[part.layer.op](part)
-
-    @contextmanager
-    def _on_one_grid(self, source: int, result: int) -> Iterator[int]:
-        """The tensor that an operator makes which keeps the grid of `source`; it is brought to that of `result` afterwards."""
-        same = self._file.grid(source) == self._file.grid(result)
-        made = result if same else self._file.like(source, f"made:{result}", self._file.shape(result))
-        yield made
-        if made != result:
-            self._file.quantize(made, result)
 
     # -- layers with weights -------------------------------------------------------------------------------------
 
@@ -225,7 +166,7 @@ class _Writer:
             layer.ints("pads"),
             layer.ints("dilations"),
         )
-        source, padding = self._padded(self._read(node, 0, "last"), window, 0.0, node.layer.name)
+        source, padding = self._padded(self._tensors.read(node, 0, "last"), window, 0.0, node.layer.name)
         options = {
             "padding": padding,
             "strideH": window.strides[0],
@@ -243,7 +184,7 @@ class _Writer:
         self._with_residual(node, name, operands, options, table, version=6 if 1 < groups < channels else 1)
 
     def _dense(self, node: GraphNode) -> None:
-        operands = [self._read(node, 0, "plain"), *self._weights(node.layer, (0, 1))]
+        operands = [self._tensors.read(node, 0, "plain"), *self._weights(node.layer, (0, 1))]
         self._with_residual(node, "FULLY_CONNECTED", operands, {}, "FullyConnectedOptions", version=1)
 
     def _with_residual(
@@ -257,15 +198,15 @@ class _Writer:
         version: int,
     ) -> None:
         """A layer with weights, its residual added, its activation applied."""
-        form = _natural(node.layer.outputs[0].shape)
-        result = self._result(node)
+        form = natural_form(node.layer.outputs[0].shape)
+        result = self._tensors.result(node)
         shape = self._file.shape(result)
         if not node.layer.has(3):
             self._activations.emit(name, operands, result, node.layer.activation, options, table, version)
             return
         computed = self._file.tensor(shape, f"{node.layer.name}:before")
         self._activations.emit(name, operands, computed, NO_ACTIVATION, options, table, version)
-        added = [computed, self._read(node, 3, form)]
+        added = [computed, self._tensors.read(node, 3, form)]
         self._activations.emit("ADD", added, result, node.layer.activation, {}, "AddOptions")
 
     # -- windows -------------------------------------------------------------------------------------------------
@@ -316,14 +257,14 @@ class _Writer:
             raise ModelError(f"{layer.name} is a dilated pool, which TFLite does not have")
         window = self._pool_window(node)
         neutral = 0.0 if self._is_zero_least(node) else _LOWEST
-        source, padding = self._padded(self._read(node, 0, "last"), window, neutral, layer.name)
-        self._pool("MAX_POOL_2D", source, self._result(node), window, padding, layer.activation)
+        source, padding = self._padded(self._tensors.read(node, 0, "last"), window, neutral, layer.name)
+        self._pool("MAX_POOL_2D", source, self._tensors.result(node), window, padding, layer.activation)
 
     def _average_pool(self, node: GraphNode) -> None:
         """TFLite's mean counts what SAME adds never and what was padded before always; a factor per pixel makes up for it."""
         layer = node.layer
         window = self._pool_window(node)
-        source, result = self._read(node, 0, "last"), self._result(node)
+        source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node)
         counts_pads = bool(layer.attributes["count_include_pad"])
         words = self._file.schema.Padding
         if window.is_valid or (window.is_same and not counts_pads):
@@ -343,17 +284,17 @@ class _Writer:
         self._activations.emit("MUL", [mean, factor], result, layer.activation, {}, "MulOptions")
 
     def _mean(self, source: int, result: int, window: Window, padding: int, activation: Activation) -> None:
-        with self._on_one_grid(source, result) as made:
+        with self._tensors.on_one_grid(source, result) as made:
             self._pool("AVERAGE_POOL_2D", source, made, window, padding, activation)
 
     def _global_pool(self, node: GraphNode) -> None:
         layer = node.layer
-        source, result = self._read(node, 0, "last"), self._result(node)
+        source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node)
         height, width = layer.type_of(0).shape[2:]
         if layer.attributes["mode"] == "max":
             window = make_window(layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0))
             padding = self._file.schema.Padding.VALID
-            with self._on_one_grid(source, result) as made:
+            with self._tensors.on_one_grid(source, result) as made:
                 self._pool("MAX_POOL_2D", source, made, window, padding, layer.activation)
             return
         axes = self._file.constant(np.array([1, 2], np.int32), f"{layer.name}:axes")
@@ -362,40 +303,39 @@ class _Writer:
 
     # -- the others ----------------------------------------------------------------------------------------------
 
-    def _form_of(self, node: GraphNode) -> Form:
-        """The form that a layer which works in any is computed in: one that its first input is there in."""
-        forms = self._forms[str(node.inputs[0])]
-        return "last" if "last" in forms else "plain"
-
     def _activation(self, node: GraphNode) -> None:
-        form = self._form_of(node)
-        self._activations.apply(self._read(node, 0, form), self._result(node, form), node.layer.activation)
+        form = self._tensors.form_of(node)
+        self._activations.apply(
+            self._tensors.read(node, 0, form), self._tensors.result(node, form), node.layer.activation
+        )
 
     def _arithmetic(self, node: GraphNode) -> None:
         layer = node.layer
         ranks = [len(layer.type_of(i).shape) for i in (0, 1)]
         images = all(rank == 4 or i in layer.constants for i, rank in enumerate(ranks)) and 4 in ranks
         form: Form = "last" if images else "plain"
-        operands = [self._read(node, i, form) for i in (0, 1)]
-        result = self._result(node, form)
+        operands = [self._tensors.read(node, i, form) for i in (0, 1)]
+        result = self._tensors.result(node, form)
         self._activations.emit(layer.op.upper(), operands, result, layer.activation, {}, f"{layer.op}Options")
 
     def _affine(self, node: GraphNode) -> None:
         layer = node.layer
-        result = self._result(node)
+        result = self._tensors.result(node)
         scaled = self._file.tensor(self._file.shape(result), f"{layer.name}:scaled")
         scale, shift = (self._file.constant(layer.constants[i].reshape(-1), f"{layer.name}:{i}") for i in (1, 2))
-        self._activations.emit("MUL", [self._read(node, 0, "last"), scale], scaled, NO_ACTIVATION, {}, "MulOptions")
+        self._activations.emit(
+            "MUL", [self._tensors.read(node, 0, "last"), scale], scaled, NO_ACTIVATION, {}, "MulOptions"
+        )
         self._activations.emit("ADD", [scaled, shift], result, layer.activation, {}, "AddOptions")
 
     def _concat(self, node: GraphNode) -> None:
         layer = node.layer
-        form = _natural(layer.outputs[0].shape)
+        form = natural_form(layer.outputs[0].shape)
         axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
-        axis = _TO_LAST.index(axis) if form == "last" else axis
+        axis = TO_LAST.index(axis) if form == "last" else axis
         grid = layer.outputs[0].grid
-        operands = [self._file.on_grid(self._read(node, i, form), grid) for i in range(len(layer.inputs))]
-        result = self._result(node)
+        operands = [self._file.on_grid(self._tensors.read(node, i, form), grid) for i in range(len(layer.inputs))]
+        result = self._tensors.result(node)
         self._activations.emit(
             "CONCATENATION", operands, result, layer.activation, {"axis": axis}, "ConcatenationOptions"
         )
@@ -406,16 +346,16 @@ class _Writer:
         shape = layer.outputs[0].shape
         axis, rank = int(layer.attributes["axis"]), len(shape)  # type: ignore[arg-type]
         form: Form = "last" if rank == 4 and axis == 1 else "plain"
-        source = self._read(node, 0, form)
+        source = self._tensors.read(node, 0, form)
         if form == "last" or axis == rank - 1:
-            self._over_last_axis(source, self._result(node, form), layer.activation)
+            self._over_last_axis(source, self._tensors.result(node, form), layer.activation)
             return
         order = [*(a for a in range(rank) if a != axis), axis]
-        moved = self._transposed(source, order, f"{layer.name}:moved")
+        moved = self._tensors.transposed(source, order, f"{layer.name}:moved")
         computed = self._file.tensor(self._file.shape(moved), f"{layer.name}:softmax")
         self._over_last_axis(moved, computed, layer.activation)
         back = [order.index(a) for a in range(rank)]
-        self._forms[node.outputs[0]] = {"plain": self._transposed(computed, back, node.outputs[0])}
+        self._tensors.put(node.outputs[0], "plain", self._tensors.transposed(computed, back, node.outputs[0]))
 
     def _over_last_axis(self, source: int, result: int, activation: Activation) -> None:
         assert activation == NO_ACTIVATION  # only layers that compute sums have one
@@ -433,42 +373,35 @@ class _Writer:
             name, table = ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
         size = self._file.constant(np.array(layer.outputs[0].shape[2:], np.int32), f"{layer.name}:size")
         options = {"alignCorners": coordinates == "align_corners", "halfPixelCenters": half}
-        source = self._read(node, 0, "last")
-        with self._on_one_grid(source, self._result(node)) as made:
+        source = self._tensors.read(node, 0, "last")
+        with self._tensors.on_one_grid(source, self._tensors.result(node)) as made:
             self._activations.emit(name, [source, size], made, layer.activation, options, table, version=3)
 
     def _reshape(self, node: GraphNode) -> None:
-        self._reshaped(self._read(node, 0, "plain"), self._result(node, "plain"))
+        self._tensors.reshaped(self._tensors.read(node, 0, "plain"), self._tensors.result(node, "plain"))
 
     def _transpose(self, node: GraphNode) -> None:
         """Costs nothing where the other form of an image is what it makes, as before the heads of detectors."""
         name, result = str(node.inputs[0]), node.outputs[0]
         order = node.layer.ints("perm")
-        forms = self._forms[name]
-        if order == _TO_LAST and "last" in forms:
-            self._forms[result] = {"plain": forms["last"]}
-        elif order == _TO_PLAIN and "plain" in forms:
-            self._forms[result] = {"last": forms["plain"]}
+        forms = self._tensors.forms(name)
+        if order == TO_LAST and "last" in forms:
+            self._tensors.put(result, "plain", forms["last"])
+        elif order == TO_PLAIN and "plain" in forms:
+            self._tensors.put(result, "last", forms["plain"])
         else:
-            self._forms[result] = {"plain": self._transposed(self._tensor(name, "plain"), order, result)}
+            self._tensors.put(
+                result, "plain", self._tensors.transposed(self._tensors.get(name, "plain"), order, result)
+            )
 
     def _slice(self, node: GraphNode) -> None:
         layer = node.layer
-        form = self._form_of(node)
+        form = self._tensors.form_of(node)
         begins, steps = layer.ints("starts"), layer.ints("steps")
         ends = [b + (n - 1) * s + 1 for b, n, s in zip(begins, layer.outputs[0].shape, steps, strict=True)]
         where = [
-            self._file.constant(np.array(_formed(values, form), np.int32), f"{layer.name}:{what}")
+            self._file.constant(np.array(formed(values, form), np.int32), f"{layer.name}:{what}")
             for what, values in (("begins", begins), ("ends", ends), ("steps", steps))
         ]
-        operands = [self._read(node, 0, form), *where]
-        self._file.operator("STRIDED_SLICE", operands, [self._result(node, form)], table="StridedSliceOptions")
-
-
-def _natural(shape: Sequence[int]) -> Form:
-    """The form of inputs, outputs and what layers of images make."""
-    return "last" if len(shape) == 4 else "plain"
-
-
-def _formed(shape: Sequence[int], form: Form) -> tuple[int, ...]:
-    return tuple(shape[axis] for axis in _TO_LAST) if form == "last" else tuple(shape)
+        operands = [self._tensors.read(node, 0, form), *where]
+        self._file.operator("STRIDED_SLICE", operands, [self._tensors.result(node, form)], table="StridedSliceOptions")

@@ -70,7 +70,8 @@ class _Bench:
 
     def session(self, network: str, processors: str) -> Session:
         """A session for a network on processors; made once."""
-        from nnstretch.compiler import build_processors, compile_model
+        from nnstretch.compiler import compile_model
+        from nnstretch.processors import build_processors
 
         key = (network, processors)
         if key not in self.sessions:

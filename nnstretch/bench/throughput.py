@@ -20,8 +20,9 @@ from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.statistics import significant
 from nnstretch.bench.subject import random_feeds
 from nnstretch.bench.turns import Progress, Settings, Timed, take_turns
-from nnstretch.compiler import build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.devices.spec import all_cores
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.streams.session import StreamSession

@@ -89,7 +89,8 @@ def measure_together(
     Raises:
         NNStretchError: a processor is not there, or cannot run the network.
     """
-    from nnstretch.compiler import build_processors, compile_model
+    from nnstretch.compiler import compile_model
+    from nnstretch.processors import build_processors
 
     feeds = random_feeds(graph, settings.seed)
     with ExitStack() as stack:

@@ -8,7 +8,8 @@ from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.predictor import LatencyPredictor
 from nnstretch.branching.published import PublishedNetwork, read_published, write_published
 from nnstretch.branching.publishing import published_of
-from nnstretch.branching.search import SearchReport, search
+from nnstretch.branching.search import search
+from nnstretch.branching.search_report import SearchReport
 from nnstretch.branching.stretch import PublishedResult, StretchResult, published, rebuild, stretch
 
 __all__ = [

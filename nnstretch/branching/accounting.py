@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
-from nnstretch.frontends.modes import evaluating
+from nnstretch.frontends.modes import run_once
 
 _COUNTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
@@ -37,6 +36,9 @@ def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     without gradients and in evaluation mode, and the training flags are put back. The keys are the names in
     ``module.named_modules()``, in that order; a layer that runs twice counts twice, one that does not run
     counts 0. Calls of ``torch.nn.functional`` are not seen.
+
+    Raises:
+        ModelError: it does not run on the example input.
     """
     layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _COUNTED)]
     macs = dict.fromkeys((name for name, _ in layers), 0)
@@ -44,13 +46,12 @@ def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     def count(name: str, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         macs[name] += call_macs(layer, args[0].numel(), output.numel())
 
-    with evaluating(module), torch.no_grad():
-        hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
-        try:
-            module(example_input[:1])
-        finally:
-            for hook in hooks:
-                hook.remove()
+    hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
+    try:
+        run_once(module, example_input[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
     return macs
 
 
@@ -68,6 +69,9 @@ def working_set(module: nn.Module, example_input: Tensor) -> int:
     """Bytes that a run of ``module`` on ``example_input`` goes through between two uses of a layer's weights, about.
 
     All weights count, and the largest tensor that one of its layers writes twice: one writes it, the next reads it.
+
+    Raises:
+        ModelError: it does not run on the example input.
     """
     largest = example_input.numel()
 
@@ -76,11 +80,10 @@ def working_set(module: nn.Module, example_input: Tensor) -> int:
         if isinstance(output, Tensor):
             largest = max(largest, output.numel())
 
-    with evaluating(module), torch.no_grad():
-        hooks = [child.register_forward_hook(note) for child in module.modules()]
-        try:
-            module(example_input)
-        finally:
-            for hook in hooks:
-                hook.remove()
+    hooks = [child.register_forward_hook(note) for child in module.modules()]
+    try:
+        run_once(module, example_input)
+    finally:
+        for hook in hooks:
+            hook.remove()
     return 4 * (count_parameters(module) + 2 * largest)

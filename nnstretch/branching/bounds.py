@@ -18,8 +18,10 @@ from typing import Protocol
 
 from torch import nn
 
-from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, build, make_design, segment_cost
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design
+from nnstretch.branching.designing import make_design, segment_cost
 from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from nnstretch.branching.modules import DROPPING
 from nnstretch.branching.normal_form import normalised
 from nnstretch.errors import DesignError
-from nnstretch.frontends.modes import evaluating
+from nnstretch.frontends.modes import first_line, run_once
 from nnstretch.frontends.silence import quiet
 
 # Relative to the largest element. Sums of many terms in another order differ by less.
@@ -35,15 +35,16 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
         example_input: what it is called with. Sizes of maps that it computes with become constants, that of the batch does not.
 
     Raises:
-        DesignError: neither torch.fx nor torch.export can trace it, or it does not run on the example input.
+        ModelError: it does not run on the example input.
+        DesignError: neither torch.fx nor torch.export can trace it.
     """
-    expected = _run(module, example_input)
+    expected = run_once(module, example_input)
     reasons = []
     for name, trace in (("torch.fx", _by_fx), ("torch.export", _by_export)):
         try:
             graph = normalised(trace(copy.deepcopy(module).eval(), example_input), example_input)
         except Exception as error:  # noqa: BLE001  tracing runs the caller's code with what it does not expect
-            reasons.append(f"{name}: {_first_line(error)}")
+            reasons.append(f"{name}: {first_line(error)}")
             continue
         (output,) = graph.graph.find_nodes(op="output")
         if _agree(output.meta["value"], expected):
@@ -53,18 +54,6 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
         f"{type(module).__name__} cannot be traced ({'; '.join(reasons)}); "
         "make its forward free of control flow that depends on what tensors hold"
     )
-
-
-def _run(module: nn.Module, example_input: Tensor) -> Any:
-    """What the module returns in evaluation mode; its flags are as before afterwards."""
-    try:
-        with evaluating(module), torch.no_grad():
-            return module(example_input.clone())
-    except Exception as error:
-        raise DesignError(
-            f"the network does not run on the example input of shape {tuple(example_input.shape)}: "
-            f"{_first_line(error)}; give one that it accepts"
-        ) from error
 
 
 class _Tracer(fx.Tracer):
@@ -148,8 +137,3 @@ def _near(found: Tensor, expected: Tensor) -> bool:
 def tensors_of(result: Any) -> list[Tensor]:
     """The tensors in what a module returns, in order."""
     return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, Tensor)]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design import BranchDesign, Merge, SegmentDesign
 from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.ties import Indices
 from nnstretch.branching.tracing import Segment
 from nnstretch.errors import DesignError
-
-if TYPE_CHECKING:
-    from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice
 
 
 def check_choices(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> None:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.build import BranchChoice, SegmentChoice, original_cost, stays_exact
-from nnstretch.branching.design import Merge
+from nnstretch.branching.blueprint import BranchChoice, SegmentChoice
+from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.designing import make_design, original_cost, stays_exact
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.options import Option
@@ -237,6 +238,14 @@ def network_prediction(
         handed = handing(latencies, choice.segment.first, state, group)
         parts.append(SegmentPrediction(handed, made, latencies.merging(_written(latencies, choice, state, reads))))
     return Prediction(tuple(parts), head_prediction(latencies, last, reads))
+
+
+def predicted_design(latencies: Latencies, choices: Sequence[SegmentChoice]) -> tuple[Design, Prediction]:
+    """The design of a network and what it is predicted to take, every layer asked for as it will be."""
+    branches = branch_seconds(latencies, choices)
+    prediction = network_prediction(latencies, choices, branches)
+    branch_ms = [[1e3 * seconds for seconds in some] for some in branches]
+    return make_design(latencies.blueprint, choices, branch_ms, 1e3 * prediction.seconds), prediction
 
 
 def confirm(latencies: Latencies, choices: Sequence[SegmentChoice]) -> bool:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from nnstretch.branching.build import Blueprint, BranchChoice, segment_cost
+from nnstretch.branching.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.channels import ChannelPlan
+from nnstretch.branching.designing import segment_cost
 from nnstretch.branching.families import LayerFamily, VaryingLayer, layer_family
 from nnstretch.branching.inherit import needs_entry
 from nnstretch.branching.operators import channels_of, shape_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from nnstretch.branching.build import Blueprint, original_cost, segment_cost
+from nnstretch.branching.blueprint import Blueprint
 from nnstretch.branching.design import Merge
+from nnstretch.branching.designing import original_cost, segment_cost
 from nnstretch.branching.operators import Role, macs_of, role_of, title_of
 from nnstretch.branching.tracing import Block, Segment
 

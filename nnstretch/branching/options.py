@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.build import BranchChoice
+from nnstretch.branching.blueprint import BranchChoice
 from nnstretch.branching.design import Merge
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.limits import SearchLimits

@@ -12,9 +12,10 @@ from typing import Any
 
 from torch import fx
 
-from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, make_design
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.channels import ChannelPlan, Space
 from nnstretch.branching.design import Design, Entry, Merge
+from nnstretch.branching.designing import make_design
 from nnstretch.branching.inherit import needs_entry
 from nnstretch.branching.operators import Role, channels_of, role_of
 from nnstretch.branching.published import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage

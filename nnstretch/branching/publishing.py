@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import fx
 
-from nnstretch.branching.build import Blueprint, BranchChoice, choices_of
+from nnstretch.branching.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.channels import ChannelPlan
 from nnstretch.branching.design import Design, Entry, Merge
+from nnstretch.branching.designing import choices_of
 from nnstretch.branching.operators import Role, channels_of, role_of
 from nnstretch.branching.published import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.published_design import design_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, make_design, segment_cost
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design import Design
+from nnstretch.branching.designing import make_design, segment_cost
 from nnstretch.branching.limits import SearchLimits, family_of
 from nnstretch.branching.options import groups_of
 from nnstretch.branching.tracing import Segment

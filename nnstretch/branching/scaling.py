@@ -23,6 +23,7 @@ from nnstretch.branching.operators import (
     tensor_operands,
 )
 from nnstretch.branching.ties import Indices
+from nnstretch.errors import DesignError
 
 DEFAULT_MULTIPLE = 8
 """Channels of a scaled layer are a multiple of this where the layer is wide enough."""
@@ -47,6 +48,30 @@ def kept_count(space: Space, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> 
 def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> tuple[int, ...]:
     """`kept_count` of every space of `plan`."""
     return tuple(kept_count(space, ratio, multiple) for space in plan.spaces)
+
+
+def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
+    """Bundles of every space of `plan` that make so many channels.
+
+    Raises:
+        DesignError: they are not for these spaces.
+    """
+    if len(channels) != len(plan.spaces):
+        raise DesignError(
+            f"the design has channels of {len(channels)} spaces for a branch of {name}, which has {len(plan.spaces)}; "
+            "use the network that the design was made for"
+        )
+    counts = []
+    for space, wanted in zip(plan.spaces, channels, strict=True):
+        count, rest = divmod(wanted, space.bundle_channels)
+        if rest or count < 1 or (space.locked and count != space.bundles):
+            kept = f"must all be kept: {space.bundles * space.bundle_channels}" if space.locked else "come together"
+            raise DesignError(
+                f"the design has {wanted} channels in a branch of {name} where {space.bundle_channels} {kept}; "
+                "use the network that the design was made for"
+            )
+        counts.append(count)
+    return tuple(counts)
 
 
 @dataclass(frozen=True)

@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from nnstretch.branching.channels import ChannelPlan, Space
+from nnstretch.branching.blueprint import Blueprint, SegmentChoice
+from nnstretch.branching.channels import Space
 from nnstretch.branching.design import Merge
 from nnstretch.branching.meeting import share_out
 from nnstretch.branching.scaling import choose
 from nnstretch.branching.ties import Indices
 from nnstretch.branching.variants import Ends
-from nnstretch.errors import DesignError
-
-if TYPE_CHECKING:
-    from nnstretch.branching.build import Blueprint, SegmentChoice
-
-
-def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
-    """Bundles of every space of `plan` that make so many channels.
-
-    Raises:
-        DesignError: they are not for these spaces.
-    """
-    if len(channels) != len(plan.spaces):
-        raise DesignError(
-            f"the design has channels of {len(channels)} spaces for a branch of {name}, which has {len(plan.spaces)}; "
-            "use the network that the design was made for"
-        )
-    counts = []
-    for space, wanted in zip(plan.spaces, channels, strict=True):
-        count, rest = divmod(wanted, space.bundle_channels)
-        if rest or count < 1 or (space.locked and count != space.bundles):
-            kept = f"must all be kept: {space.bundles * space.bundle_channels}" if space.locked else "come together"
-            raise DesignError(
-                f"the design has {wanted} channels in a branch of {name} where {space.bundle_channels} {kept}; "
-                "use the network that the design was made for"
-            )
-        counts.append(count)
-    return tuple(counts)
 
 
 def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nnstretch.branching.build import blueprint, build
+from nnstretch.branching.blueprint import blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design, Merge
 from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.network import BranchedNetwork
@@ -17,7 +18,8 @@ from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.published import PublishedNetwork
 from nnstretch.branching.published_design import design_of, differences, merge_of
 from nnstretch.branching.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.search import SearchReport, search_blueprint
+from nnstretch.branching.search import search_blueprint
+from nnstretch.branching.search_report import SearchReport
 from nnstretch.zoo.weights import initialise
 
 

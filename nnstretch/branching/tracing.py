@@ -126,6 +126,7 @@ def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
         example_input: a batch that it accepts. What it holds decides which blocks change their input least.
 
     Raises:
+        ModelError: it does not run on the example input.
         DesignError: it cannot be traced, its blocks share weights, or it has nothing to branch.
     """
     graph = capture(module, example_input)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
-from nnstretch.branching.build import Blueprint
+from nnstretch.branching.blueprint import Blueprint
 from nnstretch.branching.operators import Role, channels_of, is_product, module_of, role_of, shape_of, tensor_operands
 from nnstretch.branching.published import BASIC, BOTTLENECK, INVERTED
 from nnstretch.branching.tracing import Block, Segment

@@ -133,7 +133,7 @@ def with_bounds(limits: SearchLimits, learned: Bounds, given: Mapping[str, float
 
 def _channel_block(names: Sequence[str]) -> int:
     """What widths of branches on processors are multiples of."""
-    from nnstretch.compiler import build_processors
+    from nnstretch.processors import build_processors
 
     return build_processors(",".join(names)).host.blocked.block
 
@@ -148,9 +148,9 @@ def _learned(
         ModelError: the network is not trained, or not for these data.
         DesignError: no bounds can be found.
     """
+    from nnstretch.branching.blueprint import blueprint
     from nnstretch.branching.bounds import Bounds, learn_bounds
     from nnstretch.branching.bounds_file import LearnedBounds, Subject, load_bounds, weights_digest
-    from nnstretch.branching.build import blueprint
     from nnstretch.training.data import load_dataset
     from nnstretch.training.recipe import load_recipe
 

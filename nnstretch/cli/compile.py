@@ -33,7 +33,7 @@ from nnstretch.report.text import count_text, plain_table
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
-    from nnstretch.devices.engine.build import BuildTarget
+    from nnstretch.devices.engine.instruction_sets import BuildTarget
     from nnstretch.scheduler.compiled import Compiled
     from nnstretch.scheduler.plan import Plan
 
@@ -175,7 +175,7 @@ def _standalone(
     *,
     tune: bool,
 ) -> None:
-    from nnstretch.devices.engine.build import parse_target
+    from nnstretch.devices.engine.instruction_sets import parse_target
     from nnstretch.package.standalone import standalone_files, write_standalone
 
     target = parse_target(target_name or "local")
@@ -205,8 +205,9 @@ def _plan(
     report: Reporter, source: Source, target: BuildTarget, processors: str, threads: int | None, *, tune: bool
 ) -> Compiled:
     """A plan for the target's CPU: measured here if it is of this machine's kind."""
-    from nnstretch.compiler import build_processors, foreign_processors, plan_model
-    from nnstretch.devices.engine.build import local_isa
+    from nnstretch.compiler import plan_model
+    from nnstretch.devices.engine.instruction_sets import local_isa
+    from nnstretch.processors import build_processors, foreign_processors
 
     if target.isa == local_isa():
         usable = build_processors(processors, threads)

@@ -87,7 +87,7 @@ def write_design(
 
 def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[str]) -> str:
     """Writes a design as a published file; returns why not, if that is not possible."""
-    from nnstretch.branching.build import blueprint
+    from nnstretch.branching.blueprint import blueprint
     from nnstretch.branching.published import write_published
     from nnstretch.branching.publishing import published_of
 

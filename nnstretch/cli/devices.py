@@ -68,7 +68,7 @@ def devices(
 
 def _cpu(*, peak: bool) -> Found:
     from nnstretch.devices.cpu.processor import cpu_model
-    from nnstretch.devices.engine.build import local_isa
+    from nnstretch.devices.engine.instruction_sets import local_isa
     from nnstretch.devices.spec import format_cores, usable_cores
     from nnstretch.errors import BuildError, DeviceError
 

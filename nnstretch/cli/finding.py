@@ -94,7 +94,8 @@ def _search(
 
 def prediction_errors(names: Sequence[str]) -> dict[str, Spread | None]:
     """Cross-validated errors of learned predictions by processor; None where everything had to be measured."""
-    from nnstretch.compiler import build_processors, predictor
+    from nnstretch.compiler import predictor
+    from nnstretch.processors import build_processors
 
     opened = build_processors(",".join(names))
     return errors_by_name([processor.name for processor in opened.named], predictor(opened).error)

@@ -169,13 +169,16 @@ def read_about(weights: Path) -> dict[str, Any]:
 
 def _build(spec: str, options: Options) -> tuple[nn.Module, Tensor]:
     from nnstretch import zoo
+    from nnstretch.frontends.modes import run_once
     from nnstretch.frontends.resolve import load_module
 
     if ".py" in spec or Path(spec).is_file() or spec.endswith(".onnx"):
         if options.small_images:
             raise UsageError(f"--small-images is for zoo networks; {spec} is none")
         module, example = load_module(spec)
-        return module.eval(), _resized(example, options)
+        example = _resized(example, options)
+        run_once(module, example)  # a network of the caller's may want other images than data and options have
+        return module.eval(), example
     entry = zoo.entry(spec)
     size = options.image_size or entry.input_size
     module = zoo.build(

@@ -65,7 +65,8 @@ def predict(
         MissingExtraError: layers must be guessed, and xgboost is not installed.
     """
     from nnstretch.branching.accounting import working_set
-    from nnstretch.branching.build import blueprint, build
+    from nnstretch.branching.blueprint import blueprint
+    from nnstretch.branching.build import build
     from nnstretch.branching.search import search_blueprint
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.predicting.doubts import design_doubts

@@ -15,7 +15,8 @@ from nnstretch.errors import UsageError
 from nnstretch.report.text import plain_table
 
 if TYPE_CHECKING:
-    from nnstretch.scheduler.profiling.store import ProfileStore, Row
+    from nnstretch.scheduler.profiling.rows import Row
+    from nnstretch.scheduler.profiling.store import ProfileStore
 
 
 class Action(StrEnum):

@@ -87,7 +87,8 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler import build_processors, compile_model
+        from nnstretch.compiler import compile_model
+        from nnstretch.processors import build_processors
         from nnstretch.scheduler.session import Session
 
         if self.is_package:
@@ -104,7 +105,7 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler import build_processors
+        from nnstretch.processors import build_processors
         from nnstretch.scheduler.streams.session import StreamSession
         from nnstretch.throughput import arrangements, load_streams
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nnstretch.branching.design import Design, SegmentDesign
     from nnstretch.branching.prediction import BlockCost
-    from nnstretch.branching.search import SearchReport
+    from nnstretch.branching.search_report import SearchReport
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.scheduler.costmodel.trees import Spread
 

@@ -146,7 +146,8 @@ def _tune(
     outputs: Sequence[Path],
 ) -> None:
     from nnstretch.cli.tuning import chosen_selector, findings, search_answer, split_outputs, wished_space
-    from nnstretch.compiler import build_processors, profiler, search_settings
+    from nnstretch.compiler import profiler, search_settings
+    from nnstretch.processors import build_processors
     from nnstretch.scheduler.planner import plan_of
 
     plans, pictures = split_outputs(outputs)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.cli.console import Progress
-    from nnstretch.compiler import Processors
+    from nnstretch.processors import Processors
     from nnstretch.scheduler.costmodel.explorer import Exploration
     from nnstretch.scheduler.costmodel.searching import Search
     from nnstretch.scheduler.planner import ChoiceSpace

@@ -1,11 +1,15 @@
-"""The mode that a torch module is looked at in."""
+"""Torch modules in evaluation mode, as they are looked at."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from nnstretch.errors import ModelError
 
 
 @contextlib.contextmanager
@@ -18,3 +22,25 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in flags:
             part.training = training
+
+
+def run_once(module: nn.Module, example_input: Tensor) -> Any:
+    """What the module returns in evaluation mode, without gradients; its flags are as before afterwards.
+
+    Raises:
+        ModelError: it does not run on that input.
+    """
+    try:
+        with evaluating(module), torch.no_grad():
+            return module(example_input.clone())
+    except Exception as error:
+        raise ModelError(
+            f"the network does not run on an input of shape {tuple(example_input.shape)}: {first_line(error)}; "
+            "give one that it accepts"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -12,7 +12,7 @@ from onnxscript.optimizer import fold_constants_ir
 from torch import nn
 
 from nnstretch.errors import ModelError
-from nnstretch.frontends.modes import evaluating
+from nnstretch.frontends.modes import evaluating, first_line
 from nnstretch.frontends.silence import quiet
 from nnstretch.graph.module_path import MODULE_PATH, module_path
 
@@ -91,8 +91,7 @@ def _cause(error: BaseException) -> str:
     """First line of the innermost exception, which says what the module did."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return first_line(error)
 
 
 def _annotate(model: ir.Model) -> None:

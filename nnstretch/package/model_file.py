@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnstretch.devices.engine.build import Isa
+from nnstretch.devices.engine.instruction_sets import Isa
 from nnstretch.errors import PackageError, UsageError
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import Plan, PlanBuffer, PlanStep, PlanTensor

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nnstretch.devices.engine.binaries import EXAMPLE, HEADER, LIBRARY, build_binaries
-from nnstretch.devices.engine.build import BuildTarget
+from nnstretch.devices.engine.instruction_sets import BuildTarget
 from nnstretch.errors import FileError, UsageError
 from nnstretch.package.model_file import check_standalone, write_model_file
 from nnstretch.scheduler.compiled import Compiled

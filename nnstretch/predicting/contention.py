@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.compiler import Processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.devices.processor import Processor
 from nnstretch.predicting.chains import convolution_chains
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
+from nnstretch.processors import Processors
+from nnstretch.scheduler.profiling.rows import Measurement, Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.serial import serial
 from nnstretch.scheduler.session import Session
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from nnstretch.branching.build import Blueprint, choices_of
+from nnstretch.branching.blueprint import Blueprint
 from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.designing import choices_of
 from nnstretch.branching.joining import branch_seconds
 from nnstretch.branching.latencies import Latencies
 from nnstretch.branching.meeting import merged_channels

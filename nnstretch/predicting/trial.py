@@ -11,8 +11,9 @@ from torch import Tensor
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.predictor import Measured
-from nnstretch.compiler import Processors, plan_by, plan_model
+from nnstretch.compiler import plan_by, plan_model
 from nnstretch.graph.placement import branch_of
+from nnstretch.processors import Processors
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.prediction import ProfilePredictor
 from nnstretch.scheduler.session import Session

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.report.bench_picture import ratios_svg, skyline_svg
-from nnstretch.report.bench_table import failures, parameters_text
+from nnstretch.report.bench_table import dtypes_text, failures, parameters_text
 from nnstretch.report.page import Html, folded, items, opening, page, section, table
 from nnstretch.report.text import count_text
 
 _ABSENT = "–"
-_HEAD = (
-    "Medians of interleaved rounds in float32, batch 1; every engine in a process of its own on the same cores, "
-    "asleep while another one is timed."
-)
+_HEAD = "every engine in a process of its own on the same cores, asleep while another one is timed."
 _START = (
     "From a file to the first result, in a fresh process whose imports are done: milliseconds until the session, interpreter "
     "or network is there, until the first result, and the memory at most beyond what was resident before (in all)."
@@ -42,7 +39,7 @@ def bench_html(answer: Mapping[str, Any]) -> str:
         count = summary["threads"]
         shown = [one for one in results if one["threads"] == count]
         title = f"Latency in ms, {count} thread{'s' * (count > 1)}"
-        sections.append(section(title, _HEAD, _latencies(shown, engines)))
+        sections.append(section(title, _head(shown), _latencies(shown, engines)))
     started = [name for name in engines if any("ready_ms" in one["engines"].get(name, {}) for one in results)]
     if started:
         sections.append(section("From file to first result", _START, _starts(results, started)))
@@ -74,6 +71,13 @@ def _opening(answer: Mapping[str, Any]) -> str:
         f"{machine['peak_gflops_per_core']:.0f} GFLOP/s in float32."
     )
     return opening("Inference engines side by side", lead, figures)
+
+
+def _head(results: Sequence[Mapping[str, Any]]) -> str:
+    """What was timed, and how."""
+    types = dtypes_text(results)
+    batch = next((f"batch {one['batch']}" for one in results if one.get("batch")), "the batch that each model has")
+    return f"Medians of interleaved rounds{f' in {types}' if types else ''}, {batch}; {_HEAD}"
 
 
 def _latencies(results: Sequence[Mapping[str, Any]], engines: Sequence[str]) -> str:

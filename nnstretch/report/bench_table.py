@@ -22,9 +22,10 @@ def comparison_table(
     results: Results, engines: Sequence[str], machine: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Table:
     """One line per model, for one number of threads; the fastest engine of each line stands out."""
-    threads, dtypes = summary["threads"], " and ".join(sorted({one["dtype"] for one in results}))
+    threads = summary["threads"]
+    what = f"{dtypes_text(results)} latency".lstrip()
     title = (
-        f"{dtypes} latency in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
+        f"{what} in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
         f"multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
     numbers = (">× best", ">of peak", ">spread", ">error")
@@ -112,6 +113,11 @@ def layer_table(result: Mapping[str, Any]) -> Table:
 def parameters_text(parameters: Mapping[str, int]) -> str:
     """Routine parameters in a form that fits a table."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+def dtypes_text(results: Results) -> str:
+    """The types that our plans computed in; nothing if none ran."""
+    return " and ".join(sorted({one["dtype"] for one in results if "error" not in one}))
 
 
 def failures(results: Results) -> list[str]:

@@ -17,7 +17,7 @@ from nnstretch.report.text import count_text, ms_text, power_text, share_text, t
 if TYPE_CHECKING:
     from nnstretch.branching.design import Design, SegmentDesign
     from nnstretch.branching.prediction import Prediction, SegmentPrediction
-    from nnstretch.branching.search import SearchReport
+    from nnstretch.branching.search_report import SearchReport
 
 _NETWORK = (
     "The network is a chain of blocks. Between any two of them the data is a single tensor, so that branches may meet there: a "

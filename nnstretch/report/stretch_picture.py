@@ -14,7 +14,7 @@ from nnstretch.report.text import count_text, power_text
 if TYPE_CHECKING:
     from nnstretch.branching.design import Design
     from nnstretch.branching.prediction import BlockCost
-    from nnstretch.branching.search import SearchReport
+    from nnstretch.branching.search_report import SearchReport
 
 _NAMES = 110
 _TOTALS = 90

@@ -15,7 +15,8 @@ from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
 from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
 from nnstretch.scheduler.costs import Candidate, CostModel
 from nnstretch.scheduler.profiling.caches import CacheSizes, layer_state, network_state
-from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore
+from nnstretch.scheduler.profiling.rows import CacheState, Measurement
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.settings import cache_dir
 
 _GROWN = 1.2

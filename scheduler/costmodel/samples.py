@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nnstretch.devices.routine import Parameters
-from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore
+from nnstretch.scheduler.profiling.rows import CacheState, Measurement
+from nnstretch.scheduler.profiling.store import ProfileStore
 
 _INSIDE = re.compile(r" in [0-9a-f]{16}$")
 """Ends the workload of a layer that was timed inside a whole network."""

@@ -23,7 +23,8 @@ from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
 from nnstretch.scheduler.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.profiling.caches import layer_state, network_state
-from nnstretch.scheduler.profiling.store import CacheState, ProfileStore
+from nnstretch.scheduler.profiling.rows import CacheState
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.units import UnitGraph, working_set
 
 Search = Literal["default", "learned", "exhaustive"]

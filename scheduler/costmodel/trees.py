@@ -24,7 +24,7 @@ from nnstretch.errors import MissingExtraError
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.samples import Sample
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
-from nnstretch.scheduler.profiling.store import CacheState
+from nnstretch.scheduler.profiling.rows import CacheState
 from nnstretch.settings import atomic_write
 
 _PRODUCTS_PER_SECOND = 50e9  # of one core

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnstretch.errors import ModelError
 from nnstretch.scheduler.candidates import selection_problem, single_choices
-from nnstretch.scheduler.draft import Choice
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.placement.contraction import Contraction, Grouping
 from nnstretch.scheduler.placement.problem import Placement, Turn
 from nnstretch.scheduler.placement.splitting import Division, Divisions, Origin, Split, split_graph

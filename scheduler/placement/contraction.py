@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.devices.routine import PLAIN, Layout
-from nnstretch.scheduler.draft import Choice, Fused
+from nnstretch.scheduler.choice import Choice, Fused
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.units import UnitGraph
 

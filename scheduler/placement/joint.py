@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nnstretch.scheduler.candidates import selection_problem
-from nnstretch.scheduler.draft import Choice
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.placement.applying import Applied, apply, narrowed
 from nnstretch.scheduler.placement.cells import place
 from nnstretch.scheduler.placement.contraction import Contraction, contract

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.profiling.store import CacheState
+from nnstretch.scheduler.profiling.rows import CacheState
 
 _FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -17,7 +17,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.measuring import Race, Rules, interval, typical
-from nnstretch.scheduler.profiling.store import CacheState, Measurement
+from nnstretch.scheduler.profiling.rows import CacheState, Measurement
 from nnstretch.scheduler.profiling.trials import Trial, TrialError, Trials
 from nnstretch.scheduler.single import SingleLayer, packed_inputs, random_inputs, single_layer_plan
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.spec import simplest_ratios
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore
+from nnstretch.scheduler.profiling.rows import Measurement
+from nnstretch.scheduler.profiling.store import ProfileStore
 
 DIFFERENT = 1.15
 """Cores whose speeds differ by no more than this factor count as equal."""

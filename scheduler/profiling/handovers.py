@@ -7,8 +7,9 @@ import numpy as np
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
 from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.draft import Choice, draft
+from nnstretch.scheduler.drafting import draft
 from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.units import Unit, UnitGraph

@@ -23,8 +23,8 @@ from typing import Protocol
 
 import numpy as np
 
+from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.draft import Choice
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.problem import Assignment, Selector
 from nnstretch.scheduler.profiling.measuring import typical

@@ -23,7 +23,8 @@ from nnstretch.scheduler.profiling.comparing import Clock, Entrants, Examples, T
 from nnstretch.scheduler.profiling.handovers import round_trip
 from nnstretch.scheduler.profiling.integrated import Key, Samples
 from nnstretch.scheduler.profiling.measuring import interval, typical
-from nnstretch.scheduler.profiling.store import CacheState, Measurement, ProfileStore, Row
+from nnstretch.scheduler.profiling.rows import CacheState, Measurement, Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.profiling.trials import Trials
 
 TOLERANCE = 1e-4

@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from nnstretch.devices.description import Description, description_of
 from nnstretch.errors import FileError
-from nnstretch.scheduler.profiling.store import FORMAT, ProfileStore, Row, checked_row, row_fields
+from nnstretch.scheduler.profiling.rows import Row, checked_row, row_fields
+from nnstretch.scheduler.profiling.store import FORMAT, ProfileStore
 from nnstretch.settings import atomic_write
 
 NAME = "nnstretch-profiles"

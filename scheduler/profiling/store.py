@@ -15,32 +15,31 @@ import logging
 import math
 import sqlite3
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
-from nnstretch import __version__
 from nnstretch.devices.description import Description, description_of
-from nnstretch.devices.routine import NO_PARAMETERS, Parameters
+from nnstretch.devices.routine import Parameters
 from nnstretch.errors import FileError
+from nnstretch.scheduler.profiling.rows import (
+    CacheState,
+    Measurement,
+    Row,
+    checked_parameters,
+    identity,
+    parameters_key,
+    record_of,
+    row_of,
+)
 from nnstretch.settings import cache_dir
 
 log = logging.getLogger(__name__)
-
-CacheState = Literal["warm", "l3", "memory"]
-"""Where the weights lie when a layer begins: in the core's own caches, in the shared cache, or in memory alone."""
-
-CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
 
 FORMAT = 2
 """Version of the tables: SQLite's `user_version`. 0 is a file without tables, or with those of the first version."""
 
 _PATIENCE = 30.0  # seconds that a store may be locked by another process
-_MOST_SAMPLES = 100_000
-_LONGEST_TEXT = 1 << 20
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS measurement (
@@ -69,9 +68,6 @@ CREATE TABLE IF NOT EXISTS processor (
 ) WITHOUT ROWID
 """
 _INSERT = "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-# The table's columns in their order.
-_KEYS = ("processor", "workload", "routine", "parameters", "state")
-_VALUES = ("seconds", "low", "high", "error", "failure", "samples", "clock", "version", "measured")
 
 # The first version knew no cache states: its layers with weights of 256 KiB and more were measured out of memory. Which those
 # are it did not say; all with weights are taken for them.
@@ -81,44 +77,6 @@ SELECT processor, workload, routine, parameters, CASE WHEN instr(workload, '"con
        seconds, NULL, NULL, NULL, failure, samples, NULL, '', measured
 FROM measurement_1
 """
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Typical seconds of a routine on a workload with all samples, or the reason why it failed.
-
-    Attributes:
-        seconds: the samples' lower quartile; None if the routine failed.
-        samples: seconds of every run that counts.
-        failure: why there is no time.
-        interval: confidence interval of `seconds`, if there are samples enough for one.
-        error: of the routine's answer against the reference, relative to the output's range; None if it was not checked.
-        state: where the weights lay when a run began.
-        clock: GFLOP/s of the measuring core just before, which shows at what frequency it ran.
-        version: of nnstretch that measured.
-        when: seconds since 1970; 0: now, when it is written.
-    """
-
-    seconds: float | None
-    samples: tuple[float, ...] = ()
-    failure: str | None = None
-    interval: tuple[float, float] | None = None
-    error: float | None = None
-    state: CacheState = "warm"
-    clock: float | None = None
-    version: str = field(default=__version__, compare=False)
-    when: float = field(default=0.0, compare=False)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement with what it was made of: `processor` is a fingerprint, `routine` a descriptor."""
-
-    processor: str
-    workload: str
-    routine: str
-    parameters: Parameters
-    measurement: Measurement
 
 
 class ProfileStore:
@@ -160,7 +118,7 @@ class ProfileStore:
 
         A failure in any other state is one in this state too.
         """
-        key = (processor, workload, routine, _key(parameters))
+        key = (processor, workload, routine, parameters_key(parameters))
         with self._lock, self._errors("read"):
             found = self._database.execute(
                 "SELECT * FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=? "
@@ -177,7 +135,7 @@ class ProfileStore:
 
     def put_all(self, rows: Iterable[Row]) -> None:
         """Writes measurements that were finished together, all or none of them, replacing older ones."""
-        records = [_record(row) for row in rows]
+        records = [record_of(row) for row in rows]
         with self._lock, self._errors("write"), self._transaction():
             self._database.executemany(_INSERT, records)
 
@@ -186,7 +144,7 @@ class ProfileStore:
         with self._lock, self._errors("write"), self._transaction():
             self._database.executemany(
                 "DELETE FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=?",
-                [(*names, _key(parameters)) for *names, parameters in rows],
+                [(*names, parameters_key(parameters)) for *names, parameters in rows],
             )
 
     def rows(self, processor: str | None = None) -> Iterator[Row]:
@@ -212,7 +170,7 @@ class ProfileStore:
         found: dict[tuple[str, str], list[Parameters]] = {}
         with self._damage():
             for workload, routine, text, _ in records:
-                parameters = _parameters(json.loads(str(text)))
+                parameters = checked_parameters(json.loads(str(text)))
                 known = found.setdefault((str(workload), str(routine)), [])
                 if parameters not in known:
                     known.append(parameters)
@@ -227,8 +185,8 @@ class ProfileStore:
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Takes over measurements that are not known here or newer than those known; returns how many."""
-        known = {(*_identity(row), row.measurement.state): row.measurement.when for row in self.rows()}
-        taken = [r for r in rows if r.measurement.when > known.get((*_identity(r), r.measurement.state), -math.inf)]
+        known = {(*identity(row), row.measurement.state): row.measurement.when for row in self.rows()}
+        taken = [r for r in rows if r.measurement.when > known.get((*identity(r), r.measurement.state), -math.inf)]
         self.put_all(taken)
         return len(taken)
 
@@ -303,11 +261,8 @@ class ProfileStore:
             raise FileError(f"cannot {verb} profile store {self.path}: {error}; {_advice(error)}") from error
 
     def _row(self, record: Sequence[object]) -> Row:
-        values = dict(zip((*_KEYS, *_VALUES), record, strict=True))
         with self._damage():
-            for name in ("parameters", "samples"):
-                values[name] = json.loads(str(values[name]))
-            return checked_row(values)
+            return row_of(record)
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
@@ -333,87 +288,3 @@ def _advice(error: sqlite3.Error) -> str:
 
 def _description(text: str) -> Description:
     return description_of(json.loads(text))
-
-
-def _identity(row: Row) -> tuple[str, str, str, str]:
-    return row.processor, row.workload, row.routine, _key(row.parameters)
-
-
-def _key(parameters: Parameters) -> str:
-    return json.dumps(dict(sorted(parameters.items())), separators=(",", ":"))
-
-
-def _record(row: Row) -> tuple[object, ...]:
-    m = row.measurement
-    low, high = m.interval or (None, None)
-    values = (m.seconds, low, high, m.error, m.failure, json.dumps(m.samples), m.clock, m.version)
-    return (*_identity(row), m.state, *values, m.when or time.time())
-
-
-def row_fields(row: Row) -> dict[str, object]:
-    """A row as JSON has it; `checked_row` reads it back."""
-    values = dict(zip((*_KEYS, *_VALUES), _record(row), strict=True))
-    return {**values, "parameters": dict(row.parameters), "samples": list(row.measurement.samples)}
-
-
-def checked_row(fields: Mapping[str, object]) -> Row:
-    """A row from what a file says, every field checked.
-
-    Raises:
-        ValueError: a field is missing or none that a measurement can have; says which.
-    """
-    seconds, failure = _seconds(fields, "seconds"), _text(fields, "failure")
-    if (seconds is None) == (failure is None):
-        raise ValueError("a measurement has either seconds or a failure")
-    low, high = _seconds(fields, "low"), _seconds(fields, "high")
-    state = next((s for s in CACHE_STATES if s == fields.get("state")), None)
-    if state is None:
-        raise ValueError(f"state is {fields.get('state')!r}; it is one of {', '.join(CACHE_STATES)}")
-    measurement = Measurement(
-        seconds,
-        _samples(fields.get("samples")),
-        failure,
-        (low, high) if low is not None and high is not None else None,
-        _seconds(fields, "error"),
-        state,
-        _seconds(fields, "clock"),
-        _text(fields, "version") or "",
-        _seconds(fields, "measured") or 0.0,
-    )
-    processor, workload, routine = (_text(fields, name) for name in _KEYS[:3])
-    if not processor or not workload or not routine:
-        raise ValueError("a measurement has a processor, a workload and a routine")
-    return Row(processor, workload, routine, _parameters(fields.get("parameters")), measurement)
-
-
-def _text(fields: Mapping[str, object], name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and (not isinstance(value, str) or len(value) > _LONGEST_TEXT):
-        raise ValueError(f"{name} is no text of fewer than {_LONGEST_TEXT} characters")
-    return value
-
-
-def _seconds(fields: Mapping[str, object], name: str) -> float | None:
-    value = fields.get(name)
-    return None if value is None else _number(value, name)
-
-
-def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} is {str(value)[:40]!r}; it must be a number and not negative")
-    return float(value)
-
-
-def _samples(value: object) -> tuple[float, ...]:
-    if not isinstance(value, list | tuple) or len(value) > _MOST_SAMPLES:
-        raise ValueError("samples are no list of numbers")
-    return tuple(_number(sample, "a sample") for sample in value)
-
-
-def _parameters(value: object) -> Parameters:
-    if not isinstance(value, Mapping):
-        raise ValueError("parameters are no object of integers")
-    for name, number in value.items():
-        if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, int):
-            raise ValueError(f"parameter {name!r} is no integer")
-    return dict(value) or NO_PARAMETERS

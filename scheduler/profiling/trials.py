@@ -26,7 +26,7 @@ from nnstretch.devices.routine import PLAIN
 from nnstretch.errors import DeviceError
 from nnstretch.frames import read_frame, write_frame
 from nnstretch.scheduler.profiling.caches import cache_sizes
-from nnstretch.scheduler.profiling.store import CacheState
+from nnstretch.scheduler.profiling.rows import CacheState
 from nnstretch.scheduler.profiling.trial_worker import PAGE, RUNNING
 from nnstretch.scheduler.single import SinglePlan
 

@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnstretch.devices.engine.build import BuildTarget, local_isa, make_toolchain
+from nnstretch.devices.engine.instruction_sets import BuildTarget, local_isa
+from nnstretch.devices.engine.toolchains import make_toolchain
 from nnstretch.settings import cache_dir
 
 

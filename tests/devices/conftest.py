@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,24 +10,28 @@ import pytest
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine
+from nnstretch.devices.engine.instruction_sets import ISAS, Isa, local_isa
+from nnstretch.devices.opencl import drivers
 from nnstretch.devices.routine import Routine
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 
 if TYPE_CHECKING:
+    import pyopencl
+
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
-RUNNABLE = [isa for isa in build.ISAS if isa.features <= build.local_isa().features or isa == build.local_isa()]
+RUNNABLE = [isa for isa in ISAS if isa.features <= local_isa().features or isa == local_isa()]
 
 
 @pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def isa(request: pytest.FixtureRequest) -> build.Isa:
+def isa(request: pytest.FixtureRequest) -> Isa:
     """Each instruction set in turn."""
-    assert isinstance(request.param, build.Isa)
+    assert isinstance(request.param, Isa)
     return request.param
 
 
 @pytest.fixture(scope="module")
-def native(isa: build.Isa) -> Iterator[Engine]:
+def native(isa: Isa) -> Iterator[Engine]:
     """The engine of one instruction set, which the harness runs meanwhile."""
     made = Engine(build.build_engine(isa))
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +41,7 @@ def native(isa: build.Isa) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def routines(isa: build.Isa, native: Engine) -> tuple[Routine, ...]:
+def routines(isa: Isa, native: Engine) -> tuple[Routine, ...]:
     """The heavy routines of that engine."""
     assert native.block == isa.block
     return heavy_routines(isa)
@@ -49,3 +53,22 @@ def processor() -> OpenCLProcessor:
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _silent_compilers() -> Iterator[None]:
+    """No OpenCL program that a test builds makes the compiler warn: drivers print that, whoever is on the terminal."""
+    build_program = drivers.build
+
+    def checked(program: pyopencl.Program, options: Sequence[str]) -> pyopencl.Program:
+        import pyopencl as cl
+
+        built = build_program(program, options)
+        wanted = cl.program_build_info.LOG
+        logs = [built.get_build_info(device, wanted) for device in built.devices]  # type: ignore[no-untyped-call]
+        assert not any("warning" in log for log in logs), f"{' '.join(options)}: {logs}"
+        return built
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drivers, "build", checked)
+        yield

@@ -40,6 +40,7 @@ from nnstretch.devices.engine.image import (
     SubGraph,
     encode,
 )
+from nnstretch.devices.engine.instruction_sets import ISAS, local_isa
 from nnstretch.devices.engine.program import Program
 from nnstretch.errors import DeadlineError
 
@@ -431,11 +432,11 @@ def lists(engine: Engine, examples: int) -> None:
 
 def parity(sanitize: str, tests: str) -> int:
     """Runs tests of kernels with sanitized engines, of this machine's instruction set alone where they have several."""
-    plain, here = build.build_engine, build.local_isa()
+    plain, here = build.build_engine, local_isa()
     sanitized = partial(plain, sanitize=sanitize)
     for module in (build, binding):
         vars(module)["build_engine"] = sanitized
-    others = " or ".join(isa.name for isa in build.ISAS if isa != here)
+    others = " or ".join(isa.name for isa in ISAS if isa != here)
     return int(pytest.main(["-q", "-p", "no:cacheprovider", "-k", f"not ({others})", tests]))
 
 

@@ -14,6 +14,7 @@ from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.instruction_sets import local_isa
 from nnstretch.devices.engine.program import Program, aligned_array
 from nnstretch.devices.routine import KernelCall, Parameters, Routine
 from nnstretch.errors import PackageError
@@ -70,7 +71,7 @@ def calls(name: str) -> list[tuple[KernelCall, tuple[int, ...], int]]:
     """Every call that the layer may become, with the bytes of its reads and of its write."""
     layer = LAYERS[name]
     found = []
-    for routine in heavy_routines(build.local_isa()):
+    for routine in heavy_routines(local_isa()):
         if routine.supports(layer):
             found += [_call(routine, layer, parameters) for parameters in routine.parameter_space(layer)]
     assert found

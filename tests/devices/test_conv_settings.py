@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile, computed_pixels, panels
-from nnstretch.devices.engine import build
+from nnstretch.devices.engine.instruction_sets import ISAS, Isa
 from nnstretch.graph.layer import Layer, TensorType
 from tests.devices.convolutions import conv_layer
 
-WIDE, NARROW = build.ISAS[0], build.ISAS[1]
+WIDE, NARROW = ISAS[0], ISAS[1]
 
 
-def direct(isa: build.Isa) -> DirectConvolution:
+def direct(isa: Isa) -> DirectConvolution:
     (found,) = (routine for routine in heavy_routines(isa) if isinstance(routine, DirectConvolution))
     return found
 
@@ -56,10 +56,10 @@ def test_panels_cover_every_output_once_and_read_what_its_group_reads(
         assert panel.end == (last // outputs + 1) * inputs
 
 
-@pytest.mark.parametrize("isa", build.ISAS, ids=[isa.name for isa in build.ISAS])
+@pytest.mark.parametrize("isa", ISAS, ids=[isa.name for isa in ISAS])
 @pytest.mark.parametrize("groups", [1, 3, 17])
 @pytest.mark.parametrize("outputs", [8, 16, 24, 51, 72, 77, 97, 112, 168, 272, 279, 408])
-def test_few_distinct_settings_are_offered(isa: build.Isa, outputs: int, groups: int) -> None:
+def test_few_distinct_settings_are_offered(isa: Isa, outputs: int, groups: int) -> None:
     channels = outputs if groups == 1 else 24 * groups
     space = direct(isa).parameter_space(conv(channels, channels, 28, 3, groups=groups))
     assert 1 <= len(space) <= 5

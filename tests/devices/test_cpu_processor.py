@@ -7,6 +7,7 @@ from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.engine import build
 from nnstretch.devices.engine.binding import Engine, engine
+from nnstretch.devices.engine.instruction_sets import Isa
 from nnstretch.devices.routine import REORDER, Layout, reorder_layer
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.graph.layer import TensorType
@@ -42,7 +43,7 @@ def test_it_changes_layouts() -> None:
     assert processor.reorder().supports(layer)
 
 
-def test_every_register_tile_is_a_kernel_of_the_engine(isa: build.Isa) -> None:
+def test_every_register_tile_is_a_kernel_of_the_engine(isa: Isa) -> None:
     tiles = set()
     for routine in heavy_routines(isa):
         if isinstance(routine, DirectConvolution):

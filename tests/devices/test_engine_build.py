@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nnstretch.devices.engine import build
+from nnstretch.devices.engine import build, toolchains
 from nnstretch.devices.engine.binding import Engine
+from nnstretch.devices.engine.instruction_sets import ISAS, local_isa
 from nnstretch.errors import BuildError, FileError
 from nnstretch.settings import cache_dir
 
@@ -23,10 +24,11 @@ Sources = Callable[[dict[str, str]], None]
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
     """Gives the builder small sources and an empty cache."""
     here = tmp_path / "engine"
-    shutil.copytree(build.HERE / "include", here / "include")
+    shutil.copytree(toolchains.ENGINE_FOLDER / "include", here / "include")
     for name in ("src", "kernels"):
         (here / name).mkdir()
-    monkeypatch.setattr(build, "HERE", here)
+    for module in (build, toolchains):
+        monkeypatch.setattr(module, "ENGINE_FOLDER", here)
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
     # A compiler that needs no second for its first link, so that these tests are fast.
     if shutil.which("gcc"):
@@ -63,9 +65,9 @@ def test_only_what_changed_is_compiled_again(sources: Sources) -> None:
 def test_headers_and_instruction_sets_make_other_libraries(sources: Sources) -> None:
     sources({"src/a.c": SMALL.replace("VALUE", "1")})
     first = build.build_engine()
-    others = [isa for isa in build.ISAS if isa.name.startswith("x86") == build.local_isa().name.startswith("x86")]
+    others = [isa for isa in ISAS if isa.name.startswith("x86") == local_isa().name.startswith("x86")]
     for isa in others:
-        if isa != build.local_isa():
+        if isa != local_isa():
             assert build.build_engine(isa) != first
     sources({"src/a.h": "#define UNUSED 1\n"})
     assert build.build_engine() != first
@@ -113,10 +115,10 @@ def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
 def test_builders_at_the_same_time_agree(sources: Sources) -> None:
     sources({"src/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "extern int nns_b;\nint nns_b = 1;\n"})
     script = (
-        "from pathlib import Path; import sys; from nnstretch.devices.engine import build; "
-        "build.HERE = Path(sys.argv[1]); print(build.build_engine())"
+        "from pathlib import Path; import sys; from nnstretch.devices.engine import build, toolchains; "
+        "build.ENGINE_FOLDER = toolchains.ENGINE_FOLDER = Path(sys.argv[1]); print(build.build_engine())"
     )
-    command = [sys.executable, "-c", script, str(build.HERE)]
+    command = [sys.executable, "-c", script, str(toolchains.ENGINE_FOLDER)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     answers = {process.communicate(timeout=120)[0] for process in running}
     assert [process.returncode for process in running] == [0] * 4
@@ -127,6 +129,6 @@ def test_builders_at_the_same_time_agree(sources: Sources) -> None:
 
 
 def test_local_isa_is_one_that_the_cpu_has() -> None:
-    isa = build.local_isa()
-    assert isa in build.ISAS
+    isa = local_isa()
+    assert isa in ISAS
     assert isa.block in (4, 8, 16)

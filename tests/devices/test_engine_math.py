@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine import build
+from nnstretch.devices.engine.instruction_sets import Isa
+from nnstretch.devices.engine.toolchains import ENGINE_FOLDER, FLAGS
 from nnstretch.graph.activation import ActivationKind, float_bits
 
 SOURCE = """
@@ -33,12 +34,12 @@ FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
 @pytest.fixture(scope="module")
-def functions(isa: build.Isa, tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, int]:
+def functions(isa: Isa, tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, int]:
     directory = tmp_path_factory.mktemp("math")
     source, library = directory / "math.c", directory / "math.so"
     source.write_text(SOURCE)
-    includes = [f"-I{build.HERE / name}" for name in ("include", "src")]
-    flags = [*build.FLAGS, *isa.zig_flags, f"-DNNS_BLOCK={isa.block}", *includes]
+    includes = [f"-I{ENGINE_FOLDER / name}" for name in ("include", "src")]
+    flags = [*FLAGS, *isa.zig_flags, f"-DNNS_BLOCK={isa.block}", *includes]
     command = [sys.executable, "-m", "ziglang", "cc", *flags, "-shared", str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(library))
@@ -144,9 +145,9 @@ def test_partial_vectors_and_sums_of_lanes(functions: tuple[ctypes.CDLL, int]) -
 
 
 def test_headers_stand_by_themselves(tmp_path: Path) -> None:
-    for header in sorted((build.HERE / "src").glob("*.h")):
-        command = [sys.executable, "-m", "ziglang", "cc", *build.FLAGS, "-D_GNU_SOURCE", "-DNNS_BLOCK=4"]
-        includes = [f"-I{build.HERE / name}" for name in ("include", "src")]
+    for header in sorted((ENGINE_FOLDER / "src").glob("*.h")):
+        command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, "-D_GNU_SOURCE", "-DNNS_BLOCK=4"]
+        includes = [f"-I{ENGINE_FOLDER / name}" for name in ("include", "src")]
         text = f'#include "{Path(header).name}"\nextern int nns_stands;\nint nns_stands;\n'
         done = subprocess.run(
             [*command, *includes, "-c", "-x", "c", "-", "-o", str(tmp_path / "header.o")],

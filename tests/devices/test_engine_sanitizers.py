@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine import build
+from nnstretch.devices.engine.instruction_sets import BuildTarget, local_isa
+from nnstretch.devices.engine.toolchains import make_toolchain, sanitizer_preload
 from tests.devices.c_libraries import c_library
 
 SCRIPT = Path(__file__).parent / "engine_scenarios.py"
@@ -28,8 +30,8 @@ def library(sanitize: str) -> Path:
     """
     if sanitize != "thread":
         return build.build_engine(sanitize=sanitize)
-    target = build.BuildTarget(build.local_isa())
-    watched, plain = build.make_toolchain(target, sanitize), build.make_toolchain(target)
+    target = BuildTarget(local_isa())
+    watched, plain = make_toolchain(target, sanitize), make_toolchain(target)
     sources = [
         one if one.path.parent.name == "src" or one.path.name in RUN_BY_SCENARIOS else other
         for one, other in zip(build.engine_sources(watched), build.engine_sources(plain), strict=True)
@@ -50,7 +52,7 @@ def library(sanitize: str) -> Path:
 def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: int) -> None:
     environment = {
         **os.environ,
-        "LD_PRELOAD": build.sanitizer_preload(sanitize),
+        "LD_PRELOAD": sanitizer_preload(sanitize),
         "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaves memory behind on purpose
         "TSAN_OPTIONS": f"halt_on_error=1 suppressions={SCRIPT.with_name('thread_sanitizer.supp')}",
     }

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors
 from nnstretch.devices.guest_processor import GuestProcessor, open_guest_processor
 from nnstretch.devices.routine import PLAIN, Layout, reorder_layer
 from nnstretch.devices.spec import parse_processors, usable_cores
@@ -19,6 +18,7 @@ from nnstretch.errors import DeviceError, MissingExtraError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.session import Session
 from tests.scheduler.graphs import RandomNetwork

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from nnstretch.compiler import build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.devices.guest import open_guest
 from nnstretch.devices.guest_processor import GuestProcessor, open_guest_processor
 from nnstretch.devices.routine import PLAIN
@@ -32,6 +32,7 @@ from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import answer_error, relative_error, run_layer, run_proto
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.single import random_inputs
 from nnstretch.scheduler.views import joinable

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.processor import heavy_routines
-from nnstretch.devices.engine import build
+from nnstretch.devices.engine.instruction_sets import ISAS, Isa
 from nnstretch.devices.routine import Routine, distinct, shares
 from nnstretch.graph.layer import Layer, chain_layer
 from tests.devices.convolutions import check_setting, conv_layer, feeds_of, reference
@@ -35,8 +35,8 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("isa", build.ISAS, ids=[one.name for one in build.ISAS])
-def test_usual_settings_come_first_and_none_twice(isa: build.Isa, name: str) -> None:
+@pytest.mark.parametrize("isa", ISAS, ids=[one.name for one in ISAS])
+def test_usual_settings_come_first_and_none_twice(isa: Isa, name: str) -> None:
     layer = LAYERS[name]
     supporting = [routine for routine in heavy_routines(isa) if routine.supports(layer)]
     assert supporting

@@ -28,8 +28,10 @@ from nnstretch.bench.subject import Subject, random_feeds, subject
 from nnstretch.bench.turns import Settings as ProofSettings
 from nnstretch.bench.workshop import Workshop
 from nnstretch.branching import accounting
-from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
+from nnstretch.branching.blueprint import BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.control import single_branch_control
+from nnstretch.branching.designing import make_design
 from nnstretch.branching.export import export_branched
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frames import read_frame, write_frame

@@ -307,6 +307,15 @@ def test_page_is_self_contained_and_escaped() -> None:
         assert outside not in page.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_page_says_in_which_types_and_batch_networks_were_computed() -> None:
+    head = "Medians of interleaved rounds in {}; every engine"
+    assert head.format("float32, the batch that each model has") in bench_html(answer(result("a")))
+    assert head.format("int8, batch 4") in bench_html(answer(result("a", dtype="int8", batch=4)))
+    both = answer(result("a", dtype="int8"), result("b"), result("c", 2, dtype="int8"))
+    assert head.format("float32 and int8, the batch that each model has") in bench_html(both)
+    assert head.format("int8, the batch that each model has") in bench_html(both)
+
+
 # -- the command ---------------------------------------------------------------------------------------------------
 
 

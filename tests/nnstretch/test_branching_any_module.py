@@ -12,18 +12,12 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from nnstretch.branching.accounting import count_macs, count_parameters
-from nnstretch.branching.build import (
-    Blueprint,
-    BranchChoice,
-    SegmentChoice,
-    blueprint,
-    build,
-    make_design,
-    original_cost,
-)
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.capture import _by_export, _by_fx, capture, tensors_of
 from nnstretch.branching.channels import plan_channels
 from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.designing import make_design, original_cost
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.modules import ChannelShuffle, ChannelSlice

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from nnstretch.branching.blueprint import Blueprint, blueprint
 from nnstretch.branching.bounds import (
     Bounds,
     Setting,
@@ -22,7 +23,6 @@ from nnstretch.branching.bounds import (
     width_settings,
 )
 from nnstretch.branching.bounds_file import LearnedBounds, Subject, load_bounds, weights_digest
-from nnstretch.branching.build import Blueprint, blueprint
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.errors import DesignError, FileError, UsageError
 

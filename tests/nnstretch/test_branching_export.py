@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nnstretch import zoo
-from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, blueprint, build, choices_of, make_design
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.designing import choices_of, make_design
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.scaling import kept_counts

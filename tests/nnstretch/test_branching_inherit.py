@@ -16,15 +16,9 @@ from torch.nn import functional
 
 from nnstretch import zoo
 from nnstretch.branching.accounting import count_macs, count_parameters
-from nnstretch.branching.build import (
-    Blueprint,
-    BranchChoice,
-    SegmentChoice,
-    blueprint,
-    build,
-    make_design,
-    original_cost,
-)
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
+from nnstretch.branching.designing import make_design, original_cost
 from nnstretch.branching.inherit import scaled_copy
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.scaling import full_selection

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from nnstretch import zoo
 from nnstretch.branching.accounting import count_macs, count_parameters
-from nnstretch.branching.build import Blueprint, BranchChoice, SegmentChoice, blueprint, build, choices_of, make_design
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design, Entry, Merge
+from nnstretch.branching.designing import choices_of, make_design
 from nnstretch.branching.limits import SearchLimits
 from nnstretch.branching.meeting import shares
 from nnstretch.branching.network import BranchedNetwork

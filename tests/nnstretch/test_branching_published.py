@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from nnstretch import zoo
 from nnstretch.branching.accounting import count_macs, count_parameters
-from nnstretch.branching.build import Blueprint, blueprint, build, choices_of
+from nnstretch.branching.blueprint import Blueprint, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.design import Design, Merge
+from nnstretch.branching.designing import choices_of
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.published import (
     BASIC,

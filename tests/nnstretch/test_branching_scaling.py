@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nnstretch import zoo
-from nnstretch.branching.build import blueprint
+from nnstretch.branching.blueprint import blueprint
 from nnstretch.branching.channels import ChannelPlan, Space, plan_channels
 from nnstretch.branching.scaling import bundle_scores, choose, deal, kept_count, kept_counts, made_positions
 from nnstretch.branching.tracing import trace

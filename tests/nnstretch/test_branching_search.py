@@ -14,17 +14,11 @@ from torch import nn
 
 from nnstretch import zoo
 from nnstretch.branching.accounting import count_macs, count_parameters
-from nnstretch.branching.build import (
-    Blueprint,
-    BranchChoice,
-    SegmentChoice,
-    blueprint,
-    build,
-    make_design,
-    segment_cost,
-)
+from nnstretch.branching.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
 from nnstretch.branching.counting import part_cost
 from nnstretch.branching.design import Design
+from nnstretch.branching.designing import make_design, segment_cost
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.families import layer_family
 from nnstretch.branching.joining import branch_seconds, network_prediction
@@ -34,7 +28,8 @@ from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.operators import shape_of
 from nnstretch.branching.predictor import Measured
 from nnstretch.branching.scaling import kept_counts
-from nnstretch.branching.search import SearchReport, search, search_blueprint
+from nnstretch.branching.search import search, search_blueprint
+from nnstretch.branching.search_report import SearchReport
 from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.tracing import Segment
 from nnstretch.branching.workloads import part_layers

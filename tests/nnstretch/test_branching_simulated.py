@@ -8,7 +8,8 @@ from torch import nn
 
 import nnstretch as nns
 from nnstretch.branching.export import export_branched
-from nnstretch.compiler import build_processors, simulate_model
+from nnstretch.compiler import simulate_model
+from nnstretch.processors import build_processors
 
 PHONE = "sim:phone/cpu,sim:phone/dsp"
 

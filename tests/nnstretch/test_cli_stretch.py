@@ -30,6 +30,10 @@ def small():
     return net, torch.zeros(1, 1, 16, 16)
 
 
+def coloured():
+    return nn.Sequential(block(3, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
 def varied():
     torch.manual_seed(0)
     depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
@@ -49,8 +53,9 @@ def files(folder: Path) -> None:
 
 
 def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path) -> None:
-    trained = ("train", "net.py:small", "--data", "digits", "--image-size", "16", "--threads", "1", "--epochs", "2")
-    answer_of(cli(*trained, "-o", "w.safetensors", "--json"))
+    training = ("--data", "digits", "--image-size", "16", "--threads", "1", "--epochs", "2", "-o", "w.safetensors")
+    refuses(cli("train", "net.py:coloured", *training), "does not run on an input of shape (1, 1, 16, 16)")
+    answer_of(cli("train", "net.py:small", *training, "--json"))
     stretch = ("stretch", "net.py:small", "-w", "w.safetensors", *SIMULATED, "--json")
     learn = (*stretch, "--learn-bounds", "--data", "digits", "--recipe", "brief.json", "--tolerance", "5")
     refuses(cli(*learn, "--bounds", "b.json", "--budget", "2"), "budget of 2 trainings")

@@ -215,7 +215,7 @@ def test_resize_by_scales_that_are_not_those_of_the_shapes() -> None:
 
 
 def test_every_operator_of_the_table_can_be_expanded() -> None:
-    from nnstretch.graph.expand import _WRITERS
+    from nnstretch.graph.onnx_operators import _WRITERS
 
     assert set(_WRITERS) == set(OPERATORS)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler import build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.devices.spec import usable_cores
 from nnstretch.graph.expand import expand
 from nnstretch.graph.grid import Grid
@@ -21,6 +21,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_layers, run_proto
+from nnstretch.processors import build_processors
 from tests.quantized_networks import QuantizedNetwork
 
 STEPS = 255

@@ -17,11 +17,11 @@ import onnxruntime
 import pytest
 
 from nnstretch.cli.main import main
-from nnstretch.compiler import foreign_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.cpu.processor import CpuProcessor
-from nnstretch.devices.engine import build
+from nnstretch.devices.engine import toolchains
 from nnstretch.devices.engine.binaries import build_binaries
-from nnstretch.devices.engine.build import ISAS, BuildTarget, Isa, local_isa, parse_target
+from nnstretch.devices.engine.instruction_sets import ISAS, BuildTarget, Isa, local_isa, parse_target
 from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import DeviceError, PackageError, UsageError
 from nnstretch.frontends.onnx_file import save
@@ -30,6 +30,7 @@ from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error
 from nnstretch.package.model_file import check, write_model_file
 from nnstretch.package.standalone import standalone_files, write_standalone
+from nnstretch.processors import foreign_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
 from tests.scheduler.graphs import RandomNetwork
@@ -294,7 +295,8 @@ def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path
 @pytest.mark.slow
 def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing of it is run here, so it need not be fast.
-    monkeypatch.setattr(build, "FLAGS", tuple(flag if flag != "-O3" else "-O0" for flag in build.FLAGS))
+    quick = tuple(flag if flag != "-O3" else "-O0" for flag in toolchains.FLAGS)
+    monkeypatch.setattr(toolchains, "FLAGS", quick)
     target = parse_target("aarch64-linux-gnu")
     files = write_standalone(planned(network, target, 1), "small", target, tmp_path)
     for what in ("library", "executable"):

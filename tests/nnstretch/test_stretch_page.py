@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from nnstretch.branching.limits import SearchLimits
-from nnstretch.branching.search import SearchReport
+from nnstretch.branching.search_report import SearchReport
 from nnstretch.branching.stretch import StretchResult, stretch
 from nnstretch.cli.design_files import PAGE, write_page
 from nnstretch.errors import FileError

@@ -11,14 +11,17 @@ import torch
 from torch import nn
 
 from nnstretch import compiler
-from nnstretch.branching.build import BranchChoice, SegmentChoice, blueprint, build, make_design
-from nnstretch.compiler import Processors, build_processors, predictor
+from nnstretch.branching.blueprint import BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.build import build
+from nnstretch.branching.designing import make_design
+from nnstretch.compiler import predictor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import FileError
 from nnstretch.predicting import contention
 from nnstretch.predicting.contention import slowdowns, stored_slowdowns
 from nnstretch.predicting.trial import design_trial
+from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler.profiling.store import ProfileStore
 
 CORES = usable_cores()

@@ -11,10 +11,11 @@ import onnx_ir as ir
 import pytest
 
 from nnstretch import zoo
-from nnstretch.compiler import build_processors, load_any, plan_model
+from nnstretch.compiler import load_any, plan_model
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.session import Session
 
 TOLERANCE = 1e-4

@@ -20,7 +20,8 @@ from nnstretch.devices.routine import Parameters
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import PlanStep
 from nnstretch.scheduler.profiling import comparing, integrated
-from nnstretch.scheduler.profiling.store import ProfileStore, Row
+from nnstretch.scheduler.profiling.rows import Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.profiling.trials import Trial, Trials
 
 _put_all, _remove, _time = ProfileStore.put_all, ProfileStore.remove, Trials.time

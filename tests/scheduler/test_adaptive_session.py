@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import nnstretch as nns
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.errors import DeviceError, FeedError, PackageError, UsageError
 from nnstretch.graph.reference import relative_error
 from nnstretch.package import read_package, write_package
 from nnstretch.plans import compile_plans
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.packaged import packaged, unpackaged, with_shared_constants

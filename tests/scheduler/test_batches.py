@@ -15,11 +15,12 @@ from nnstretch.bench.comparison import largest_error
 from nnstretch.bench.reference import reference_outputs
 from nnstretch.bench.subject import random_feeds
 from nnstretch.branching.limits import SearchLimits
-from nnstretch.compiler import build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.errors import UsageError
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 
 CORES = sorted(os.sched_getaffinity(0))
 _MOST = 1e-5

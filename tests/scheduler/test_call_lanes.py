@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from nnstretch.compiler import Processors, build_processors
 from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import REORDER, Parameters, Routine
@@ -29,6 +28,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler.calls import inner_seconds
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import Plan, PlanLane

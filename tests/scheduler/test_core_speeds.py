@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import nnstretch.compiler
-from nnstretch.compiler import build_processors
+import nnstretch.processors
 from nnstretch.devices.spec import usable_cores
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.profiling.core_speeds import DIFFERENT, measured_ratios, proposed_ratios
 from nnstretch.scheduler.profiling.store import ProfileStore
 
@@ -89,7 +89,7 @@ def test_what_was_thought_to_be_slow_for_being_busy_heals(store: partial[Profile
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
 def test_processors_get_the_ratios_unless_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = usable_cores()[:2]
-    monkeypatch.setattr(nnstretch.compiler, "measured_ratios", lambda cores: (1, 3)[: len(cores)])
+    monkeypatch.setattr(nnstretch.processors, "measured_ratios", lambda cores: (1, 3)[: len(cores)])
     names = [
         build_processors(text).named[0].name for text in (f"cpu:{one}+{two}", f"cpu:{one}+{two}*2:1", f"cpu:{one}")
     ]

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.compiler import build_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType, chain_layer
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.candidates import is_native
 from nnstretch.scheduler.costmodel.explorer import Exploration, Explorer, Schedule, Task
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix
@@ -30,7 +30,8 @@ from nnstretch.scheduler.costmodel.trees import CostTrees, Point, cross_validate
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
 from nnstretch.scheduler.costs import Candidate, Estimates
 from nnstretch.scheduler.planner import lane_pool
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore
+from nnstretch.scheduler.profiling.rows import Measurement
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.units import unit_graph, working_set
 from tests.scheduler.graphs import RandomNetwork
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.errors import NNStretchError, PackageError
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.session import Session

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.errors import DesignError, FeedError, PackageError
 from nnstretch.graph.reference import relative_error
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.critical_path import run_summary
 from nnstretch.scheduler.serial import serial

@@ -11,12 +11,12 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from nnstretch.compiler import build_processors
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.errors import SelectionError, UsageError
 from nnstretch.graph.layer import CHAIN, Layer, TensorType
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.explanation import explain
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of

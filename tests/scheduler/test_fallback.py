@@ -11,10 +11,11 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.engine.binding import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
 from nnstretch.graph.reference import relative_error
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.session import Session
 
 MIXED = """

@@ -9,12 +9,13 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler import build_processors, load_any
+from nnstretch.compiler import load_any
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import CHAIN, Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.planner import make_plan

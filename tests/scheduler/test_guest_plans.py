@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 
 import nnstretch
 from nnstretch.cli.main import main
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.guest import LITERT, ONNXRUNTIME
 from nnstretch.devices.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.devices.processor import Processor
@@ -27,6 +27,7 @@ from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.package import read_package
 from nnstretch.package.model_file import check_standalone
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.planner import make_plan

@@ -12,7 +12,6 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from nnstretch.compiler import HALF_TOLERANCE, build_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.devices.processor import Processor
@@ -31,6 +30,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error
+from nnstretch.processors import HALF_TOLERANCE, build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.placement.contraction import contract

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.graph.layer import CHAIN, Layer, TensorType
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.plan import PlanStep

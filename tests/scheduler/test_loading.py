@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeviceError, NNStretchError
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error
+from nnstretch.processors import build_processors
 from nnstretch.scheduler import planner
 from nnstretch.scheduler.loading import place_lanes
 from nnstretch.scheduler.plan import PlanLane

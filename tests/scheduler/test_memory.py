@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler import build_processors, load_any, plan_model
+from nnstretch.compiler import load_any, plan_model
 from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.processors import build_processors
 from nnstretch.scheduler import planner
 from nnstretch.scheduler.memory import Tenant, least_bytes, plan_arena
 from nnstretch.scheduler.order import HappensBefore

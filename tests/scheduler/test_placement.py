@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler import build_processors, plan_model, simulate_model
+from nnstretch.compiler import plan_model, simulate_model
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.simulated.profile import SocProfile
@@ -25,6 +25,7 @@ from nnstretch.graph.parts import is_divisible
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.costs import CostModel
 from nnstretch.scheduler.placement.applying import apply

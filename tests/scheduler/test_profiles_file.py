@@ -11,7 +11,8 @@ import pytest
 from nnstretch.devices.description import Description
 from nnstretch.errors import FileError
 from nnstretch.scheduler.profiling.profiles_file import Profiles, read_profiles, write_profiles
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
+from nnstretch.scheduler.profiling.rows import Measurement, Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 
 ROWS = [
     Row("p", "w", "r", {"a": 1}, Measurement(0.5, (0.4, 0.5), None, (0.4, 0.5), 1e-7, "l3", 100.0, when=3.0)),

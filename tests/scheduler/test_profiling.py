@@ -23,7 +23,8 @@ from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.profiling.caches import CacheSizes, cache_sizes, layer_state, network_state
 from nnstretch.scheduler.profiling.profiler import Profiler
-from nnstretch.scheduler.profiling.store import ProfileStore, Row
+from nnstretch.scheduler.profiling.rows import Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.profiling.trials import Trial, Trials
 from tests.scheduler.graphs import RandomNetwork
 

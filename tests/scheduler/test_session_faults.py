@@ -10,10 +10,11 @@ import time
 
 import pytest
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.onnxruntime.model import OnnxRuntimeModel
 from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import DeadlineError, DeviceError
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.session import Session
 from tests.devices.opencl_faults import Fault, Faults, library

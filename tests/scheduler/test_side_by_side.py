@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors, compile_model
+from nnstretch.compiler import compile_model
 from nnstretch.devices.spec import format_cores
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.session import Session
 from tests.scheduler.graphs import RandomNetwork
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.compiler import build_processors, plan_model, predictor, profiler, simulate_model
+from nnstretch.compiler import plan_model, predictor, profiler, simulate_model
 from nnstretch.devices.simulated.latency import layer_seconds
 from nnstretch.devices.simulated.profile import (
     PairProfile,
@@ -27,6 +27,7 @@ from nnstretch.errors import DeviceError, UsageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor

@@ -16,15 +16,8 @@ from pathlib import Path
 import pytest
 
 from nnstretch.errors import FileError
-from nnstretch.scheduler.profiling.store import (
-    FORMAT,
-    CacheState,
-    Measurement,
-    ProfileStore,
-    Row,
-    checked_row,
-    row_fields,
-)
+from nnstretch.scheduler.profiling.rows import CacheState, Measurement, Row, checked_row, row_fields
+from nnstretch.scheduler.profiling.store import FORMAT, ProfileStore
 
 FULL = Measurement(0.5, (0.4, 0.5, 0.6), None, (0.4, 0.6), 1e-6, "memory", 118.5)
 

@@ -16,7 +16,8 @@ from nnstretch.predicting.profiled import open_profiles
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.prediction import default_candidates
 from nnstretch.scheduler.profiling.profiles_file import Profiles, write_profiles
-from nnstretch.scheduler.profiling.store import Measurement, ProfileStore, Row
+from nnstretch.scheduler.profiling.rows import Measurement, Row
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.stored_prediction import StoredHandovers, StoredPredictor
 from tests.scheduler.test_costmodel import conv
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import Plan
 from nnstretch.scheduler.session import Session

@@ -24,7 +24,8 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.profiling.profiler import Profiler
-from nnstretch.scheduler.profiling.store import CACHE_STATES, ProfileStore
+from nnstretch.scheduler.profiling.rows import CACHE_STATES
+from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.profiling.trials import TrialError, Trials
 from nnstretch.scheduler.single import SingleLayer, SinglePlan, packed_inputs, random_inputs, single_layer_plan
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler import Processors, build_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.processor import Processor
@@ -21,6 +20,7 @@ from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler import loading
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import Plan

@@ -11,8 +11,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.errors import PackageError
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.order import HappensBefore
 from nnstretch.scheduler.plan import Plan, PlanBuffer
 from nnstretch.scheduler.validate import validate

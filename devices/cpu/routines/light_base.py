@@ -10,16 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from nnstretch.devices.engine.build import local_isa
-from nnstretch.devices.routine import (
-    PLAIN,
-    KernelCall,
-    Layout,
-    Lowering,
-    Operand,
-    Parameters,
-    Routine,
-)
+from nnstretch.devices.engine.instruction_sets import local_isa
+from nnstretch.devices.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.graph.layer import Layer
 
 BLOCK = "block"

@@ -80,7 +80,7 @@ PART void convolve(PARAMETERS, int item, int group, int image)
         const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
-        const int inside = x0 >= 0 && x0 + segment_size <= width;
+        const int in_place = AS_FLOATS ? 0 : x0 >= 0 && x0 + segment_size <= width; /* whether rows are read where they lie */
 
         floatl sum[PIXELS][VECTORS];
         start_tile(sum, bias);
@@ -91,7 +91,7 @@ PART void convolve(PARAMETERS, int item, int group, int image)
             for (int ky = ky_begin; ky < ky_end; ky++) {
                 const global number *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
                 const global number *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
-                if (inside && !AS_FLOATS) {
+                if (in_place) {
                     const global number *segment = row + x0 * B;
                     ACCUMULATE(global number, READ_ONE, segment)
                 } else {

@@ -1,0 +1,122 @@
+"""The instruction sets that the engine can be built for, and the systems that machine code is made for."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from nnstretch.errors import DeviceError, UsageError
+
+
+@dataclass(frozen=True)
+class Isa:
+    """An instruction set that the engine can be built for.
+
+    Attributes:
+        name: as in file names and packages.
+        zig_flags: what selects it with the ziglang wheel's compiler.
+        flags: what selects it with GCC and Clang.
+        block: floats per vector, the block of the blocked layout.
+        features: flags in /proc/cpuinfo that a CPU must have.
+    """
+
+    name: str
+    zig_flags: tuple[str, ...]
+    flags: tuple[str, ...]
+    block: int
+    features: frozenset[str]
+
+    @property
+    def architecture(self) -> str:
+        """The architecture as compilers and `uname -m` write it."""
+        return "aarch64" if self.name.startswith("aarch64") else "x86_64"
+
+    @property
+    def level(self) -> int:
+        """The level of an x86-64 instruction set, else 0."""
+        return int(self.name[-1]) if self.architecture == "x86_64" else 0
+
+    @property
+    def oldest_flags(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """`zig_flags` and `flags` for the oldest CPU of the architecture."""
+        if self.architecture == "x86_64":
+            return ("-mcpu=x86_64",), ("-march=x86-64",)
+        return self.zig_flags, self.flags
+
+
+_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"})
+_V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+# Without the last flag clang splits vectors of 16 floats into halves.
+_WIDE = "-mprefer-vector-width=512"
+
+ISAS: tuple[Isa, ...] = (
+    Isa("x86-64-v4", ("-mcpu=x86_64_v4", _WIDE), ("-march=x86-64-v4", _WIDE), 16, _V4),
+    Isa("x86-64-v3", ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",), 8, _V3),
+    Isa("x86-64-v2", ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",), 4, _V2),
+    Isa("aarch64", ("-mcpu=baseline",), ("-march=armv8-a",), 4, frozenset({"asimd"})),
+)
+"""Best first for each machine."""
+
+
+@cache
+def local_isa() -> Isa:
+    """The best instruction set of this machine.
+
+    Raises:
+        DeviceError: the CPU has none that the engine is written for.
+    """
+    found: set[str] = set()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            found.update(value.split())
+            break
+    prefix = "aarch64" if platform.machine() == "aarch64" else "x86-64"
+    for isa in ISAS:
+        if isa.name.startswith(prefix) and isa.features <= found:
+            return isa
+    names = ", ".join(isa.name for isa in ISAS)
+    raise DeviceError(f"this CPU ({platform.machine()}) has none of the instruction sets {names}; use another machine")
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """What machine code is built for.
+
+    Attributes:
+        isa: the instruction set.
+        system: "" for the compiler's own system and C library, which run here; else "linux-gnu" or "linux-musl".
+    """
+
+    isa: Isa
+    system: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.isa.name}-{self.system}" if self.system else self.isa.name
+
+
+SYSTEMS = ("linux-gnu", "linux-musl")
+
+
+def parse_target(text: str) -> BuildTarget:
+    """A target as people write it: `local`, or an instruction set with `-linux-gnu` (the default) or `-linux-musl` behind it.
+
+    Raises:
+        UsageError: it is none of these.
+        DeviceError: no instruction set fits this machine (`local`).
+    """
+    if text == "local":
+        return BuildTarget(local_isa())
+    for isa in ISAS:
+        for system in SYSTEMS:
+            if text == f"{isa.name}-{system}":
+                return BuildTarget(isa, system)
+        if text == isa.name:
+            return BuildTarget(isa, SYSTEMS[0])
+    names = ", ".join(isa.name for isa in ISAS)
+    raise UsageError(
+        f"unknown target {text!r}; write local, or one of {names} with -linux-gnu or -linux-musl behind it"
+    )

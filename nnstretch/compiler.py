@@ -22,7 +22,7 @@ from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.searching import Search, all_settings, explore, remembered_settings
 from nnstretch.scheduler.costs import CostModel, Estimates
 from nnstretch.scheduler.placement.interplay import MeasuredInterplay
-from nnstretch.scheduler.placement.joint import is_placed, placed
+from nnstretch.scheduler.placement.joint import completed, is_placed, placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
 from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.integrated import NEAR, refined
@@ -156,9 +156,11 @@ def measured_space(
     parameters are looked for beyond those that `costs` offer.
     """
     space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR, climbing=climbing)
-    if is_placed(space):
+    if len(processors.named) == 1:
         return refined(space, costs)
     interplay = MeasuredInterplay(space.pool, costs, _contention(processors))
+    if is_placed(space):
+        return completed(space, interplay)
     return placed(space, interplay, lambda single: refined(single, costs))
 
 

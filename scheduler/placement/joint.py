@@ -7,6 +7,9 @@ in simulated time, becomes no faster. If it is not clearly faster than the faste
 Whole layers are placed first. Then those that take long may also be split (`splitting`). What their shares take is expected to
 be in proportion to begin with, and known when a placement has asked for them. Layers stay whole unless the network becomes
 clearly faster.
+
+Designs give layers to processors. Those that lie beside no other branch, in a segment that is not branched or behind the last
+meeting point, would be computed by one processor while the others wait; they are split in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nnstretch.scheduler.candidates import selection_problem
+from nnstretch.graph.placement import branch_of
+from nnstretch.scheduler.candidates import selection_problem, single_choices
 from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.placement.applying import Applied, apply, narrowed
 from nnstretch.scheduler.placement.cells import place
@@ -35,6 +39,8 @@ from nnstretch.scheduler.simulation.timing import Interplay, simulate
 _ROUNDS = 4
 _MARGIN = 0.03
 """Share of its time by which a placement must be predicted to beat the fastest processor: what predictions miss by."""
+_LITTLE = 0.003
+"""The same share where all but a few layers stay where they are."""
 _HEAVY = 0.005
 """Share of the network's time that a layer takes at least which is worth splitting."""
 
@@ -61,6 +67,17 @@ def placed(
         selector: selects routines; `default_selector` if None.
     """
     return _Joint(space, interplay, refine or (lambda single: single), selector or default_selector()).placed()
+
+
+def completed(space: ChoiceSpace, interplay: Interplay, selector: Selector | None = None) -> ChoiceSpace:
+    """The space of a network that a design has placed, where layers that lie beside no other branch are split if that pays.
+
+    Args:
+        space: of several processors; some units are placed.
+        interplay: what the space's lanes cost each other.
+        selector: selects routines; `default_selector` if None.
+    """
+    return _Joint(space, interplay, lambda single: single, selector or default_selector()).completed()
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,35 @@ class _Joint:
             },
         )
         return replace((best if pays else alone[fastest]).space, placement=report)
+
+    def completed(self) -> ChoiceSpace:
+        """The space where layers that lie beside no other branch are split, or as it is."""
+        whole = self._candidate(self._space, self._interplay)
+        contraction = contract(self._space, [whole.chosen])
+        seconds = self._first_seconds(contraction, {0: whole.chosen})
+        divisions = self._divisions(contraction, self._seconds_beside_nobody(contraction, seconds))
+        if not divisions:
+            return self._space
+        best, _ = self._best(contraction, seconds, Divisions(divisions, contraction.sizes))
+        return best.space if best.seconds < whole.seconds * (1 - _LITTLE) else self._space
+
+    def _seconds_beside_nobody(self, contraction: Contraction, seconds: np.ndarray) -> np.ndarray:
+        """`seconds`, and for heavy units that lie beside no other branch what they take on all other lanes."""
+        units = self._space.graph.units
+        branches: dict[int, set[int]] = defaultdict(set)
+        for unit in units:
+            if (place := branch_of(unit.name)) is not None:
+                branches[place[0]].add(place[1])
+        filled = seconds.copy()
+        least = seconds.min(axis=1)
+        for group, number in contraction.alone().items():
+            place = branch_of(units[number].name)
+            if least[group] < _HEAVY * least.sum() or (place is not None and len(branches[place[0]]) > 1):
+                continue
+            for lane in {*self._space.pool.lane_of} - {*np.flatnonzero(np.isfinite(seconds[group]))}:
+                found = single_choices(units[number].layer, [lane], self._space.pool, self._space.costs)
+                filled[group, lane] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
+        return filled
 
     # -- one processor -------------------------------------------------------------------------------------------
 

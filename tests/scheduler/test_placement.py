@@ -32,7 +32,7 @@ from nnstretch.scheduler.placement.applying import apply
 from nnstretch.scheduler.placement.cells import find_cells, place
 from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.placement.heft import heft
-from nnstretch.scheduler.placement.joint import is_placed, only, placed, with_costs
+from nnstretch.scheduler.placement.joint import completed, is_placed, only, placed, with_costs
 from nnstretch.scheduler.placement.local_search import by_rank
 from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Turn, Way, makespan
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
@@ -379,6 +379,50 @@ def test_shares_follow_speeds_in_whole_blocks() -> None:
         assert found == Division(tuple(range(len(seconds))), channels)
     assert even_division(unit, {1: 1.0}) is None  # alone
     assert even_division(unit, dict.fromkeys(range(7), 1.0)) is None  # six blocks
+
+
+def design(size: int = 8) -> ir.Model:
+    """A network that a design has placed: a segment of one branch on processor 1, one of two branches, and a head."""
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (64, 32, 3, 3), "w1": (64, 64, 3, 3), "w2": (64, 64, 3, 3), "w3": (128, 1024)}
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(s) / np.sqrt(np.prod(s[1:]))).astype(np.float32), name)
+        for name, s in shapes.items()
+    ]
+    declared = ", ".join(f"float[{','.join(map(str, w.dims))}] {w.name}" for w in weights)
+    proto = parser.parse_model(f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    net (float[1,32,{size},{size}] x) => (float[1,1024] y) <{declared}> {{
+        s = Conv <pads = [1, 1, 1, 1]> (x, w0)
+        a = Conv <pads = [1, 1, 1, 1]> (s, w1)  b = Conv <pads = [1, 1, 1, 1]> (s, w2)
+        c = Concat <axis = 1> (a, b)  m = GlobalAveragePool (c)  f = Flatten (m)  y = Gemm (f, w3)
+    }}""")
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(weights)
+    model = ir.from_proto(proto)
+    for node, segment, branch, processor in zip(model.graph, (0, 1, 1), (0, 0, 1), (1, 0, 1), strict=False):
+        node.name = f"segments.{segment}.branches.{branch}.conv"
+        node.metadata_props[PLACEMENT_KEY] = str(processor)
+    return model
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize(
+    "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
+)
+def test_what_lies_beside_no_branch_of_a_design_is_split(processors: str) -> None:
+    model = design()
+    compiled = planned(completed(space_of(model, processors), NoInterplay()))
+    lanes: dict[str, set[int]] = {}
+    for subgraph in compiled.plan.subgraphs:
+        for step in compiled.plan.steps[subgraph.first : subgraph.first + subgraph.count]:
+            if step.macs:
+                lanes.setdefault(step.layer.partition("[")[0], set()).add(subgraph.lane)
+    (head,) = lanes.keys() - {f"segments.{s}.branches.{b}.conv" for s, b in ((0, 0), (1, 0), (1, 1))}
+    assert lanes[head] == lanes["segments.0.branches.0.conv"] == {0, 1}
+    assert (lanes["segments.1.branches.0.conv"], lanes["segments.1.branches.1.conv"]) == ({0}, {1})
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 32, 8, 8)).astype(np.float32)}
+    check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
 
 
 def test_what_a_design_placed_stays_where_it_is() -> None:

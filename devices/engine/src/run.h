@@ -2,9 +2,10 @@
  * settling.c brings queues to rest after it, lanes.c starts and stops the threads.
  *
  * Who does what. The calling thread walks the sub-graphs of lane 0 and enqueues those of OpenCL lanes as soon as what
- * they wait for is done (NN-Stretch, algorithm 1). Every other lane has a thread that walks its own sub-graphs and
- * waits by itself, so that handing over costs nothing. Since the list is in topological order and every walker keeps to
- * it, one of the walkers can always go on.
+ * they wait for is done (NN-Stretch, algorithm 1), or before that, behind a gate. Every other lane has a thread that walks
+ * its own sub-graphs and waits by itself, so that handing over costs nothing. Since the list is in topological order and
+ * every walker keeps to it, one of the walkers can always go on. Nobody who waits at a gate keeps a walker from going on:
+ * in front of it are only commands of the same lane, and who opens it waits for none behind it.
  *
  * How it is known that a sub-graph is done: its mark holds the number of the run. Marks of OpenCL sub-graphs are set by
  * whoever first sees their event complete. Setting a mark is a release and seeing it an acquire, which makes everything

@@ -251,12 +251,15 @@ class RandomDag:
     What a device reads is copied by lane 0 to memory of that device, and what it makes is the host's when it is done.
     """
 
-    def __init__(self, engine: Engine, device: Device, seed: int) -> None:
+    def __init__(self, engine: Engine, device: Device, seed: int, gated: bool = False) -> None:
+        """Draws one from `seed`; with `gated` one of a device that waits at gates if the network runs by itself."""
         self._rng = random.Random(seed)
         self._engine, self._device, self._seed = engine, device, seed
         self._floats = self._rng.choice((1, 300, 2000))
         kinds = [LaneKind.HOST, *self._rng.choices(tuple(LaneKind), k=self._rng.randint(0, 3))]
-        self._lanes = [self._lane(kind) for kind in kinds]
+        if gated:
+            kinds = [LaneKind.HOST, LaneKind.OPENCL]
+        self._lanes = [Lane(LaneKind.HOST) if gated and not i else self._lane(kind) for i, kind in enumerate(kinds)]
         self._rows: list[np.ndarray] = []
         self._regions: list[Region] = []
         self._steps: list[Step] = []
@@ -383,7 +386,7 @@ def lanes(engine: Engine, examples: int, library: str) -> None:
             networks = [RandomDag(engine, device, seed + thousand) for thousand in (0, 1000, 2000)]
             for _ in threads.map(RandomDag.run, networks, [25] * len(networks)):
                 pass
-            networks[0].run(10)  # by itself: devices wait at gates only then
+            RandomDag(engine, device, seed, gated=True).run(10)
             device.check()
             device.forget()
     assert device.passed_gates, "no device has waited at a gate"

@@ -12,6 +12,7 @@
 enum { CL_COMPLETE = 0, CL_QUEUED = 3, CL_PROFILING_INFO_NOT_AVAILABLE = -7 };
 enum { ADD, COPY, MAP, UNMAP };
 enum { COPIED, MAPPED };
+enum { FAILED = 2 };
 
 typedef struct {
     float *host, *own; /* the same unless the device has a copy */
@@ -45,6 +46,7 @@ typedef struct {
     pthread_t thread;
     command *first, *last;
     int64_t waiting; /* commands that are not done */
+    int failed;      /* a gate was opened by a failure: what follows computes nothing that counts, beside lanes that go on */
     int stop;
     uint32_t lot;
 } queue;
@@ -74,7 +76,7 @@ void double_free_memory(memory *made) {
 
 kernel *double_kernel(memory *x, memory *y, memory *z) {
     kernel *made = calloc(1, sizeof *made);
-    *made = (kernel){x, y, z};
+    *made = (kernel){.x = x, .y = y, .z = z};
     return made;
 }
 
@@ -103,15 +105,21 @@ static void check(int holds) {
 
 static int usable(const memory *one) { return one->sharing != MAPPED || !one->mapped; }
 
-static void pass(const kernel *gate) {
-    for (int64_t i = 0; i < gate->n_waits; i++)
-        while (!atomic_load_explicit(&gate->flags[gate->waits[i]], memory_order_acquire)) usleep(1);
+static void pass(queue *mine, const kernel *gate) {
+    for (int64_t i = 0; i < gate->n_waits; i++) {
+        int32_t flag = 0;
+        while (!(flag = atomic_load_explicit(&gate->flags[gate->waits[i]], memory_order_acquire))) usleep(1);
+        if (flag == FAILED) mine->failed = 1;
+    }
     atomic_fetch_add(&passed_gates, 1);
 }
 
-static void execute(const command *todo) {
+static void execute(queue *mine, const command *todo) {
+    const int computes = todo->kind == ADD || todo->kind == COPY;
     if (todo->kind == ADD && todo->kernel->flags) {
-        pass(todo->kernel);
+        pass(mine, todo->kernel);
+    } else if (computes && mine->failed) {
+        return;
     } else if (todo->kind == ADD) {
         const kernel *k = todo->kernel;
         check(usable(k->x) && usable(k->y) && usable(k->z));
@@ -138,11 +146,11 @@ static void *work(void *argument) {
         command *todo = mine->first;
         pthread_mutex_unlock(&lock);
         delay(mine);
-        execute(todo);
+        execute(mine, todo);
         delay(mine);
         pthread_mutex_lock(&lock);
         mine->first = todo->next;
-        if (!mine->first) mine->last = NULL;
+        if (!mine->first) mine->last = NULL, mine->failed = 0;
         mine->waiting--;
         if (todo->event) atomic_store_explicit(&todo->event->status, CL_COMPLETE, memory_order_release);
         release(todo->event);

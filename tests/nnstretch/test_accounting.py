@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nnstretch.branching.accounting import count_macs, count_parameters, layer_macs
+from nnstretch.errors import ModelError
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_leaves_the_module_as_it_was() -> None:
 
 def test_hooks_go_when_the_module_fails() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(5, 1))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ModelError, match="does not run on an input of shape"):
         count_macs(module, torch.zeros(1, 3, 8, 8))
     assert not module[0]._forward_hooks
     assert module.training

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nnstretch import zoo
 from nnstretch.branching.operators import channels_of
 from nnstretch.branching.tracing import Segment, trace
-from nnstretch.errors import DesignError
+from nnstretch.errors import DesignError, ModelError
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 
@@ -167,16 +167,16 @@ class Dense(nn.Module):
         (Decides, IMAGES, ["Decides", "torch.fx", "control flow"]),
         (Shares, IMAGES, ["layers.1", "shares weights"]),
         (Ties, IMAGES, ["layers.3", "layers.1", "shares weights"]),
-        (TwoInputs, IMAGES, ["example input"]),
+        (TwoInputs, IMAGES, ["does not run", "missing 1 required positional argument"]),
         (NoCut, IMAGES, ["NoCut", "nothing to branch"]),
         (Dense, torch.zeros(1, 4), ["N,C,H,W"]),
-        (Plain, torch.zeros(1, 5, 64, 64), ["example input", "(1, 5, 64, 64)"]),
+        (Plain, torch.zeros(1, 5, 64, 64), ["does not run", "(1, 5, 64, 64)"]),
     ],
 )
 def test_what_cannot_be_branched_is_refused_in_one_line(
     factory: Callable[[], nn.Module], example: Tensor, words: list[str]
 ) -> None:
-    with pytest.raises(DesignError) as caught:
+    with pytest.raises((DesignError, ModelError)) as caught:
         trace(factory(), example)
     message = str(caught.value)
     assert "\n" not in message

@@ -15,9 +15,10 @@ CHOOSE_AND_RUN = """
 import runpy, sys
 import numpy as np, onnx_ir as ir
 from onnx import parser
-from nnstretch.compiler import build_processors, plan_model
+from nnstretch.compiler import plan_model
 from nnstretch.devices.opencl import runtime
 from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.session import Session
 
 if sys.argv[2] == "without":

@@ -208,8 +208,8 @@ TUNER = """
 import sys
 from pathlib import Path
 import onnx_ir as ir
-from nnstretch.compiler import build_processors
 from nnstretch.graph.passes import optimize
+from nnstretch.processors import build_processors
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.profiling.store import ProfileStore

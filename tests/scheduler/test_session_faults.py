@@ -52,15 +52,17 @@ def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults)
     with Session(compiled(CPU_AND_OPENCL)) as session:
         checked = Checked(session)
         plan = session.plan
-        launches: list[str] = []
+        layers: list[str] = []
+        gated: list[str] = []
         for subgraph in plan.subgraphs:
-            layers = [step.layer for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]]
+            mine = [step.layer for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]]
             if plan.lanes[subgraph.lane].kind == "opencl":
-                launches += [*layers[: bool(subgraph.waits)], *layers]  # a gate is told as the step that it is for
-        for number, layer in enumerate(launches, 1):
+                layers += mine
+                gated += [*mine[: bool(subgraph.waits)], *mine]  # a gate is told as the step that it is for
+        for number, either in enumerate(zip(layers, gated, strict=False), 1):
             faults.set("clEnqueueNDRangeKernel", number)
             processor = f"opencl:0@{CORES[-1]}"
-            place = rf"{re.escape(processor)} failed at {re.escape(layer)} \(opencl:float32/\w+\)"
+            place = rf"{re.escape(processor)} failed at ({'|'.join(map(re.escape, either))}) \(opencl:float32/\w+\)"
             with pytest.raises(
                 DeviceError, match=rf"{place}: clEnqueueNDRangeKernel failed with OpenCL error -5"
             ) as caught:

@@ -1,6 +1,8 @@
 /* A run from its beginning to its end, and how other threads end it. */
 #include "executor.h"
 
+#include <sys/resource.h>
+
 #include "run.h"
 
 _Atomic int64_t nns_working, nns_gated;
@@ -20,7 +22,7 @@ void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64
         executor->failed_step = step;
     }
     atomic_store(&executor->failed, true);
-    set_flags(executor->program, 1); /* gates open: nobody else would do it */
+    set_flags(executor->program, NNS_FLAG_FAILED); /* gates open: nobody else would do it */
     nns_announce(executor);
 }
 
@@ -57,15 +59,29 @@ static int32_t outcome(nns_executor *executor, nns_report *report) {
     return report->status;
 }
 
+/* How often the calling thread had to leave its core to others. */
+static int64_t count_interruptions(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nivcsw;
+}
+
+static void note_interruptions(nns_executor *executor, int64_t since) {
+    const int32_t count = executor->interrupted;
+    if (count_interruptions() != since) executor->interrupted = count < MOST_INTERRUPTED ? count + 1 : count;
+    else if (count) executor->interrupted = count - 1;
+}
+
 int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *report) {
     nns_executor *executor = program->executor;
     if (executor->unsettled && nns_settle_again(executor, report)) return report->status;
     begin(executor, trace);
+    const int64_t interruptions = executor->gated ? count_interruptions() : 0;
     if (trace) trace->begin = nns_now();
     for (int64_t i = 1; i < program->n_lanes; i++)
         if (executor->threads[i].started) nns_signal_send(&executor->threads[i].go, executor->run << 1);
     nns_walk_caller(executor);
     if (trace) trace->end = nns_now();
+    if (executor->gated) note_interruptions(executor, interruptions);
     if (executor->has_opencl) nns_settle(executor);
     return outcome(executor, report);
 }

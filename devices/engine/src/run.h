@@ -25,6 +25,10 @@
 /* How long a walker spins before it sleeps: long where every thread has a core of its own, which lies idle anyway. */
 enum { SPIN_NS = 1000000, CROWDED_SPIN_NS = 20000, BETWEEN_RUNS_SPIN_NS = 50000 };
 
+/* Runs in which the calling thread had to leave its core to others count up to the most, and those in which it had not count
+ * down. From OFTEN_INTERRUPTED on another process may work on the same cores, whom a device would hold up that spins. */
+enum { OFTEN_INTERRUPTED = 3, MOST_INTERRUPTED = 8 };
+
 typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t done; /* number of the run */
     _Atomic uint32_t enqueued;                      /* the same: `event` is valid */
@@ -54,6 +58,7 @@ typedef struct nns_executor {
     int64_t spin_ns;
     bool stop, has_opencl;
     bool gated; /* there are gates, and each thread has a core of its own, a device that waits included */
+    int32_t interrupted; /* of the last runs; see OFTEN_INTERRUPTED */
     bool unsettled; /* after a failure the queues did not come to rest, or did not give all memory back */
     int64_t unsettled_step; /* of that failure */
     bool moved; /* the calling thread was moved away from `affinity` */

@@ -10,7 +10,7 @@ enum { MIXED_SLEEP_NS = 100000 };
 static void complete(nns_executor *executor, int64_t subgraph) {
     _Atomic int32_t *flags = executor->program->flags;
     atomic_store_explicit(&executor->marks[subgraph].done, executor->run, memory_order_release);
-    if (flags) atomic_store_explicit(&flags[subgraph], 1, memory_order_release);
+    if (flags) atomic_store_explicit(&flags[subgraph], NNS_FLAG_DONE, memory_order_release);
     nns_announce(executor);
 }
 
@@ -128,9 +128,10 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
 }
 
 /* Whether an OpenCL sub-graph that has to wait may be enqueued behind its gate. The device spins there, so nobody else may want
- * its cores, as all would who use a driver with the same threads. */
+ * its cores: no other process, and no other run in this one, since all of them use a driver with the same threads. */
 static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
-    return executor->gated && subgraph->gate.kernel && !is_contended(executor, &executor->program->lanes[0]) &&
+    if (!executor->gated || !subgraph->gate.kernel) return false;
+    return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->lanes[0]) &&
            atomic_load_explicit(&nns_gated, memory_order_relaxed) == 1;
 }
 

@@ -53,6 +53,7 @@ class DeviceInfo:
         on_cpu: whether it runs kernels on CPU cores.
         unified: whether it shares memory with the host, so that buffers need no copies.
         fine_grained: whether it has shared virtual memory in which both sides see what the other has written, without mapping.
+        atomics: whether kernels see there, while they run, what the host writes meanwhile.
         fp16: whether it computes in float16.
         usable: whether a kernel was built and gave the right answer.
         why_not: why it is not usable, in one line, else "".
@@ -66,6 +67,7 @@ class DeviceInfo:
     on_cpu: bool
     unified: bool
     fine_grained: bool
+    atomics: bool
     fp16: bool
     usable: bool
     why_not: str
@@ -192,18 +194,20 @@ def probe_device(index: int) -> DeviceInfo:
         compute_units=int(device.max_compute_units),
         on_cpu=bool(device.type & cl.device_type.CPU),
         unified=bool(device.host_unified_memory),
-        fine_grained=_is_fine_grained(device),
+        fine_grained=_shares(device, "FINE_GRAIN_BUFFER"),
+        atomics=_shares(device, "ATOMICS"),
         fp16="cl_khr_fp16" in str(device.extensions).split(),
         usable=not why_not,
         why_not=why_not,
     )
 
 
-def _is_fine_grained(device: pyopencl.Device) -> bool:
+def _shares(device: pyopencl.Device, capability: str) -> bool:
+    """Whether a device has a capability of shared virtual memory."""
     import pyopencl as cl
 
     try:
-        return bool(device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_BUFFER)
+        return bool(device.svm_capabilities & getattr(cl.device_svm_capabilities, capability))
     except cl.Error:  # OpenCL before 2.0 does not know the question
         return False
 

@@ -20,7 +20,8 @@ GATE = "gate.cl"
 
 def takes_gates(runtime: OpenCLRuntime) -> bool:
     """Whether the device may wait: it has cores, which the operating system shares out, and sees what the host writes."""
-    return runtime.info.on_cpu and runtime.info.sharing is Sharing.COHERENT and runtime.has_source(GATE)
+    info = runtime.info
+    return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.has_source(GATE)
 
 
 def make_gates(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[Gates, SharedMemory]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from nnstretch.devices.engine.program import RunTrace
-from nnstretch.graph.placement import branch_of
+from nnstretch.graph.placement import branch_of, branched_segments
 from nnstretch.scheduler.plan import Plan
 
 Key = tuple[int, int]
@@ -114,14 +114,11 @@ def step_keys(plan: Plan) -> list[Key]:
     of its steps.
     """
     paths = [branch_of(step.layer) for step in plan.steps]
-    segments: dict[int, set[int]] = {}
-    for path in paths:
-        if path:
-            segments.setdefault(path[0], set()).add(path[1])
+    branched = branched_segments(step.layer for step in plan.steps)
     keys: list[Key | None] = []
     for step, path in zip(plan.steps, paths, strict=True):
         if path:
-            keys.append(path if len(segments[path[0]]) > 1 else UNBRANCHED)
+            keys.append(path if path[0] in branched else UNBRANCHED)
         else:
             adapts = step.op == "Reorder" or _MEETING_PATH.match(step.layer)
             keys.append(None if adapts else UNBRANCHED)

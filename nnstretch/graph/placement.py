@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 PLACEMENT_KEY = "nnstretch.processor"
 """Metadata of a node that a design has given to a processor: its index in the list of processors."""
@@ -17,3 +18,10 @@ def branch_of(name: str) -> tuple[int, int] | None:
     """
     found = _BRANCH.search(name)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def branched_segments(names: Iterable[str]) -> frozenset[int]:
+    """The segments of a network that have several branches, by the names of its layers."""
+    places = {place for name in names if (place := branch_of(name)) is not None}
+    segments = [segment for segment, _ in places]
+    return frozenset(segment for segment in segments if segments.count(segment) > 1)

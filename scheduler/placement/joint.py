@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nnstretch.graph.placement import branch_of
+from nnstretch.graph.placement import branch_of, branched_segments
 from nnstretch.scheduler.candidates import selection_problem, single_choices
 from nnstretch.scheduler.choice import Choice
 from nnstretch.scheduler.placement.applying import Applied, apply, narrowed
@@ -130,20 +130,17 @@ class _Joint:
         return best.space if best.seconds < whole.seconds * (1 - _LITTLE) else self._space
 
     def _seconds_beside_nobody(self, contraction: Contraction, seconds: np.ndarray) -> np.ndarray:
-        """`seconds`, and for heavy units that lie beside no other branch what they take on all other lanes."""
-        units = self._space.graph.units
-        branches: dict[int, set[int]] = defaultdict(set)
-        for unit in units:
-            if (place := branch_of(unit.name)) is not None:
-                branches[place[0]].add(place[1])
+        """`seconds`, and what heavy units that lie beside no other branch take on the lanes that they were not given to."""
+        units, pool = self._space.graph.units, self._space.pool
+        branched = branched_segments(unit.name for unit in units)
         filled = seconds.copy()
-        least = seconds.min(axis=1)
-        for group, number in contraction.alone().items():
-            place = branch_of(units[number].name)
-            if least[group] < _HEAVY * least.sum() or (place is not None and len(branches[place[0]]) > 1):
+        for group, number in _heavy(contraction, seconds):
+            unit = units[number]
+            place = branch_of(unit.name)
+            if unit.placement is not None and (place is None or place[0] in branched):
                 continue
-            for lane in {*self._space.pool.lane_of} - {*np.flatnonzero(np.isfinite(seconds[group]))}:
-                found = single_choices(units[number].layer, [lane], self._space.pool, self._space.costs)
+            for lane in {*pool.lane_of} - {*np.flatnonzero(np.isfinite(seconds[group]))}:
+                found = single_choices(unit.layer, [lane], pool, self._space.costs)
                 filled[group, lane] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
         return filled
 
@@ -199,10 +196,7 @@ class _Joint:
     ) -> dict[int, list[tuple[Division, Sequence[float]]]]:
         """How units that take long may be split, and what their shares take if that is in proportion to their channels."""
         found: dict[int, list[tuple[Division, Sequence[float]]]] = defaultdict(list)
-        least = seconds.min(axis=1)
-        for unit, number in contraction.alone().items():
-            if least[unit] < _HEAVY * least.sum():
-                continue
+        for unit, number in _heavy(contraction, seconds):
             whole = {lane: float(s) for lane, s in enumerate(seconds[unit]) if np.isfinite(s)}
             for lanes in itertools.chain(*(itertools.combinations(whole, n) for n in range(2, len(whole) + 1))):
                 division = even_division(self._space.graph.units[number], {lane: whole[lane] for lane in lanes})
@@ -244,6 +238,12 @@ class _Joint:
         assignment = self._selector.select(space.problem)
         plan = plan_of(space, assignment).plan
         return _Candidate(space, assignment, simulate(_priced(plan), interplay).total * 1e-9)
+
+
+def _heavy(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:
+    """Units of placement that take long enough to be split, and the units of the graph that they are."""
+    least = seconds.min(axis=1)
+    return [(unit, number) for unit, number in contraction.alone().items() if least[unit] >= _HEAVY * least.sum()]
 
 
 def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:

@@ -20,9 +20,10 @@ from nnstretch.devices.spec import usable_cores
 from nnstretch.errors import FileError
 from nnstretch.predicting import contention
 from nnstretch.predicting.contention import slowdowns, stored_slowdowns
-from nnstretch.predicting.trial import design_trial
+from nnstretch.predicting.trial import _branch_times, design_trial
 from nnstretch.processors import Processors, build_processors
 from nnstretch.scheduler.profiling.store import ProfileStore
+from nnstretch.scheduler.timeline import Event, Timeline
 
 CORES = usable_cores()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
@@ -49,6 +50,20 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
         measured = trial(branched, tuned=tuned)
         assert [len(branches) for branches in measured.branches] == [2] * len(choices)
         assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
+
+
+def test_a_branch_takes_its_steps_and_what_lies_between_them() -> None:
+    a, b = (f"segments.0.branches.{branch}.conv" for branch in (0, 1))
+    events = (
+        Event(a, "step", 0, 100, 200),
+        Event(a, "step", 0, 250, 300),
+        Event("wait", "wait", 0, 300, 400),
+        Event(a, "step", 0, 410, 500),
+        Event("adapt", "step", 1, 0, 50),
+        Event(b, "step", 1, 60, 100),
+    )
+    found = _branch_times(Timeline(("cpu:0", "cpu:1"), events, 500))
+    assert found == pytest.approx({(0, 0): 290e-9, (0, 1): 40e-9})
 
 
 @needs_two_cores

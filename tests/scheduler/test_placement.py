@@ -425,6 +425,14 @@ def test_what_lies_beside_no_branch_of_a_design_is_split(processors: str) -> Non
     check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
 
 
+def test_layers_that_somebody_placed_without_branches_stay_where_they_are() -> None:
+    model = residual_chain()
+    for node in model.graph:
+        node.metadata_props[PLACEMENT_KEY] = "1"
+    space = space_of(model, TWO_CPUS)
+    assert completed(space, NoInterplay()) is space
+
+
 def test_what_a_design_placed_stays_where_it_is() -> None:
     model = inception()
     assert not is_placed(space_of(model, TWO_CPUS))

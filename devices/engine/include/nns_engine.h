@@ -122,10 +122,9 @@ typedef struct {
 } nns_launch;
 
 /* A gate lets a device wait for other lanes by itself, which takes less time than to wake it: a kernel in front of an OpenCL
- * sub-graph that ends once the flags of all sub-graphs are set which that one waits for. A flag is 0 when a run begins,
- * NNS_FLAG_DONE when its sub-graph is done; all are NNS_FLAG_FAILED when a run fails, so that gates open. Programs with one OpenCL lane may have gates; with more, devices that take turns on the
- * same cores could wait for each other. */
-
+ * sub-graph that ends once the flags of all sub-graphs are set which that one waits for. A flag is 0 when a run begins and
+ * NNS_FLAG_DONE when its sub-graph is done; all are NNS_FLAG_FAILED when a run fails, so that gates open. Programs with one
+ * OpenCL lane may have gates; with more, devices that take turns on the same cores could wait for each other. */
 enum { NNS_FLAG_DONE = 1, NNS_FLAG_FAILED = 2 };
 
 /* A call step: pointers to its buffers; returns 0 or an error number that is reported back. */

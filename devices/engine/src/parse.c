@@ -331,7 +331,6 @@ static int32_t parse_subgraphs(reader *r) {
         first = subgraph->end;
         TRY(bind_gate(r, subgraph, i));
         nns_lane *lane = &program->lanes[subgraph->lane];
-        subgraph->previous = lane->n_subgraphs ? lane->subgraphs[lane->n_subgraphs - 1] : -1;
         lane->subgraphs[lane->n_subgraphs++] = i;
     }
     if (first != program->n_steps)

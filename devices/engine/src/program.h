@@ -53,7 +53,6 @@ typedef struct {
     int64_t n_waits, n_acquires, n_releases, n_touched;
     const int64_t *waits, *acquires, *releases;
     int64_t *touched; /* MAPPED regions acquired or released, each once, none empty */
-    int64_t previous; /* on its lane, or -1 */
     nns_launch gate;  /* without kernel if there is none */
 } nns_subgraph;
 

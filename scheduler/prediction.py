@@ -127,6 +127,8 @@ class ProfilePredictor:
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
         self._learn()
         best = min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        if self._learned is not None:
+            self._learned.measured_now(processor, layer, worth)
         return inner_seconds(processor, layer, best, self._profiler)
 
     def _learn(self) -> None:
@@ -177,8 +179,15 @@ class _PredictedCosts(CostModel):
         return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
-        found = self._learned.compare(processor, layer, candidates) if self._learned is not None else []
-        return found if found and None not in found else self._profiler.compare(processor, layer, candidates)
+        guesses = self._learned.compare(processor, layer, candidates) if self._learned is not None else [None]
+        known = [guess for guess in guesses if guess is not None]
+        if len(known) < len(guesses):
+            return self._profiler.compare(processor, layer, candidates)
+        # Nothing is guessed to be faster than the best that was measured: of many guesses the lowest is too low.
+        assert self._learned is not None
+        stored = [self._learned.stored(processor, c.routine, layer, c.parameters) for c in candidates]
+        least = min((one.seconds for one in stored if one is not None and one.seconds is not None), default=0.0)
+        return [k if s is not None else max(k, least) for k, s in zip(known, stored, strict=True)]
 
     def handover(self, tensor: TensorType) -> float:
         return self._profiler.handover(tensor)

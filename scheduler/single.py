@@ -34,6 +34,8 @@ class SingleLayer:
         lowering: what the routine makes of the layer.
         repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
             a copy of the weights: in a network, those of other layers are used between two uses of one.
+        turns: on a device, how many buffers the repeats take in turn for every output, and for every input but the first: in a
+            network the first has just been written, and the others lie where nothing has been for a few layers.
         host: the CPU that copies a device's results out, or None if nobody reads them.
     """
 
@@ -43,6 +45,7 @@ class SingleLayer:
     parameters: Parameters
     lowering: Lowering
     repeats: int = 1
+    turns: int = 1
     host: Processor | None = None
 
 
@@ -132,22 +135,22 @@ class _Maker:
 
     def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
         lowering = self._single.lowering
-        activations = enumerate(self._single.layer.activations)
-        tables: dict[str, dict[int, int]] = {
-            "input": {index: self._input(position, inputs[position]) for position, index in activations},
-            "workspace": {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)},
-            "output": {i: self._output(i, t) for i, t in enumerate(self._stored)},
-        }
+        workspaces = {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)}
+        shown = not self._opencl or self._single.host is not None
+        turns: list[dict[str, dict[int, int]]] = []
+        for turn in range(self._single.turns if self._opencl else 1):
+            read, written = self._read(inputs, turns[:1]), self._written(shown=not turn and shown)
+            turns.append({"input": read, "workspace": workspaces, "output": written})
         begin = self._constant_bytes
         steps: tuple[PlanStep, ...] = ()
         for repeat in range(self._single.repeats):
             copies = {i: self._constant(f"w{repeat}.{i}", a, repeat) for i, a in enumerate(lowering.constants)}
-            steps += self._steps(lowering, {**tables, "constant": copies})
+            steps += self._steps(lowering, {**turns[repeat % len(turns)], "constant": copies})
         weights = (begin, (self._constant_bytes - begin) // self._single.repeats)
         slots = tuple(range(len(self._shared_bytes)))
         subgraphs = [PlanSubgraph(self._domain, 0, len(steps), releases=slots)]
         if self._opencl and self._single.host:
-            results = self._copies(self._single.host, tables["output"])
+            results = self._copies(self._single.host, turns[0]["output"])
             subgraphs.append(PlanSubgraph(0, len(steps), len(results), waits=(0,)))
             steps += results
         plan = Plan(
@@ -182,6 +185,20 @@ class _Maker:
     def _add(self, buffer: PlanBuffer) -> int:
         self._buffers.append(buffer)
         return len(self._buffers) - 1
+
+    def _read(self, inputs: Sequence[np.ndarray], before: Sequence[Mapping[str, Mapping[int, int]]]) -> dict[int, int]:
+        """The buffers of one turn's inputs, of which the first is the same in every turn."""
+        return {
+            index: before[0]["input"][index] if before and not position else self._input(position, inputs[position])
+            for position, index in enumerate(self._single.layer.activations)
+        }
+
+    def _written(self, *, shown: bool) -> dict[int, int]:
+        """The buffers of one turn's outputs, where somebody else sees them if they are `shown`."""
+        return {
+            i: self._output(i, t) if shown else self._scratch(f"y{i}", PLAIN.bytes(t))
+            for i, t in enumerate(self._stored)
+        }
 
     def _input(self, position: int, array: np.ndarray) -> int:
         if self._opencl:

@@ -77,6 +77,11 @@ class LearnedCosts(CostModel):
         self._trees.clear()
         self._known.clear()
 
+    def measured_now(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> None:
+        """Says that candidates have been measured, so that predictions of them are forgotten."""
+        for candidate in candidates:
+            self._known.pop(_key(processor, self._point(layer, candidate)), None)
+
     def expect(self, working_set: int) -> None:
         """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
         self._network = network_state(working_set, self._caches)
@@ -90,10 +95,7 @@ class LearnedCosts(CostModel):
 
     def compare_all(self, processor: Processor, wanted: Sequence[tuple[Layer, Candidate]]) -> list[float | None]:
         """Seconds of candidates for several layers; asking the trees about many at once takes hardly longer than about one."""
-        points = [
-            Point(layer.workload, str(c.routine.descriptor), c.parameters, layer_state(layer, self._network))
-            for layer, c in wanted
-        ]
+        points = [self._point(layer, candidate) for layer, candidate in wanted]
         keys = [_key(processor, point) for point in points]
         unknown = {}
         for key, point in zip(keys, points, strict=True):
@@ -117,8 +119,11 @@ class LearnedCosts(CostModel):
 
     def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Predicted seconds, whatever was measured; None if too little like it was measured."""
+        return self._predicted(processor, [self._point(layer, Candidate(routine, parameters))])[0]
+
+    def _point(self, layer: Layer, candidate: Candidate) -> Point:
         state = layer_state(layer, self._network)
-        return self._predicted(processor, [Point(layer.workload, str(routine.descriptor), parameters, state)])[0]
+        return Point(layer.workload, str(candidate.routine.descriptor), candidate.parameters, state)
 
     def _predicted(self, processor: Processor, points: Sequence[Point]) -> list[float | None]:
         trees = self.trees(processor) if points else None

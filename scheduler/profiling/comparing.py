@@ -44,6 +44,8 @@ _DEVICE_BYTES = 48 << 20
 _DEVICE_REPEATS = 32
 _DEVICE_SHORT_MACS = 30_000_000
 """A layer of fewer is repeated on a device, where launching and awaiting a run take long."""
+_TURNED = 2
+"""What repeats on a device write goes through so many times as many bytes as the core's own caches have."""
 _OPEN_BYTES = 1 << 30
 """Candidates that take more bytes together are measured in several groups, each with the best one so far."""
 
@@ -291,7 +293,7 @@ class _Group:
 
         def timed(order: Sequence[int]) -> list[float | None]:
             trials = [self._open[number][0] for number in order]
-            times = self.trials.time(trials, self.task.state)
+            times = self.trials.time(trials, self._state)
             return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
 
         race = Race(timed, _DEVICE_RULES if self.task.processor.memory == "opencl" else _RULES)
@@ -300,6 +302,13 @@ class _Group:
         for _ in range(_WARMUP[self.task.state]):
             timed(list(numbers))
         return race
+
+    @property
+    def _state(self) -> CacheState:
+        """Where weights shall lie when a run begins: repeated often, a device's push each other out as a network's do."""
+        task = self.task
+        often = _is_short(task.layer) and _DEVICE_REPEATS * task.layer.weight_bytes <= _DEVICE_BYTES
+        return "l3" if task.processor.memory == "opencl" and task.state == "memory" and often else task.state
 
     def _open_all(self, numbers: Sequence[int]) -> list[int]:
         """Opens as many as there is memory for, one at least besides the incumbent; those that answer rightly."""
@@ -331,7 +340,8 @@ class _Group:
         if checked:  # on a device the copy of the answers must not be part of what is timed
             _, outputs = self._opened(replace(single, host=self.host), True)
             error = self._error(candidate, outputs)
-        return self._opened(replace(single, repeats=repeats), False)[0], error
+        turns = min(repeats, _turns(single, task.state))
+        return self._opened(replace(single, repeats=repeats, turns=turns), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
         plan = single_layer_plan(single, self.task.example.packed(Candidate(single.routine, single.parameters)))
@@ -371,8 +381,20 @@ def _repeats(single: SingleLayer, state: CacheState) -> int:
     if single.processor.memory == "opencl":
         # Here nothing can push weights out of caches but the next copy.
         copies = -(-2 * cache_sizes().shared // weights) if state == "memory" and weights else 1
-        wanted = _DEVICE_REPEATS if layer.macs < _DEVICE_SHORT_MACS else min(copies, _DEVICE_COPIES)
+        wanted = _DEVICE_REPEATS if _is_short(layer) else min(copies, _DEVICE_COPIES)
         return min(wanted, max(2, _DEVICE_BYTES // max(weights, 1)))
     moved = weights + sum(PLAIN.bytes(t) for t in (*layer.inputs, *layer.outputs) if t is not None)
     seconds = layer.macs / (_MACS_PER_SECOND * len(single.processor.spec.cores)) + moved / _BYTES_PER_SECOND
     return min(_REPEATS, max(1, math.ceil(_SHORTEST_RUN / max(seconds, 1e-9))))
+
+
+def _is_short(layer: Layer) -> bool:
+    return layer.macs < _DEVICE_SHORT_MACS
+
+
+def _turns(single: SingleLayer, state: CacheState) -> int:
+    """How many buffers a device's repeats take in turn so that none is found in the core's own caches."""
+    layer = single.layer
+    others = [layer.type_of(index) for index in layer.activations[1:]]
+    moved = sum(PLAIN.bytes(t) for t in (*others, *layer.outputs))
+    return 1 if state == "warm" else 1 + _TURNED * cache_sizes().own // max(moved, 1)

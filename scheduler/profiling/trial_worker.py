@@ -81,20 +81,32 @@ def main() -> int:
 class _Trial:
     """A plan that is ready to run: its program, the arrays that it reads and writes, and its weights.
 
-    Where those of models lie that other engines have loaded nobody knows.
+    Where those of models lie that other engines have loaded nobody knows, nor what is in a device's own memory.
+
+    Attributes:
+        loaded: the program.
+        inputs, outputs: of its runs.
+        results: what nobody reads in a run: its outputs, or what a device writes into memory of the host.
+        weights: all copies.
+        core: where it runs, if that is one core of the host's.
+        has_models: whether other engines run.
     """
 
     loaded: Loaded
     inputs: list[np.ndarray]
     outputs: list[np.ndarray]
+    results: list[np.ndarray]
     weights: np.ndarray
     core: int | None
     has_models: bool
 
     def time(self) -> float:
-        """Seconds of one run."""
+        """Seconds of one run; on a device from when it begins until it is done, without what it takes to wake each other."""
         self.loaded.activate()
-        return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
+        if not self.loaded.runtimes:
+            return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
+        steps = self.loaded.program.run_traced(self.inputs, self.outputs).steps
+        return float(steps[:, 1].max() - steps[:, 0].min()) * 1e-9
 
 
 class _Workshop:
@@ -113,6 +125,7 @@ class _Workshop:
         self._inputs: dict[int, np.ndarray] = {}  # by offset in the shared file
         self._outputs: list[np.ndarray] = []
         self._swept_all: np.ndarray | None = None
+        self._own_cache = own_cache
         self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
 
     def running(self, trial: int) -> int:
@@ -149,11 +162,13 @@ class _Workshop:
         constants = copied_weights(self._map(*request["base"]), request["weights"], request["repeats"])
         models = {name: self._map(*place).tobytes() for name, place in request["models"].items()}
         loaded = load_program(Compiled(plan, constants, models), None)
+        outputs = self._output_arrays(plan)
         trial = _Trial(
             loaded,
             [self._input(*place) for place in request["inputs"]],
-            self._output_arrays(plan),
-            constants[begin:],
+            outputs,
+            [*outputs, *_device_results(loaded, plan)],
+            _kept(loaded, constants)[begin:],
             plan.lanes[0].cores[0] if plan.lanes[0].cores else None,
             bool(models),
         )
@@ -211,7 +226,8 @@ class _Workshop:
     def _prepare(self, trial: _Trial, state: str) -> None:
         """Brings what a trial reads and writes to where a network in this cache state leaves it.
 
-        There the input has just been written by another layer, and the output goes where nothing has been for a few layers.
+        There the input has just been written by another layer, and the output goes where nothing has been for a few layers: a
+        large one where nothing has been in this run.
         """
         from nnstretch.devices.engine.binding import engine
 
@@ -219,12 +235,14 @@ class _Workshop:
             return
         if state == "l3":
             self._swept.max()
-        elif trial.has_models:
-            self._sweep_all()
-        elif trial.weights.nbytes < _FLUSHED_BYTES:
-            engine().flush(trial.weights)
-        for array in trial.outputs:
-            engine().flush(array)
+        else:
+            if trial.has_models:
+                self._sweep_all()
+            elif trial.weights.nbytes < _FLUSHED_BYTES:
+                engine().flush(trial.weights)
+            for array in trial.results:
+                if array.nbytes > self._own_cache // 2:
+                    engine().flush(array)
         for array in trial.inputs:
             array.max()
 
@@ -235,6 +253,29 @@ class _Workshop:
         if self._swept_all is None:
             self._swept_all = np.ones(_FLUSHED_BYTES // 4, np.float32)
         self._swept_all.max()
+
+
+def _kept(loaded: Loaded, constants: np.ndarray) -> np.ndarray:
+    """The constants where they are read: a device that works in memory of the host's has them copied there."""
+    return next((m for (memory, _), m in _host_memories(loaded) if memory == "constant"), constants)
+
+
+def _device_results(loaded: Loaded, plan: Plan) -> list[np.ndarray]:
+    """What a device that works in memory of the host's writes there and nobody reads."""
+    arenas = {lane: m for (memory, lane), m in _host_memories(loaded) if memory == "opencl"}
+    read = {number for step in plan.steps for number in step.reads}
+    buffers = [plan.buffers[number] for step in plan.steps for number in step.writes if number not in read]
+    return [
+        arenas[b.index][b.offset : b.offset + b.bytes] for b in buffers if b.memory == "opencl" and b.index in arenas
+    ]
+
+
+def _host_memories(loaded: Loaded) -> list[tuple[tuple[str, int], np.ndarray]]:
+    """Memory of devices that lies in arrays of the host's."""
+    import numpy as np
+
+    found = [(key, buffer.hostbuf) for key, buffer in loaded.memories.items()]
+    return [(key, host) for key, host in found if isinstance(host, np.ndarray)]
 
 
 if __name__ == "__main__":

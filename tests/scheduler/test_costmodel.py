@@ -255,6 +255,20 @@ def test_costs_are_measured_ones_else_predicted_else_unknown(tmp_path: Path, pro
     assert errors.all.count > 100
 
 
+def test_what_is_measured_after_it_was_predicted_is_believed(tmp_path: Path, processor: CpuProcessor) -> None:
+    store, routine = ProfileStore(tmp_path / "p.sqlite"), direct(processor)
+    fill(store, processor, samples(LAYERS[1:]))
+    costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees")
+    costs.expect(0)
+    layer, candidate = LAYERS[0], Candidate(routine, SETTINGS[3])
+    (predicted,) = costs.compare(processor, layer, [candidate])
+    assert predicted is not None
+    store.put(processor.fingerprint, layer.workload, DIRECT, SETTINGS[3], Measurement(2 * predicted, (2 * predicted,)))
+    assert costs.compare(processor, layer, [candidate]) == [predicted]
+    costs.measured_now(processor, layer, [candidate])
+    assert costs.compare(processor, layer, [candidate]) == [2 * predicted]
+
+
 def test_costs_are_those_of_the_network_s_cache_state(tmp_path: Path, processor: CpuProcessor) -> None:
     store, routine, layer = ProfileStore(tmp_path / "p.sqlite"), direct(processor), LAYERS[-1]
     warm = samples(LAYERS[:-1])

@@ -13,9 +13,12 @@ from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costs import Candidate, Estimates
-from nnstretch.scheduler.prediction import ProfilePredictor
+from nnstretch.scheduler.prediction import ProfilePredictor, default_candidates
+from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.profiler import Profiler
+from nnstretch.scheduler.profiling.rows import Measurement
 from nnstretch.scheduler.profiling.store import ProfileStore
+from tests.devices.convolutions import conv_layer
 
 
 class Guesses(LearnedCosts):
@@ -37,4 +40,22 @@ def test_a_concat_whose_parts_lie_in_its_memory_costs_nothing_even_where_it_coul
         learned = Guesses(store, Estimates(), folder=tmp_path)
         predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group), learned)
         assert predictor.seconds([concat], 0) == (0.0 if channels == 16 else 1.0)
+    store.close()
+
+
+def test_nothing_is_guessed_to_be_faster_than_the_best_that_was_measured(tmp_path: Path) -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    layer = conv_layer((1, 32, 14, 14), 32)
+    candidates = default_candidates(layer, processor)
+    assert len(candidates) > 1
+    measured = candidates[0]
+    found = Measurement(5.0, (5.0,), state="l3")
+    store.put(processor.fingerprint, layer.workload, str(measured.routine.descriptor), measured.parameters, found)
+    with Profiler(store, processor) as profiler:
+        learned = Guesses(store, Estimates(), folder=tmp_path)
+        learned.expect(4 * cache_sizes().own)
+        predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group), learned)
+        assert predictor.costs.compare(processor, layer, candidates[1:]) == [1.0] * (len(candidates) - 1)
+        assert predictor.costs.compare(processor, layer, candidates) == [1.0] + [5.0] * (len(candidates) - 1)
     store.close()

@@ -17,6 +17,7 @@ import pytest
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.engine.harness import unpack
+from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.routine import Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.errors import DeviceError
@@ -28,6 +29,7 @@ from nnstretch.scheduler.profiling.rows import CACHE_STATES
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.profiling.trials import TrialError, Trials
 from nnstretch.scheduler.single import SingleLayer, SinglePlan, packed_inputs, random_inputs, single_layer_plan
+from tests.devices.convolutions import conv_layer
 
 FAULTY = (sys.executable, str(Path(__file__).with_name("faulty_worker.py")))
 
@@ -224,3 +226,26 @@ def test_no_process_is_left_behind(how: signal.Signals) -> None:
             return
         time.sleep(0.05)
     pytest.fail("the process lives on")
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns: int, residual: bool) -> None:
+    device = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[:1]))
+    layer = conv_layer((1, 32, 7, 7), 32, residual=residual)
+    routine = next(r for r in device.routines if r.supports(layer))
+    parameters = routine.parameter_space(layer)[0]
+    layouts, made = routine.layouts(layer, parameters)
+    inputs = packed_inputs(layer, random_inputs(layer), layouts)
+    single = SingleLayer(device, routine, layer, parameters, routine.lower(layer, parameters), 3, turns)
+    with Trials() as trials:
+        shown, outputs = trials.open(single_layer_plan(replace(single, host=processor), inputs), outputs=True)
+        expected = run_layer(layer, *random_inputs(layer))[0]
+        np.testing.assert_allclose(unpack(outputs[0], made[0], layer.outputs[0].shape), expected, atol=1e-3)
+        plan = single_layer_plan(single, inputs)
+        written = {number for step in plan.plan.steps for number in step.writes}
+        assert len(written) - len(routine.lower(layer, parameters).workspaces) == turns
+        timed, _ = trials.open(plan, outputs=False)
+        for state in CACHE_STATES:
+            assert all(t is not None and 0 < t < 10 for t in trials.time([timed, shown], state))

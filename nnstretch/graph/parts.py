@@ -1,7 +1,8 @@
-"""Shares of a layer: some of the channels of a convolution or a dense layer, computed by themselves.
+"""Shares of a layer: some of its output's channels, computed by themselves.
 
-Whoever computes a share reads all that the layer reads, but only its rows of the weights and of the bias, and its channels of
-the residual. Shares that lie one behind the other are the layer's result.
+Whoever computes a share of a convolution or a dense layer reads all that the layer reads, but only its rows of the weights and
+of the bias, and its channels of the residual. A layer that works channel by channel, such as a pool, is not read as a whole
+either. Shares that lie one behind the other are the layer's result.
 """
 
 from __future__ import annotations
@@ -18,17 +19,35 @@ RESIDUAL = 3
 """The input of Conv and Dense that has the output's shape."""
 _ROWS = (1, 2)
 """Inputs that have a row for every channel: weights and bias."""
+_POOLS = ("MaxPool", "AveragePool", "GlobalPool")
 
 
 def is_divisible(layer: Layer) -> bool:
     """Whether shares of a layer's channels can be computed by themselves, and lie one behind the other in memory.
 
-    These are dense layers and convolutions of one group, for one image, whose weights are known before the run.
+    These are pools, dense layers, and convolutions of one group or depthwise ones, for one image, with weights that are known
+    before the run.
     """
-    if layer.op not in ("Conv", "Dense") or layer.attributes.get("groups", 1) != 1:
+    if layer.outputs[0].shape[0] != 1:
         return False
-    known = all(row in layer.constants for row in _ROWS if layer.has(row))
-    return known and layer.outputs[0].shape[0] == 1
+    if layer.op in _POOLS:
+        return True
+    if layer.op not in ("Conv", "Dense") or not (layer.attributes.get("groups", 1) == 1 or _is_depthwise(layer)):
+        return False
+    return all(row in layer.constants for row in _ROWS if layer.has(row))
+
+
+def sliced_inputs(layer: Layer) -> tuple[int, ...]:
+    """The inputs of a divisible layer of which a share reads its own channels alone."""
+    if layer.op in _POOLS:
+        return (0,)
+    residual = (RESIDUAL,) if layer.has(RESIDUAL) else ()
+    return (0, *residual) if _is_depthwise(layer) else residual
+
+
+def _is_depthwise(layer: Layer) -> bool:
+    channels = layer.outputs[0].shape[1]
+    return layer.op == "Conv" and channels > 1 and layer.attributes["groups"] == channels == layer.type_of(0).shape[1]
 
 
 def bounds(channels: Sequence[int]) -> list[tuple[int, int]]:
@@ -50,17 +69,19 @@ def layer_share(layer: Layer, begin: int, end: int) -> Layer:
     """The layer that computes channels `begin` up to `end` of a divisible one. Weights are not copied."""
     inputs = list(layer.inputs)
     constants: dict[int, np.ndarray] = dict(layer.constants)
-    for row in _ROWS:
+    for row in _ROWS if layer.op not in _POOLS else ():
         if layer.has(row):
             constants[row] = layer.constants[row][begin:end]
             inputs[row] = replace(layer.type_of(row), shape=constants[row].shape)
-    if layer.has(RESIDUAL):
-        inputs[RESIDUAL] = channels_of(layer.type_of(RESIDUAL), begin, end)
+    for number in sliced_inputs(layer):
+        inputs[number] = channels_of(layer.type_of(number), begin, end)
+    attributes = {**layer.attributes, "groups": end - begin} if _is_depthwise(layer) else layer.attributes
     return replace(
         layer,
         name=share_name(layer.name, begin, end),
         inputs=tuple(inputs),
         outputs=(channels_of(layer.outputs[0], begin, end),),
+        attributes=attributes,
         constants=constants,
     )
 

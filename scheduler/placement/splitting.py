@@ -1,7 +1,8 @@
 """Split layers: shares of a layer's channels, computed by several lanes at the same time, straight into one tensor.
 
 That is how a chain of layers keeps several processors busy, and how branches of unequal length do. A graph with split layers is
-a graph like any other: shares are units, joined by a concat, and channels of a residual are slices. Both are views.
+a graph like any other: shares are units, joined by a concat, and read slices of what they read their own channels of. Both are
+views.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass, replace
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import GraphNode
 from nnstretch.graph.parts import (
-    RESIDUAL,
     bounds,
     channels_of,
     concat_layer,
@@ -20,6 +20,7 @@ from nnstretch.graph.parts import (
     layer_share,
     share_name,
     slice_layer,
+    sliced_inputs,
 )
 from nnstretch.scheduler.placement.problem import Part, Way
 from nnstretch.scheduler.units import Unit, UnitGraph
@@ -150,18 +151,18 @@ def split_graph(graph: UnitGraph, divisions: Mapping[int, Division]) -> Split:
 
 
 def _split_unit(unit: Unit, number: int, channels: Sequence[int]) -> Iterator[tuple[Unit, Origin]]:
-    """The units that compute one of a graph: shares, each behind the slice of the residual that it reads, and the concat."""
+    """The units that compute one of a graph: shares, each behind the slices that it reads, and the concat."""
     (node,) = unit.nodes
     names: list[str] = []
     for share, (begin, end) in enumerate(bounds(channels)):
         inputs = [*node.inputs]
         for row in node.layer.constants:
             inputs[row] = share_name(str(inputs[row]), begin, end)
-        if node.layer.has(RESIDUAL):
-            residual, tensor = str(node.inputs[RESIDUAL]), node.layer.type_of(RESIDUAL)
-            inputs[RESIDUAL] = share_name(f"{unit.outputs[0]}/{residual}", begin, end)
-            sliced = slice_layer(share_name(f"{unit.name}/residual", begin, end), tensor, begin, end)
-            yield _unit(node, sliced, (residual,), str(inputs[RESIDUAL])), Origin(number, share, is_view=True)
+        for row in sliced_inputs(node.layer):
+            whole, tensor = str(node.inputs[row]), node.layer.type_of(row)
+            inputs[row] = share_name(f"{unit.outputs[0]}/{row}/{whole}", begin, end)
+            sliced = slice_layer(share_name(f"{unit.name}/{row}", begin, end), tensor, begin, end)
+            yield _unit(node, sliced, (whole,), str(inputs[row])), Origin(number, share, is_view=True)
         names.append(share_name(unit.outputs[0], begin, end))
         yield _unit(node, layer_share(node.layer, begin, end), inputs, names[-1]), Origin(number, share)
     shares = [channels_of(node.layer.outputs[0], begin, end) for begin, end in bounds(channels)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from nnstretch.devices.routine import Parameters, Routine
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import SelectionError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.graph.parts import is_divisible
+from nnstretch.graph.parts import RESIDUAL, is_divisible, sliced_inputs
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
@@ -369,6 +370,34 @@ def test_a_chain_is_shared_out_by_splitting_its_layers(processors: str) -> None:
     assert {step.op for step in compiled.plan.steps} <= {"Conv", "GlobalPool", "Dense", "Reorder"}
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)}
     check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
+
+
+CHANNELWISE = parser.parse_model("""
+<ir_version: 10, opset_import: ["" : 20]>
+net (float[1,40,13,13] x) => (float[1,40,1,1] y) <float[40,1,3,3] w, float[40] b> {
+    p = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)
+    q = Conv <group = 40, pads = [1, 1, 1, 1]> (p, w, b)  r = Add (q, p)  s = Relu (r)
+    t = AveragePool <kernel_shape = [2, 2]> (s)  y = GlobalAveragePool (t)
+}""")
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "processors", [TWO_CPUS, pytest.param(CPU_AND_OPENCL, marks=pytest.mark.opencl)], ids=["two cpus", "opencl"]
+)
+def test_layers_that_work_channel_by_channel_are_split_with_what_they_read(processors: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    model = onnx.ModelProto()
+    model.CopyFrom(CHANNELWISE)
+    for name, shape in (("w", (40, 1, 3, 3)), ("b", (40,))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    feeds = {"x": rng.standard_normal((1, 40, 13, 13)).astype(np.float32)}
+    space = space_of(ir.from_proto(model), processors)
+    units = [unit for unit in space.graph.units if is_divisible(unit.layer)]
+    assert [unit.layer.op for unit in units] == ["MaxPool", "Conv", "AveragePool", "GlobalPool"]
+    assert [sliced_inputs(unit.layer) for unit in units] == [(0,), (0, RESIDUAL), (0,), (0,)]
+    check(planned(randomly_split(space, seed)), feeds, run_proto(model, feeds), runs=20)
 
 
 def test_shares_follow_speeds_in_whole_blocks() -> None:

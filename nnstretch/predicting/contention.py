@@ -1,4 +1,4 @@
-"""How much processors slow each other down: a chain of typical layers on each, at the same time and one after the other.
+"""How much processors slow each other down: a chain of typical layers on each, at the same time and by itself.
 
 Processors share memory, caches and power, so that a branch takes longer beside others than alone.
 """
@@ -6,6 +6,7 @@ Processors share memory, caches and power, so that a branch takes longer beside 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from nnstretch.predicting.chains import convolution_chains
 from nnstretch.processors import Processors
 from nnstretch.scheduler.profiling.rows import Measurement, Row
 from nnstretch.scheduler.profiling.store import ProfileStore
-from nnstretch.scheduler.serial import serial
-from nnstretch.scheduler.session import Session
+from nnstretch.scheduler.timeline import Timeline
 
 # Output channels and stride of 3x3 convolutions, as residual networks have them: first the maps outgrow the caches, then the
 # weights do.
@@ -66,17 +66,22 @@ def _row_key(
 
 
 def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]:
-    """Ratios of the time that each processor was busy, together over one after the other, by round."""
+    """Ratios of the time that each processor was busy, together over by itself, by round."""
     feeds = {"x": np.random.default_rng(0).standard_normal(_IMAGE).astype(np.float32)}
     ratios: list[list[float]] = [[] for _ in group]
-    with (
-        compile_model(convolution_chains(group, _CHAIN, _IMAGE), processors, tune=False) as together,
-        Session.from_compiled(serial(together.compiled)) as apart,
-    ):
-        names = [lane.processor for lane in together.plan.lanes]
-        lanes = [names.index(processors.named[number].name) for number in group]
+    with ExitStack() as stack:
+        together, *alone = (
+            stack.enter_context(compile_model(convolution_chains(some, _CHAIN, _IMAGE), processors, tune=False))
+            for some in (group, *([number] for number in group))
+        )
         for _ in range(_ROUNDS):
-            both, single = (session.profile(feeds, runs=_RUNS) for session in (together, apart))
-            for found, lane in zip(ratios, lanes, strict=True):
-                found.append(both.busy(lane) / max(single.busy(lane), 1))
+            both, *single = (session.profile(feeds, runs=_RUNS) for session in (together, *alone))
+            for found, number, one in zip(ratios, group, single, strict=True):
+                name = processors.named[number].name
+                found.append(_busy(both, name) / max(_busy(one, name), 1))
     return ratios
+
+
+def _busy(timeline: Timeline, processor: str) -> int:
+    """Nanoseconds that a processor was busy in a run."""
+    return sum(timeline.busy(lane) for lane, name in enumerate(timeline.lanes) if name == processor)

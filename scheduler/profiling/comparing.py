@@ -393,8 +393,11 @@ def _is_short(layer: Layer) -> bool:
 
 
 def _turns(single: SingleLayer, state: CacheState) -> int:
-    """How many buffers a device's repeats take in turn so that none is found in the core's own caches."""
-    layer = single.layer
+    """How many buffers a device's repeats take in turn so that large ones are not found in the core's own caches.
+
+    Small ones are found there in a network, too: few are needed at a time, so they take the same memory again and again.
+    """
+    layer, own = single.layer, cache_sizes().own
     others = [layer.type_of(index) for index in layer.activations[1:]]
     moved = sum(PLAIN.bytes(t) for t in (*others, *layer.outputs))
-    return 1 if state == "warm" else 1 + _TURNED * cache_sizes().own // max(moved, 1)
+    return 1 if state == "warm" or moved <= own // 2 else 1 + _TURNED * own // moved

@@ -23,6 +23,7 @@ from nnstretch.cli.options import (
     check_writable,
     several_processors,
 )
+from nnstretch.cli.stretch_options import ImageSize
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def bench(
     design: DesignFile = None,
     weights: Weights = None,
     original_weights: OriginalWeights = None,
+    image_size: ImageSize = None,
     processors: ProcessorsOfBench = None,
     json: Json = False,
 ) -> int:
@@ -128,6 +130,8 @@ def bench(
             check_writable(path)
         if design is None and (weights is not None or original_weights is not None):
             raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
+        if design is None and image_size is not None:
+            raise UsageError("--image-size goes with --design; without one, --shape says what a dynamic input is")
         if design is not None and (streams is not None or batch is not None):
             raise UsageError("--streams and --batch do not go with --design, whose proof is of single images")
         if design is None and processors is None and streams is None:
@@ -141,7 +145,7 @@ def bench(
         settings = Settings(rounds=rounds, tune=not no_tune, seed=seed)
         if design is not None:
             model = _only_one(models or [], suite, "--design is for one network")
-            files = BranchingFiles(design, weights, original_weights)
+            files = BranchingFiles(design, weights, original_weights, image_size)
             _prove(report, model, files, processors or "cpu,opencl", settings, outputs)
         elif streams is not None:
             model = _only_one(models or [], suite, "--streams is for one network")
@@ -208,11 +212,12 @@ def _together(report: Reporter, source: Source, processors: str, settings: Setti
 
 @dataclass(frozen=True)
 class BranchingFiles:
-    """Files of a branching: its design, the weights of the branched network, and those of the network as it was."""
+    """A branching: files of its design, of the branched network's weights, and of those before; and the side of the input."""
 
     design: Path
     weights: Path | None
     original_weights: Path | None
+    image_size: int | None
 
 
 def _prove(
@@ -225,19 +230,26 @@ def _prove(
     from nnstretch.frontends.torch_module import export
     from nnstretch.report.html import report_html
     from nnstretch.report.table import branches_table, causes_table, proof_table
+    from nnstretch.report.text import count_text
     from nnstretch.settings import write_text
 
     check_endings(outputs, "a proof is", (".json", ".html"))
     several_processors(processors, "a proof, which compares one with all,")
-    original = build_network(model, Options(seed=settings.seed), files.original_weights)
+    options = Options(image_size=files.image_size, seed=settings.seed)
+    original = build_network(model, options, files.original_weights)
     if files.weights is None:
         branched = branch(original, files.design)
     else:
         branched = build_network(model, original.options, files.weights, files.design)
-    assert branched.design is not None
-    control = single_branch_control(
-        original.module, original.example_input, branched.design.macs, branched.design.multiple
-    )
+    made = branched.design
+    assert made is not None
+    is_for_this = original.macs == made.original_macs
+    if not is_for_this:
+        report.note(
+            f"the design was made for {count_text(made.original_macs)} MACs, the network has {count_text(original.macs)}: "
+            "another input or head (see --image-size), for which nothing is predicted"
+        )
+    control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
     tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}
     with report.progress("Proving") as told:
         proof = prove(
@@ -246,7 +258,7 @@ def _prove(
             branched.export(),
             processors,
             top1={name: float(value) for name, value in tops.items() if value is not None},
-            design=branched.design,
+            design=made if is_for_this else None,
             settings=settings,
             progress=told,
         )
@@ -254,7 +266,7 @@ def _prove(
     for path in outputs:
         if path.suffix == ".html":
             title = f"A branching of {Path(model).name}"
-            write_text(path, report_html(proof, {}, branched.design, None, title))
+            write_text(path, report_html(proof, {}, made, None, title))
         else:
             write_json(path, answer)
     report.show(proof_table(proof), causes_table(proof), branches_table(proof))

@@ -369,6 +369,7 @@ def test_an_interrupted_run_that_has_nothing(measured: list[Result], capfd: pyte
         (["resnet18", "-o", "picture.bmp"], ".svg"),
         (["--suite", "mobile", "--shape", "x=1,3,8,8"], "--suite"),
         (["--suite", "mobile", "--design", "d.json"], "one network"),
+        (["resnet18", "--image-size", "64"], "--design"),
     ],
 )
 def test_what_can_be_wrong(

@@ -157,6 +157,22 @@ def test_no_processor_can_compute_the_whole_network(cli: Cli, folder: Path) -> N
     assert "inf" not in re.sub("<style>.*?</style>", "", Path(found["page"]).read_text())
 
 
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_a_design_is_proven_for_the_input_that_is_given(cli: Cli, folder: Path) -> None:
+    answer_of(cli("stretch", "net.py:small", *SIMULATED, "-o", "designs", "--json"))
+    (design,) = (str(path) for path in Path("designs").glob("*.json"))
+    cores = f"cpu:{CORES[0]},cpu:{CORES[1]}"
+    prove = ("bench", "net.py:small", "--design", design, "-p", cores, "--no-tune", "-r", "1", "--json")
+    macs = {}
+    for side in (16, 32):
+        done = cli(*prove, "--image-size", str(side))
+        found = answer_of(done)
+        macs[side] = {row["network"]: row["macs"] for row in found["rows"]}
+        assert macs[side]["control"] == pytest.approx(macs[side]["branched"], rel=0.3)
+        assert (found["predicted_ms"] is None) == ("the design was made for" in done[2]) == (side == 32)
+    assert macs[32]["branched"] > 3 * macs[16]["branched"]
+
+
 def test_what_no_design_can_meet(cli: Cli) -> None:
     stretch = ("stretch", "net.py:small", "-p", "sim:phone/cpu,sim:phone/gpu")
     for option, value, says in [

@@ -176,8 +176,8 @@ class _Loader:
             self._add_region(("output", index), Region(RegionKind.OUTPUT, _bytes(tensor.type), index))
         if plan.host_bytes:
             self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
-        for slot, size in enumerate(plan.shared_bytes):
-            self._make_shared(slot, size)
+        for lane in dict.fromkeys(plan.shared_lanes):
+            self._make_shared(lane)
         for domain, (offset, size) in plan.constant_ranges.items():
             if offset + size > self._compiled.constants.nbytes:
                 raise PackageError(
@@ -193,16 +193,22 @@ class _Loader:
             if size:
                 self._memories["opencl", lane] = self._runtimes[lane].buffer(size)
 
-    def _make_shared(self, slot: int, size: int) -> None:
-        lane = self._plan.shared_lanes[slot]
-        runtime = self._runtimes[lane]
-        shared = runtime.shared(size)
-        self._shared.append(shared)
-        self._memories["shared", slot] = shared.buffer
-        region = Region(
-            RegionKind.SHARED, size, memory=shared.host, mem=shared.buffer, sharing=shared.sharing, lane=lane
-        )
-        self._add_region(("shared", slot), region)
+    def _make_shared(self, lane: int) -> None:
+        """All memory that the host shares with the device of a lane."""
+        slots = [slot for slot, of in enumerate(self._plan.shared_lanes) if of == lane]
+        made = self._runtimes[lane].shared([self._plan.shared_bytes[slot] for slot in slots])
+        self._shared += made
+        for slot, shared in zip(slots, made, strict=True):
+            self._memories["shared", slot] = shared.buffer
+            region = Region(
+                RegionKind.SHARED,
+                shared.host.nbytes,
+                memory=shared.host,
+                mem=shared.buffer,
+                sharing=shared.sharing,
+                lane=lane,
+            )
+            self._add_region(("shared", slot), region)
 
     def _engine_buffers(self) -> list[Buffer]:
         """The buffers that host steps use; those that only OpenCL kernels see are no business of the engine."""

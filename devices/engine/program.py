@@ -58,6 +58,14 @@ class RunTrace:
     end: int
 
 
+def ask_for_huge_pages(address: int, size: int) -> None:
+    """Has memory that was not written yet lie in huge pages, as far as whole ones fit and the system gives them."""
+    start = -(-address // HUGE_PAGE) * HUGE_PAGE
+    end = (address + size) // HUGE_PAGE * HUGE_PAGE
+    if hasattr(mmap, "MADV_HUGEPAGE") and end > start:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_HUGEPAGE)
+
+
 def aligned_array(size: int, alignment: int = 4096, huge: bool = True) -> np.ndarray:
     """A zeroed uint8 array of `size` bytes whose address is a multiple of `alignment` (a power of two).
 

@@ -37,7 +37,7 @@ def make_gates(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[
     """
     # The flags of all sub-graphs, and behind them the numbers of those that are waited for.
     ends = list(accumulate(map(len, waits), initial=len(waits)))
-    memory = runtime.shared(4 * ends[-1])
+    (memory,) = runtime.shared([4 * ends[-1]])
     numbers = memory.host.view(np.int32)
     numbers[len(waits) :] = list(chain(*waits))
     launches = tuple(

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.engine.instruction_sets import local_isa
-from nnstretch.devices.engine.program import aligned_array
+from nnstretch.devices.engine.program import HUGE_PAGE, aligned_array, ask_for_huge_pages
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
@@ -31,6 +32,7 @@ __all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "probe", "
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
+_PAGE = 4096
 _SVM_ALIGNMENT = 128  # that of the largest type, more may be refused
 _DIGEST = hashlib.sha256().digest_size
 _OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
@@ -196,36 +198,46 @@ class OpenCLRuntime:
             return self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, self._pages(size))
         return self._allocate(cl.mem_flags.READ_WRITE, size, None)
 
-    def shared(self, size: int) -> SharedMemory:
-        """Memory of `size` bytes for host and device, zeroed.
+    def shared(self, sizes: Sequence[int]) -> list[SharedMemory]:
+        """Memories of these sizes for host and device, zeroed.
 
         Raises:
             DeviceError: there is not enough memory.
         """
+        if self.info.sharing is Sharing.COHERENT:
+            return self._coherent(sizes)
+        return [self._copied_or_mapped(size) for size in sizes]
+
+    def _copied_or_mapped(self, size: int) -> SharedMemory:
         import pyopencl as cl
 
-        sharing = self.info.sharing
-        if sharing is Sharing.COHERENT and size:
-            return self._coherent(size)
+        sharing = Sharing.COPIED if self.info.sharing is Sharing.COPIED else Sharing.MAPPED
         host = self._pages(size)
         if sharing is Sharing.COPIED:
             return SharedMemory(host, self._allocate(cl.mem_flags.READ_WRITE, size, None), sharing)
         buffer = self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
         return SharedMemory(host, buffer, sharing)
 
-    def _coherent(self, size: int) -> SharedMemory:
-        """Fine-grained shared virtual memory, as a buffer."""
+    def _coherent(self, sizes: Sequence[int]) -> list[SharedMemory]:
+        """Parts of one allocation of fine-grained shared virtual memory, in huge pages where the device lives on the CPU."""
         import pyopencl as cl
 
+        *begins, end = accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0)
+        margin = HUGE_PAGE if self.info.on_cpu and end >= HUGE_PAGE else 0
         flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
         try:
-            allocation = cl.SVMAllocation(self.context, size, _SVM_ALIGNMENT, flags)
+            allocation = cl.SVMAllocation(self.context, end + margin, _SVM_ALIGNMENT, flags)
             buffer = allocation.as_buffer(self.context)
+            first = -allocation.svm_ptr % HUGE_PAGE if margin else 0
+            parts = [buffer.get_sub_region(first + begin, size) for begin, size in zip(begins, sizes, strict=True)]
         except cl.Error as error:
-            raise self._failure(f"has no {size} bytes of memory", error) from error
-        host = allocation.buf
-        host[:] = 0
-        return SharedMemory(host, buffer, Sharing.COHERENT, allocation)
+            raise self._failure(f"has no {end} bytes of memory", error) from error
+        if margin:
+            ask_for_huge_pages(allocation.svm_ptr, end + margin)
+        hosts = [allocation.buf[first + begin :][:size] for begin, size in zip(begins, sizes, strict=True)]
+        for host in hosts:
+            host[:] = 0
+        return [SharedMemory(host, part, Sharing.COHERENT, allocation) for host, part in zip(hosts, parts, strict=True)]
 
     def constant(self, values: np.ndarray) -> pyopencl.Buffer:
         """Memory of the device that holds a copy of `values`, to be read only; in huge pages as `buffer`.

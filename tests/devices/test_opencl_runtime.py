@@ -154,7 +154,7 @@ def test_shared_memory_is_seen_by_host_and_device(
         pytest.skip(f"memory of {runtime.info.name} is {runtime.info.sharing.name.lower()} at best")
     less = replace(runtime.info, unified=sharing > Sharing.COPIED, fine_grained=sharing is Sharing.COHERENT)
     monkeypatch.setattr(runtime, "info", less)
-    source, target = runtime.shared(128), runtime.shared(128)
+    source, target = runtime.shared([128, 128])
     assert source.sharing is target.sharing is sharing
     assert not target.host.any()
     numbers = np.arange(32, dtype=np.float32)

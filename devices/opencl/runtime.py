@@ -27,10 +27,12 @@ from nnstretch.settings import atomic_write, cache_dir
 if TYPE_CHECKING:
     import pyopencl
 
-__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_source", "probe", "sources_hash"]
+__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_integers", "kernel_source", "probe", "sources_hash"]
 
 KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+_STRUCT = re.compile(r"^typedef struct \{([^}]*)\} (\w+);$", re.MULTILINE)
+_KERNEL = re.compile(r"^kernel void (\w+)\([^)]*,\s+const (\w+) given\)$", re.MULTILINE)
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # that of the largest type, more may be refused
@@ -46,6 +48,19 @@ def kernel_source(name: str) -> str:
     """The text of a kernel file with its includes put in, so that it stands by itself."""
     text = (KERNELS / name).read_text()
     return _INCLUDE.sub(lambda match: kernel_source(match[1]), text)
+
+
+def kernel_integers(text: str) -> dict[str, int]:
+    """How many integers every kernel of a source takes in its struct, which drivers need not know.
+
+    Kernels that are not written as common.cl says are left out.
+    """
+    sizes = {"int": 1}
+    for members, name in _STRUCT.findall(text):
+        declared = [member.split(None, 1) for member in members.split(";") if member.strip()]
+        if all(len(words) == 2 and words[0] in sizes for words in declared):
+            sizes[name] = sum(sizes[kind] * (names.count(",") + 1) for kind, names in declared)
+    return {kernel: sizes[struct] for kernel, struct in _KERNEL.findall(text) if struct in sizes}
 
 
 def sources_hash() -> str:
@@ -110,6 +125,7 @@ class OpenCLRuntime:
         self.traits = _traits(self.info, self.threads)
         self._sources = sources
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
+        self._integers: dict[str, int] = {}  # by kernel
         self._lock = threading.Lock()
         try:
             self.context = cl.Context([self.device])
@@ -164,25 +180,33 @@ class OpenCLRuntime:
     def set_arguments(
         self, kernel: pyopencl.Kernel, memory: Sequence[MemoryArgument], parameters: Sequence[int]
     ) -> None:
-        """Sets all arguments: reads, then writes as (buffer, offset in elements), then integer parameters.
+        """Sets all arguments: the buffers that are read, those that are written, and one struct of 32-bit integers by value.
+
+        The struct holds the offset of every buffer in elements, in the same order, then the parameters. It is one argument
+        because drivers pay for each of them at every enqueue.
+
+        Args:
+            kernel: of this runtime.
+            memory: for every read, then for every write.
+            parameters: of 32 bits each, with or without a sign.
 
         Raises:
             DeviceError: there are too many or too few, or the driver refuses one.
         """
         import pyopencl as cl
 
-        words: list[pyopencl.Buffer | np.generic | None] = []
-        for buffer, offset in memory:
-            words += [buffer, np.int32(offset)]
-        words += [np.uint32(value & 0xFFFFFFFF) for value in parameters]
-        if len(words) != kernel.num_args:
-            raise DeviceError(
-                f"OpenCL kernel {kernel.function_name} takes {kernel.num_args} arguments and was given {len(words)}; "
-                "compile the package again with this version"
-            )
+        words = [*(offset for _, offset in memory), *(_signed(value) for value in parameters)]
+        wanted = self._integers.get(kernel.function_name, len(words))  # not all drivers look at the size of a struct
+        for what, takes, count in (("arguments", kernel.num_args, len(memory) + 1), ("integers", wanted, len(words))):
+            if takes != count:
+                raise DeviceError(
+                    f"OpenCL kernel {kernel.function_name} takes {takes} {what} and was given {count}; "
+                    "compile the package again with this version"
+                )
         try:
-            for index, word in enumerate(words):
-                kernel.set_arg(index, word)
+            for index, (buffer, _) in enumerate(memory):
+                kernel.set_arg(index, buffer)
+            kernel.set_arg(len(memory), np.array(words, np.int32))
         except cl.Error as error:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
 
@@ -281,6 +305,7 @@ class OpenCLRuntime:
         text = kernel_source(source) if self._sources is None else self._sources.get(source)
         if text is None:
             raise BuildError(f"the package holds no OpenCL source {source}; compile it again with this version")
+        self._integers |= kernel_integers(text)
         options = [*_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
         if self.info.platform == drivers.POCL:
             # PoCL caches by itself, for each work group size too, which a binary from it does not hold.
@@ -330,6 +355,11 @@ def _traits(info: DeviceInfo, threads: int) -> Traits:
     # AVX-512 and NEON have 32 vector registers, older x86 16.
     wide = isa.block == 16 or isa.name.startswith("aarch64")
     return Traits(isa.block, True, threads, 32 if wide else 16)
+
+
+def _signed(value: int) -> int:
+    """The integer of the same 32 bits that has a sign."""
+    return (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
 
 
 def _first_line(error: Exception) -> str:

@@ -195,7 +195,7 @@ def gated(b: Builder) -> Builder:
     for subgraph in b.subgraphs:
         waits = subgraph.waits if b.lanes[subgraph.lane].kind is LaneKind.OPENCL else ()
         kernel = cl.Kernel(b.opencl.program, "gate")
-        kernel.set_args(memory.buffer, np.int32(0), memory.buffer, np.int32(place), np.int32(len(waits)))
+        kernel.set_args(memory.buffer, memory.buffer, np.array([0, place, len(waits)], np.int32))
         numbers[place : place + len(waits)] = waits
         launches.append(KernelLaunch(kernel, (1,), (1,)) if waits else None)
         place += len(waits)

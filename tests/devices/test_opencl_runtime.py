@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from nnstretch.devices.engine.image import Sharing
 from nnstretch.devices.engine.program import opencl_library
 from nnstretch.devices.opencl import OpenCLProcessor, drivers, load_drivers, probe
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, kernel_source, sources_hash
+from nnstretch.devices.opencl.runtime import KERNELS, OpenCLRuntime, kernel_integers, kernel_source, sources_hash
 from nnstretch.devices.routine import Launch
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.errors import BuildError, DeviceError
@@ -22,14 +23,41 @@ from nnstretch.errors import BuildError, DeviceError
 pytestmark = pytest.mark.opencl
 
 DEFINES = (("NNS_BLOCK", 16),)
-BUSY = """kernel void busy(global float *x, int offset, int n)
+BUSY = """typedef struct {
+    int x_offset;
+    int n;
+} busy_arguments;
+
+kernel void busy(global float *x_buffer, const busy_arguments given)
 {
-    float s = x[offset];
-    for (int i = 0; i < n; i++)
+    global float *x = x_buffer + given.x_offset;
+    float s = x[0];
+    for (int i = 0; i < given.n; i++)
         s = s * 1.0001f + 0.5f;
-    x[offset + get_global_id(0)] = s;
+    x[get_global_id(0)] = s;
 }
 """
+# Every member of the struct as the kernel finds it.
+ECHO = """typedef struct {
+    int b, c;
+} pair;
+
+typedef struct {
+    int x_offset, y_offset;
+    int a;
+    pair rest;
+} echo_arguments;
+
+kernel void echo(const global int *x_buffer, global int *y_buffer, const echo_arguments given)
+{
+    global int *y = y_buffer + given.y_offset;
+    y[0] = x_buffer[given.x_offset];
+    y[1] = given.a;
+    y[2] = given.rest.b;
+    y[3] = given.rest.c;
+}
+"""
+KERNEL = re.compile(r"^kernel void (\w+)\(([^)]*)\)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +202,53 @@ def test_shared_memory_is_seen_by_host_and_device(
 
 def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
     kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
-    with pytest.raises(DeviceError, match=r"^OpenCL kernel copy takes 6 arguments and was given 3;"):
-        runtime.set_arguments(kernel, [(runtime.buffer(64), 0)], (1,))
+    memory = (runtime.buffer(64), 0)
+    again = "; compile the package again with this version$"
+    with pytest.raises(DeviceError, match=r"^OpenCL kernel copy takes 3 arguments and was given 2" + again):
+        runtime.set_arguments(kernel, [memory], (1, 1, 1))
+    with pytest.raises(DeviceError, match=r"^OpenCL kernel copy takes 4 integers and was given 3" + again):
+        runtime.set_arguments(kernel, [memory, memory], (1,))
+    with pytest.raises(DeviceError, match=r"^OpenCL kernel copy takes 4 integers and was given 5" + again):
+        runtime.set_arguments(kernel, [memory, memory], (1, 1, 1))
+
+
+def test_a_kernel_finds_offsets_and_parameters_in_its_struct() -> None:
+    import pyopencl as cl
+
+    runtime = OpenCLRuntime(spec(), sources={"echo.cl": ECHO})
+    kernel = runtime.kernel(Launch("echo.cl", (), (1,), (1,)), "echo")
+    x = runtime.constant(np.arange(40, 50, dtype=np.int32))
+    y = cl.Buffer(runtime.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.zeros(8, np.int32))
+    runtime.set_arguments(kernel, [(x, 7), (y, 2)], (-1, 0x80000000, 0xFFFFFFFE))
+    cl.enqueue_nd_range_kernel(runtime.queue, kernel, (1,), (1,))
+    found = np.empty(8, np.int32)
+    cl.enqueue_copy(runtime.queue, found, y)
+    assert found.tolist() == [0, 0, 47, -1, -(2**31), -2, 0, 0]
+    with pytest.raises(DeviceError, match=r"^OpenCL kernel echo takes 5 integers and was given 4;"):
+        runtime.set_arguments(kernel, [(x, 7), (y, 2)], (1, 2))
+
+
+def test_every_kernel_takes_buffers_and_one_struct() -> None:
+    seen: set[str] = set()
+    for path in KERNELS.glob("*.cl"):
+        text = kernel_source(path.name)
+        kernels = dict(KERNEL.findall(text))
+        assert len(kernels) == text.count("kernel void ")
+        integers = kernel_integers(text)
+        assert integers.keys() == kernels.keys()
+        assert not seen & kernels.keys(), "a runtime knows kernels by their names alone"
+        seen |= kernels.keys()
+        for kernel, declared in kernels.items():
+            *buffers, _ = declared.split(",")
+            assert all(
+                re.fullmatch(r"\s*(const )?(volatile )?global \w+ \*\w+_buffer", buffer) for buffer in buffers
+            ), kernel
+            assert integers[kernel] >= len(buffers)
+
+
+def test_a_struct_of_other_types_is_not_counted() -> None:
+    declared = "typedef struct {\n    int x_offset;\n    float share;\n} mix_arguments;\n"
+    assert kernel_integers(declared + "kernel void mix(global float *x, const mix_arguments given)\n{\n}\n") == {}
 
 
 def test_the_library_holds_the_functions_of_opencl() -> None:

@@ -1,7 +1,9 @@
 /* What all kernels share: the vector type of one channel block, loads and stores, and activations.
  *
- * A kernel takes for every tensor a pair (global number *buffer, int offset in numbers), reads first, then writes, then its
- * integer parameters. Float parameters travel as the bits of a float32.
+ * A kernel takes a buffer for every tensor, reads first, then writes, and behind them one struct by value, `given`: the offset
+ * of every buffer in numbers, in the same order, then the kernel's parameters. All members are ints, or structs of ints; float
+ * parameters travel as the bits of a float32. It is one argument, as drivers pay for each of them whenever a kernel is enqueued.
+ * What loops need of it is read before them: a compiler may believe that their stores change it.
  *
  * A `number` of a tensor, weight or bias is a float, or a half if NNS_HALF is 1. Sums are floats in either case: reads and
  * writes convert, which every device can do, whether it computes in halves or not. What is too large for a half is written

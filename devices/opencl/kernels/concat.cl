@@ -1,17 +1,22 @@
 /* Concatenation: every input is copied to its place by a launch of its own, in order. */
 #include "common.cl"
 
+typedef struct {
+    int x_offset, y_offset;
+    int blocks, out_blocks, plane, to, per_item, kind, a, b;
+} concat_blocked_arguments;
+
 /* Puts a blocked tensor at channel `to` of a wider one. Inputs must arrive in ascending order of `to`: a block shared by two
  * inputs is completed by the later one, and lanes behind the last channel get what the source holds there, or zero.
  * Work items: (range of pixels, output block counted from to / B, image). */
-kernel void concat_blocked(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
-                           int blocks, int out_blocks, int plane, int to, int per_item, int kind, int a, int b)
+kernel void concat_blocked(const global number *x_buffer, global number *y_buffer, const concat_blocked_arguments given)
 {
-    const int block = to / B + (int)get_global_id(1), image = get_global_id(2);
-    const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
-    const int shift = to % B, source = (int)get_global_id(1);
-    const global number *x = x_buffer + x_offset + (long)image * blocks * plane * B;
-    global number *y = y_buffer + y_offset + ((long)image * out_blocks + block) * plane * B;
+    const int blocks = given.blocks, plane = given.plane, kind = given.kind, a = given.a, b = given.b;
+    const int block = given.to / B + (int)get_global_id(1), image = get_global_id(2);
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
+    const int shift = given.to % B, source = (int)get_global_id(1);
+    const global number *x = x_buffer + given.x_offset + (long)image * blocks * plane * B;
+    global number *y = y_buffer + given.y_offset + ((long)image * given.out_blocks + block) * plane * B;
 
     if (shift == 0) {
         const global number *from = x + (long)source * plane * B;
@@ -35,12 +40,17 @@ kernel void concat_blocked(const global number *x_buffer, int x_offset, global n
     }
 }
 
+typedef struct {
+    int x_offset, y_offset;
+    int row, out_row, to, kind, a, b;
+} concat_plain_arguments;
+
 /* Copies rows of `row` floats to position `to` of rows of `out_row` floats. Work items: (row). */
-kernel void concat_plain(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset,
-                         int row, int out_row, int to, int kind, int a, int b)
+kernel void concat_plain(const global float *x_buffer, global float *y_buffer, const concat_plain_arguments given)
 {
-    const global float *x = x_buffer + x_offset + (long)get_global_id(0) * row;
-    global float *y = y_buffer + y_offset + (long)get_global_id(0) * out_row + to;
+    const int row = given.row, kind = given.kind, a = given.a, b = given.b;
+    const global float *x = x_buffer + given.x_offset + (long)get_global_id(0) * row;
+    global float *y = y_buffer + given.y_offset + (long)get_global_id(0) * given.out_row + given.to;
     long i = 0;
     for (; i + B <= row; i += B)
         STORE(activate(LOAD(x + i), kind, a, b), y + i);

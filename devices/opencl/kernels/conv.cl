@@ -39,35 +39,32 @@
         }                                                                                           \
     }
 
-#define PARAMETERS                                                                                                    \
-    const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,               \
-    const global number *bias_buffer, int bias_offset, const global number *residual_buffer, int residual_offset,     \
-    global number *y_buffer, int y_offset, int channels, int height, int width, int out_channels, int out_height,     \
-    int out_width, int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,             \
-    int pad_left, int group_in, int group_out, int span, int tiles_per_item, int has_residual, int kind, int a,       \
-    int b
+typedef struct {
+    int x_offset, weight_offset, bias_offset, residual_offset, y_offset;
+    int channels, height, width, out_channels, out_height, out_width, kernel_h, kernel_w, stride_h, dilation_h, dilation_w;
+    int pad_top, pad_left, group_in, group_out, span, tiles_per_item, has_residual, kind, a, b;
+} conv_direct_arguments;
 
-#define ARGUMENTS                                                                                                     \
-    x_buffer, x_offset, weight_buffer, weight_offset, bias_buffer, bias_offset, residual_buffer,                      \
-    residual_offset, y_buffer, y_offset, channels, height, width, out_channels, out_height, out_width, kernel_h,      \
-    kernel_w, stride_h, dilation_h, dilation_w, pad_top, pad_left, group_in, group_out, span, tiles_per_item,         \
-    has_residual, kind, a, b
-
-PART void convolve(PARAMETERS, int item, int group, int image)
+PART void convolve(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                   const global number *residual_buffer, global number *y_buffer, const conv_direct_arguments given,
+                   int item, int group, int image)
 {
+    const int height = given.height, width = given.width, out_height = given.out_height, out_width = given.out_width;
+    const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, out_channels = given.out_channels;
+    const int dilation_h = given.dilation_h, dilation_w = given.dilation_w, group_in = given.group_in, group_out = given.group_out;
     const int segment_size = (PIXELS - 1) * STRIDE_W + (kernel_w - 1) * dilation_w + 1;
-    const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
+    const int in_blocks = (given.channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
-    const int tile_begin = item * tiles_per_item;
-    const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
+    const int tile_begin = item * given.tiles_per_item;
+    const int tile_end = min(tile_begin + given.tiles_per_item, tiles_x * out_height);
 
     const int channel_first = group * OUTPUTS / group_out * group_in;
     const int channel_last = (min((group + 1) * OUTPUTS, out_channels) - 1) / group_out * group_in + group_in;
     const int block_first = channel_first / B, block_last = (channel_last - 1) / B;
 
-    const global number *x = x_buffer + x_offset + (long)image * in_blocks * height * width * B;
-    const global number *weight = weight_buffer + weight_offset + (long)group * span * kernel_h * kernel_w * TAP;
-    const global number *bias = bias_buffer + bias_offset + group * OUTPUTS;
+    const global number *x = x_buffer + given.x_offset + (long)image * in_blocks * height * width * B;
+    const global number *weight = weight_buffer + given.weight_offset + (long)group * given.span * kernel_h * kernel_w * TAP;
+    const global number *bias = bias_buffer + given.bias_offset + group * OUTPUTS;
     const long plane = (long)out_height * out_width * B;
     const int y_lane = group * OUTPUTS % B; /* of the group's first output in its block */
     const long y_first = ((long)image * out_blocks + group * OUTPUTS / B) * plane + y_lane;
@@ -77,7 +74,7 @@ PART void convolve(PARAMETERS, int item, int group, int image)
 
     for (int tile = tile_begin; tile < tile_end; tile++) {
         const int oy = tile / tiles_x, ox = tile % tiles_x * PIXELS;
-        const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
+        const int x0 = ox * STRIDE_W - given.pad_left, y0 = oy * given.stride_h - given.pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
         const int in_place = AS_FLOATS ? 0 : x0 >= 0 && x0 + segment_size <= width; /* whether rows are read where they lie */
@@ -104,8 +101,9 @@ PART void convolve(PARAMETERS, int item, int group, int image)
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
         const int pixels = min(PIXELS, out_width - ox);
-        global number *y = y_buffer + y_offset + at;
-        finish_tile(sum, residual_buffer + residual_offset + at, y, plane, y_lane, pixels, vectors, has_residual, kind, a, b);
+        global number *y = y_buffer + given.y_offset + at;
+        finish_tile(sum, residual_buffer + given.residual_offset + at, y, plane, y_lane, pixels, vectors, given.has_residual,
+                    given.kind, given.a, given.b);
         if (pads) {
             for (int p = 0; p < pixels; p++)
                 WRITE_VECTOR((floatl)(0.0f), y + VECTORS_ON(vectors, y_lane, plane) + p * B);
@@ -113,7 +111,9 @@ PART void convolve(PARAMETERS, int item, int group, int image)
     }
 }
 
-kernel void conv_direct(PARAMETERS)
+kernel void conv_direct(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                        const global number *residual_buffer, global number *y_buffer, const conv_direct_arguments given)
 {
-    convolve(ARGUMENTS, get_global_id(0), get_global_id(1), get_global_id(2));
+    convolve(x_buffer, weight_buffer, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
+             get_global_id(2));
 }

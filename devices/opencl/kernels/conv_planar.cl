@@ -25,34 +25,33 @@
         }                                                                                           \
     }
 
-#define PARAMETERS                                                                                                    \
-    const global float *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,                \
-    const global number *bias_buffer, int bias_offset, const global number *residual_buffer, int residual_offset,     \
-    global number *y_buffer, int y_offset, int channels, int height, int width, int out_blocks, int out_height,       \
-    int out_width, int kernel_h, int kernel_w, int stride_h, int dilation_h, int dilation_w, int pad_top,             \
-    int pad_left, int tiles_per_item, int has_residual, int kind, int a, int b
+typedef struct {
+    int x_offset, weight_offset, bias_offset, residual_offset, y_offset;
+    int channels, height, width, out_blocks, out_height, out_width, kernel_h, kernel_w, stride_h, dilation_h, dilation_w;
+    int pad_top, pad_left, tiles_per_item, has_residual, kind, a, b;
+} conv_planar_arguments;
 
-#define ARGUMENTS                                                                                                     \
-    x_buffer, x_offset, weight_buffer, weight_offset, bias_buffer, bias_offset, residual_buffer,                      \
-    residual_offset, y_buffer, y_offset, channels, height, width, out_blocks, out_height, out_width, kernel_h,        \
-    kernel_w, stride_h, dilation_h, dilation_w, pad_top, pad_left, tiles_per_item, has_residual, kind, a, b
-
-PART void convolve(PARAMETERS, int item, int group, int image)
+PART void convolve(const global float *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                   const global number *residual_buffer, global number *y_buffer, const conv_planar_arguments given,
+                   int item, int group, int image)
 {
+    const int channels = given.channels, height = given.height, width = given.width, out_blocks = given.out_blocks;
+    const int out_height = given.out_height, out_width = given.out_width;
+    const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, dilation_h = given.dilation_h, dilation_w = given.dilation_w;
     const int segment_size = (PIXELS - 1) * STRIDE_W + (kernel_w - 1) * dilation_w + 1;
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
-    const int tile_begin = item * tiles_per_item;
-    const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
+    const int tile_begin = item * given.tiles_per_item;
+    const int tile_end = min(tile_begin + given.tiles_per_item, tiles_x * out_height);
 
-    const global float *x = x_buffer + x_offset + (long)image * channels * height * width;
-    const global number *weight = weight_buffer + weight_offset + (long)group * channels * kernel_h * kernel_w * TAP;
-    const global number *bias = bias_buffer + bias_offset + group * VECTORS * B;
+    const global float *x = x_buffer + given.x_offset + (long)image * channels * height * width;
+    const global number *weight = weight_buffer + given.weight_offset + (long)group * channels * kernel_h * kernel_w * TAP;
+    const global number *bias = bias_buffer + given.bias_offset + group * VECTORS * B;
     const long plane = (long)out_height * out_width * B;
     const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
 
     for (int tile = tile_begin; tile < tile_end; tile++) {
         const int oy = tile / tiles_x, ox = tile % tiles_x * PIXELS;
-        const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
+        const int x0 = ox * STRIDE_W - given.pad_left, y0 = oy * given.stride_h - given.pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
         const int inside = x0 >= 0 && x0 + segment_size <= width;
@@ -78,12 +77,15 @@ PART void convolve(PARAMETERS, int item, int group, int image)
         }
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
-        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, plane, 0,
-                    min(PIXELS, out_width - ox), min(VECTORS, out_blocks - group * VECTORS), has_residual, kind, a, b);
+        finish_tile(sum, residual_buffer + given.residual_offset + at, y_buffer + given.y_offset + at, plane, 0,
+                    min(PIXELS, out_width - ox), min(VECTORS, out_blocks - group * VECTORS), given.has_residual, given.kind,
+                    given.a, given.b);
     }
 }
 
-kernel void conv_planar(PARAMETERS)
+kernel void conv_planar(const global float *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                        const global number *residual_buffer, global number *y_buffer, const conv_planar_arguments given)
 {
-    convolve(ARGUMENTS, get_global_id(0), get_global_id(1), get_global_id(2));
+    convolve(x_buffer, weight_buffer, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
+             get_global_id(2));
 }

@@ -184,27 +184,31 @@ static inline operands operands_of(const global float *x, int2 first, int channe
     return result;
 }
 
-kernel void conv_strassen(const global float *x_buffer, int x_offset, const global float *weight_buffer, int weight_offset,
-                          const global float *bias_buffer, int bias_offset, const global float *residual_buffer,
-                          int residual_offset, global float *y_buffer, int y_offset, global float *scratch_buffer,
-                          int scratch_offset, int channels, int pixels, int out_channels, int tiles, int tiles_per_group,
-                          int groups_per_item, int panels_per_item, int scratch_item, int has_residual, int kind, int a,
-                          int b)
+typedef struct {
+    int x_offset, weight_offset, bias_offset, residual_offset, y_offset, scratch_offset;
+    int channels, pixels, out_channels, tiles, tiles_per_group, groups_per_item, panels_per_item, scratch_item;
+    int has_residual, kind, a, b;
+} conv_strassen_arguments;
+
+kernel void conv_strassen(const global float *x_buffer, const global float *weight_buffer, const global float *bias_buffer,
+                          const global float *residual_buffer, global float *y_buffer, global float *scratch_buffer,
+                          const conv_strassen_arguments given)
 {
-    const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B, half_blocks = channels / B / 2;
+    const int channels = given.channels, pixels = given.pixels, tiles = given.tiles, tiles_per_group = given.tiles_per_group;
+    const int in_blocks = (channels + B - 1) / B, out_blocks = (given.out_channels + B - 1) / B, half_blocks = channels / B / 2;
     const int pairs = out_blocks / (2 * VECTORS), panels = pairs + out_blocks - 2 * VECTORS * pairs;
     const long pair_size = (7L * half_blocks * B + 3L * (channels - 2 * half_blocks * B)) * VECTORS * B;
     const long plane = (long)pixels * B, tile_sums = 4L * half_blocks * PIXELS * B;
-    const int image = get_global_id(2), panel_begin = (int)get_global_id(1) * panels_per_item;
-    const int panel_end = min(panel_begin + panels_per_item, panels);
+    const int image = get_global_id(2), panel_begin = (int)get_global_id(1) * given.panels_per_item;
+    const int panel_end = min(panel_begin + given.panels_per_item, panels);
     const long item = ((long)image * get_global_size(1) + get_global_id(1)) * get_global_size(0) + get_global_id(0);
-    const global float *x = x_buffer + x_offset + image * in_blocks * plane;
-    const global float *weight = weight_buffer + weight_offset;
-    global float *sums = scratch_buffer + scratch_offset + item * scratch_item;
+    const global float *x = x_buffer + given.x_offset + image * in_blocks * plane;
+    const global float *weight = weight_buffer + given.weight_offset;
+    global float *sums = scratch_buffer + given.scratch_offset + item * given.scratch_item;
     global float *saved = sums + tiles_per_group * tile_sums;
 
-    const int first_tile = (int)get_global_id(0) * groups_per_item * tiles_per_group;
-    const int last_tile = min(first_tile + groups_per_item * tiles_per_group, tiles);
+    const int first_tile = (int)get_global_id(0) * given.groups_per_item * tiles_per_group;
+    const int last_tile = min(first_tile + given.groups_per_item * tiles_per_group, tiles);
     for (int begin = first_tile; begin < last_tile; begin += tiles_per_group) {
         const int end = min(begin + tiles_per_group, last_tile);
         for (int panel = panel_begin; panel < panel_end; panel++) {
@@ -221,8 +225,9 @@ kernel void conv_strassen(const global float *x_buffer, int x_offset, const glob
                     const int block = vector + (paired ? side * pairs * VECTORS : 0);
                     for (int range = 0; range < 2; range++) {
                         const long at = ((long)image * out_blocks + block) * plane + (range ? first.y : first.x) * B;
-                        const results to = {y_buffer + y_offset + at, residual_buffer + residual_offset + at,
-                                            bias_buffer + bias_offset + block * B, plane, has_residual, kind, a, b};
+                        const results to = {y_buffer + given.y_offset + at, residual_buffer + given.residual_offset + at,
+                                            bias_buffer + given.bias_offset + block * B, plane, given.has_residual,
+                                            given.kind, given.a, given.b};
                         r[range][side] = to;
                     }
                 }

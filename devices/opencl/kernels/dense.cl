@@ -9,17 +9,23 @@
 
 #define AHEAD 8192 /* numbers of weights */
 
-kernel void dense(const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,
-                  const global number *bias_buffer, int bias_offset, const global number *residual_buffer,
-                  int residual_offset, global number *y_buffer, int y_offset,
-                  int rows, int inputs, int outputs, int has_residual, int kind, int a, int b)
+typedef struct {
+    int x_offset, weight_offset, bias_offset, residual_offset, y_offset;
+    int rows, inputs, outputs, has_residual, kind, a, b;
+} dense_arguments;
+
+kernel void dense(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                  const global number *residual_buffer, global number *y_buffer, const dense_arguments given)
 {
+    const int rows = given.rows, inputs = given.inputs, outputs = given.outputs;
     const int block = get_global_id(0), row_first = (int)get_global_id(1) * ROWS;
-    const global number *weight = weight_buffer + weight_offset + (long)block * inputs * B;
+    const global number *weight = weight_buffer + given.weight_offset + (long)block * inputs * B;
+    const global number *residual = residual_buffer + given.residual_offset;
+    global number *y = y_buffer + given.y_offset;
 
     const global number *x[ROWS];
     UNROLL for (int r = 0; r < ROWS; r++)
-        x[r] = x_buffer + x_offset + (long)min(row_first + r, rows - 1) * inputs;
+        x[r] = x_buffer + given.x_offset + (long)min(row_first + r, rows - 1) * inputs;
 
     floatb sum[ROWS][PARTS];
     UNROLL for (int r = 0; r < ROWS; r++) {
@@ -46,18 +52,18 @@ kernel void dense(const global number *x_buffer, int x_offset, const global numb
     UNROLL for (int r = 0; r < ROWS; r++) {
         if (row_first + r < rows) {
             const long at = (long)(row_first + r) * outputs + block * B;
-            floatb value = READ(bias_buffer + bias_offset + block * B);
+            floatb value = READ(bias_buffer + given.bias_offset + block * B);
             UNROLL for (int i = 0; i < PARTS; i++)
                 value += sum[r][i];
             float lane[B];
             STORE(value, lane);
-            if (has_residual) {
+            if (given.has_residual) {
                 for (int i = 0; i < lanes; i++)
-                    lane[i] += READ_ONE(residual_buffer + residual_offset + at + i);
+                    lane[i] += READ_ONE(residual + at + i);
             }
-            STORE(activate(LOAD(lane), kind, a, b), lane);
+            STORE(activate(LOAD(lane), given.kind, given.a, given.b), lane);
             for (int i = 0; i < lanes; i++)
-                WRITE_ONE(lane[i], y_buffer + y_offset + at + i);
+                WRITE_ONE(lane[i], y + at + i);
         }
     }
 }

@@ -28,32 +28,30 @@ static inline void add_row(floatb sum[PIXELS][VECTORS], const global number *row
     }
 }
 
-#define PARAMETERS                                                                                                    \
-    const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,                 \
-    const global number *bias_buffer, int bias_offset, const global number *residual_buffer, int residual_offset,       \
-    global number *y_buffer, int y_offset, int blocks, int height, int width, int out_height, int out_width,           \
-    int kernel_h, int stride_h, int dilation_h, int pad_top, int pad_left, int tiles_per_item, int has_residual,      \
-    int kind, int a, int b
+typedef struct {
+    int x_offset, weight_offset, bias_offset, residual_offset, y_offset;
+    int blocks, height, width, out_height, out_width, kernel_h, stride_h, dilation_h, pad_top, pad_left;
+    int tiles_per_item, has_residual, kind, a, b;
+} conv_depthwise_arguments;
 
-#define ARGUMENTS                                                                                                     \
-    x_buffer, x_offset, weight_buffer, weight_offset, bias_buffer, bias_offset, residual_buffer,                      \
-    residual_offset, y_buffer, y_offset, blocks, height, width, out_height, out_width, kernel_h, stride_h,            \
-    dilation_h, pad_top, pad_left, tiles_per_item, has_residual, kind, a, b
-
-PART void convolve(PARAMETERS, int item, int block, int image)
+PART void convolve(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                   const global number *residual_buffer, global number *y_buffer, const conv_depthwise_arguments given,
+                   int item, int block, int image)
 {
+    const int blocks = given.blocks, height = given.height, width = given.width, out_height = given.out_height;
+    const int out_width = given.out_width, kernel_h = given.kernel_h, dilation_h = given.dilation_h;
     const int tiles_x = (out_width + PIXELS - 1) / PIXELS;
-    const int tile_begin = item * tiles_per_item;
-    const int tile_end = min(tile_begin + tiles_per_item, tiles_x * out_height);
+    const int tile_begin = item * given.tiles_per_item;
+    const int tile_end = min(tile_begin + given.tiles_per_item, tiles_x * out_height);
 
-    const global number *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
-    const global number *weight = weight_buffer + weight_offset + (long)block * kernel_h * KERNEL_W * B;
-    const global number *bias = bias_buffer + bias_offset + block * B;
+    const global number *x = x_buffer + given.x_offset + ((long)image * blocks + block) * height * width * B;
+    const global number *weight = weight_buffer + given.weight_offset + (long)block * kernel_h * KERNEL_W * B;
+    const global number *bias = bias_buffer + given.bias_offset + block * B;
     const long y_first = ((long)image * blocks + block) * out_height * out_width * B;
 
     int oy = tile_begin / tiles_x, ox = tile_begin % tiles_x * PIXELS;
     for (int tile = tile_begin; tile < tile_end; tile++) {
-        const int x0 = ox * STRIDE_W - pad_left, y0 = oy * stride_h - pad_top;
+        const int x0 = ox * STRIDE_W - given.pad_left, y0 = oy * given.stride_h - given.pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
         const int inside = x0 >= 0 && x0 + SEGMENT <= width;
@@ -67,8 +65,8 @@ PART void convolve(PARAMETERS, int item, int block, int image)
         }
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
-        finish_tile(sum, residual_buffer + residual_offset + at, y_buffer + y_offset + at, 0, 0, min(PIXELS, out_width - ox), 1,
-                    has_residual, kind, a, b);
+        finish_tile(sum, residual_buffer + given.residual_offset + at, y_buffer + given.y_offset + at, 0, 0,
+                    min(PIXELS, out_width - ox), 1, given.has_residual, given.kind, given.a, given.b);
         ox += PIXELS;
         if (ox >= out_width) {
             ox = 0;
@@ -77,7 +75,10 @@ PART void convolve(PARAMETERS, int item, int block, int image)
     }
 }
 
-kernel void conv_depthwise(PARAMETERS)
+kernel void conv_depthwise(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                           const global number *residual_buffer, global number *y_buffer,
+                           const conv_depthwise_arguments given)
 {
-    convolve(ARGUMENTS, get_global_id(0), get_global_id(1), get_global_id(2));
+    convolve(x_buffer, weight_buffer, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
+             get_global_id(2));
 }

@@ -10,29 +10,40 @@ static inline floatb combine(floatb x, floatb y, int op)
     return op == OP_SUB ? x - y : x * y;
 }
 
+typedef struct {
+    int x_offset, y_offset;
+    int count, per_item, kind, a, b;
+} map_arguments;
+
 /* Copies `count` numbers through an activation, whatever their layout. Work items: (range of `per_item` numbers, a multiple of B). */
-kernel void map(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
-                int count, int per_item, int kind, int a, int b)
+kernel void map(const global number *x_buffer, global number *y_buffer, const map_arguments given)
 {
-    const global number *x = x_buffer + x_offset;
-    global number *y = y_buffer + y_offset;
-    long i = (long)get_global_id(0) * per_item;
-    const long end = min(i + per_item, (long)count);
+    const int kind = given.kind, a = given.a, b = given.b;
+    const global number *x = x_buffer + given.x_offset;
+    global number *y = y_buffer + given.y_offset;
+    long i = (long)get_global_id(0) * given.per_item;
+    const long end = min(i + given.per_item, (long)given.count);
     for (; i + B <= end; i += B)
         WRITE(activate(READ(x + i), kind, a, b), y + i);
     for (; i < end; i++)
         WRITE_ONE(activate_one(READ_ONE(x + i), kind, a, b), y + i);
 }
 
+typedef struct {
+    int x_offset, other_offset, y_offset;
+    int count, per_item, op, kind, a, b;
+} binary_same_arguments;
+
 /* The same for two tensors of one shape and layout. */
-kernel void binary_same(const global number *x_buffer, int x_offset, const global number *other_buffer, int other_offset,
-                        global number *y_buffer, int y_offset, int count, int per_item, int op, int kind, int a, int b)
+kernel void binary_same(const global number *x_buffer, const global number *other_buffer, global number *y_buffer,
+                        const binary_same_arguments given)
 {
-    const global number *x = x_buffer + x_offset;
-    const global number *other = other_buffer + other_offset;
-    global number *y = y_buffer + y_offset;
-    long i = (long)get_global_id(0) * per_item;
-    const long end = min(i + per_item, (long)count);
+    const int op = given.op, kind = given.kind, a = given.a, b = given.b;
+    const global number *x = x_buffer + given.x_offset;
+    const global number *other = other_buffer + given.other_offset;
+    global number *y = y_buffer + given.y_offset;
+    long i = (long)get_global_id(0) * given.per_item;
+    const long end = min(i + given.per_item, (long)given.count);
     for (; i + B <= end; i += B)
         WRITE(activate(combine(READ(x + i), READ(other + i), op), kind, a, b), y + i);
     for (; i < end; i++) {
@@ -41,57 +52,73 @@ kernel void binary_same(const global number *x_buffer, int x_offset, const globa
     }
 }
 
+typedef struct {
+    int x_offset, other_offset, y_offset;
+    int blocks, plane, image_stride, per_item, op, kind, a, b;
+} binary_channel_arguments;
+
 /* Blocked x with one number per channel, or per image and channel if `image_stride` (in numbers) is not 0.
  * Work items: (range of pixels, channel block, image). */
-kernel void binary_channel(const global number *x_buffer, int x_offset, const global number *other_buffer, int other_offset,
-                           global number *y_buffer, int y_offset,
-                           int blocks, int plane, int image_stride, int per_item, int op, int kind, int a, int b)
+kernel void binary_channel(const global number *x_buffer, const global number *other_buffer, global number *y_buffer,
+                           const binary_channel_arguments given)
 {
+    const int op = given.op, kind = given.kind, a = given.a, b = given.b;
     const int block = get_global_id(1), image = get_global_id(2);
-    const long at = ((long)image * blocks + block) * plane * B;
-    const floatb other = READ(other_buffer + other_offset + (long)image * image_stride + block * B);
-    const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
-    const global number *x = x_buffer + x_offset + at;
-    global number *y = y_buffer + y_offset + at;
+    const long at = ((long)image * given.blocks + block) * given.plane * B;
+    const floatb other = READ(other_buffer + given.other_offset + (long)image * given.image_stride + block * B);
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, given.plane);
+    const global number *x = x_buffer + given.x_offset + at;
+    global number *y = y_buffer + given.y_offset + at;
     for (long p = begin; p < end; p++)
         WRITE(activate(combine(READ(x + p * B), other, op), kind, a, b), y + p * B);
 }
 
+typedef struct {
+    int x_offset, scale_offset, shift_offset, y_offset;
+    int blocks, plane, per_item, kind, a, b;
+} affine_arguments;
+
 /* Blocked x times a number per channel plus a number per channel. Work items as above. */
-kernel void affine(const global number *x_buffer, int x_offset, const global number *scale_buffer, int scale_offset,
-                   const global number *shift_buffer, int shift_offset, global number *y_buffer, int y_offset,
-                   int blocks, int plane, int per_item, int kind, int a, int b)
+kernel void affine(const global number *x_buffer, const global number *scale_buffer, const global number *shift_buffer,
+                   global number *y_buffer, const affine_arguments given)
 {
+    const int kind = given.kind, a = given.a, b = given.b;
     const int block = get_global_id(1), image = get_global_id(2);
-    const long at = ((long)image * blocks + block) * plane * B;
-    const floatb scale = READ(scale_buffer + scale_offset + block * B);
-    const floatb shift = READ(shift_buffer + shift_offset + block * B);
-    const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
-    const global number *x = x_buffer + x_offset + at;
-    global number *y = y_buffer + y_offset + at;
+    const long at = ((long)image * given.blocks + block) * given.plane * B;
+    const floatb scale = READ(scale_buffer + given.scale_offset + block * B);
+    const floatb shift = READ(shift_buffer + given.shift_offset + block * B);
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, given.plane);
+    const global number *x = x_buffer + given.x_offset + at;
+    global number *y = y_buffer + given.y_offset + at;
     for (long p = begin; p < end; p++)
         WRITE(activate(fma(READ(x + p * B), scale, shift), kind, a, b), y + p * B);
 }
 
+typedef struct {
+    int x_offset, other_offset, y_offset;
+    int d1, d2, d3, d4, d5, x0, x1, x2, x3, x4, x5, z0, z1, z2, z3, z4, z5, op, kind, a, b;
+} binary_broadcast_arguments;
+
 /* Plain tensors that broadcast in any way: the output has dimensions d0 … d5, and each input its own stride in floats along
  * every one of them, 0 where it is repeated. Work items: (index into the outer five dimensions). */
-kernel void binary_broadcast(const global float *x_buffer, int x_offset, const global float *other_buffer, int other_offset,
-                             global float *y_buffer, int y_offset, int d1, int d2, int d3, int d4, int d5,
-                             int x0, int x1, int x2, int x3, int x4, int x5,
-                             int z0, int z1, int z2, int z3, int z4, int z5, int op, int kind, int a, int b)
+kernel void binary_broadcast(const global float *x_buffer, const global float *other_buffer, global float *y_buffer,
+                             const binary_broadcast_arguments given)
 {
+    const int d5 = given.d5, x5 = given.x5, z5 = given.z5, op = given.op, kind = given.kind, a = given.a, b = given.b;
     const int outer = get_global_id(0);
     int rest = outer;
-    const int i4 = rest % d4;
-    rest /= d4;
-    const int i3 = rest % d3;
-    rest /= d3;
-    const int i2 = rest % d2;
-    rest /= d2;
-    const int i1 = rest % d1, i0 = rest / d1;
-    const global float *x = x_buffer + x_offset + (long)i0 * x0 + i1 * x1 + i2 * x2 + i3 * x3 + i4 * x4;
-    const global float *other = other_buffer + other_offset + (long)i0 * z0 + i1 * z1 + i2 * z2 + i3 * z3 + i4 * z4;
-    global float *y = y_buffer + y_offset + (long)outer * d5;
+    const int i4 = rest % given.d4;
+    rest /= given.d4;
+    const int i3 = rest % given.d3;
+    rest /= given.d3;
+    const int i2 = rest % given.d2;
+    rest /= given.d2;
+    const int i1 = rest % given.d1, i0 = rest / given.d1;
+    const long x_at = (long)i0 * given.x0 + i1 * given.x1 + i2 * given.x2 + i3 * given.x3 + i4 * given.x4;
+    const long other_at = (long)i0 * given.z0 + i1 * given.z1 + i2 * given.z2 + i3 * given.z3 + i4 * given.z4;
+    const global float *x = x_buffer + given.x_offset + x_at;
+    const global float *other = other_buffer + given.other_offset + other_at;
+    global float *y = y_buffer + given.y_offset + (long)outer * d5;
     for (long i = 0; i < d5; i++) {
         const float l = x[i * x5], r = other[i * z5];
         y[i] = activate_one(op == OP_ADD ? l + r : op == OP_SUB ? l - r : l * r, kind, a, b);

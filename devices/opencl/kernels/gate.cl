@@ -1,11 +1,15 @@
+typedef struct {
+    int flags_offset, waits_offset;
+    int count;
+} gate_arguments;
+
 /* A gate in front of a sub-graph: ends once the flags of all sub-graphs are set which that one waits for. The host sets them
  * while the kernel runs, so they must lie in coherent memory. */
-kernel void gate(const volatile global int *flags_buffer, int flags_offset, const global int *waits_buffer, int waits_offset,
-                 int count)
+kernel void gate(const volatile global int *flags_buffer, const global int *waits_buffer, const gate_arguments given)
 {
-    const volatile global int *flags = flags_buffer + flags_offset;
-    const global int *waits = waits_buffer + waits_offset;
-    for (int i = 0; i < count; i++)
+    const volatile global int *flags = flags_buffer + given.flags_offset;
+    const global int *waits = waits_buffer + given.waits_offset;
+    for (int i = 0; i < given.count; i++)
         while (!flags[waits[i]]) {
         }
     mem_fence(CLK_GLOBAL_MEM_FENCE);

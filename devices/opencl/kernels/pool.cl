@@ -1,15 +1,22 @@
 /* Pooling in the blocked layout. Work items: (range of output rows, channel block, image); of global_pool: (block, image). */
 #include "common.cl"
 
-kernel void max_pool(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
-                     int blocks, int height, int width, int out_height, int out_width, int kernel_h, int kernel_w,
-                     int stride_h, int stride_w, int dilation_h, int dilation_w, int pad_top, int pad_left,
-                     int rows_per_item, int kind, int a, int b)
+typedef struct {
+    int x_offset, y_offset;
+    int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
+    int pad_top, pad_left, rows_per_item, kind, a, b;
+} max_pool_arguments;
+
+kernel void max_pool(const global number *x_buffer, global number *y_buffer, const max_pool_arguments given)
 {
-    const int block = get_global_id(1), image = get_global_id(2);
-    const int row_begin = (int)get_global_id(0) * rows_per_item, row_end = min(row_begin + rows_per_item, out_height);
-    const global number *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
-    global number *y = y_buffer + y_offset + ((long)image * blocks + block) * out_height * out_width * B;
+    const int height = given.height, width = given.width, out_height = given.out_height, out_width = given.out_width;
+    const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, stride_h = given.stride_h, stride_w = given.stride_w;
+    const int dilation_h = given.dilation_h, dilation_w = given.dilation_w, pad_top = given.pad_top, pad_left = given.pad_left;
+    const int kind = given.kind, a = given.a, b = given.b;
+    const int block = get_global_id(1), image = get_global_id(2), row_begin = (int)get_global_id(0) * given.rows_per_item;
+    const int row_end = min(row_begin + given.rows_per_item, out_height);
+    const global number *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * height * width * B;
+    global number *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
 
     for (int oy = row_begin; oy < row_end; oy++) {
         const int y0 = oy * stride_h - pad_top;
@@ -29,16 +36,24 @@ kernel void max_pool(const global number *x_buffer, int x_offset, global number 
     }
 }
 
+typedef struct {
+    int x_offset, y_offset;
+    int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w;
+    int pad_top, pad_left, pad_bottom, pad_right, include_pad, rows_per_item, kind, a, b;
+} average_pool_arguments;
+
 /* The divisor is the number of positions inside the tensor, or inside the padded tensor if `include_pad`. */
-kernel void average_pool(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
-                         int blocks, int height, int width, int out_height, int out_width, int kernel_h, int kernel_w,
-                         int stride_h, int stride_w, int pad_top, int pad_left, int pad_bottom, int pad_right,
-                         int include_pad, int rows_per_item, int kind, int a, int b)
+kernel void average_pool(const global number *x_buffer, global number *y_buffer, const average_pool_arguments given)
 {
-    const int block = get_global_id(1), image = get_global_id(2);
-    const int row_begin = (int)get_global_id(0) * rows_per_item, row_end = min(row_begin + rows_per_item, out_height);
-    const global number *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
-    global number *y = y_buffer + y_offset + ((long)image * blocks + block) * out_height * out_width * B;
+    const int height = given.height, width = given.width, out_height = given.out_height, out_width = given.out_width;
+    const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, stride_h = given.stride_h, stride_w = given.stride_w;
+    const int pad_top = given.pad_top, pad_left = given.pad_left, include_pad = given.include_pad;
+    const int padded_height = height + given.pad_bottom, padded_width = width + given.pad_right;
+    const int kind = given.kind, a = given.a, b = given.b;
+    const int block = get_global_id(1), image = get_global_id(2), row_begin = (int)get_global_id(0) * given.rows_per_item;
+    const int row_end = min(row_begin + given.rows_per_item, out_height);
+    const global number *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * height * width * B;
+    global number *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
 
     for (int oy = row_begin; oy < row_end; oy++) {
         const int y0 = oy * stride_h - pad_top;
@@ -51,19 +66,24 @@ kernel void average_pool(const global number *x_buffer, int x_offset, global num
                 for (int ix = x_first; ix < x_last; ix++)
                     sum += READ(x + ((long)iy * width + ix) * B);
             }
-            const int padded_h = min(y0 + kernel_h, height + pad_bottom) - y0;
-            const int padded_w = min(x0 + kernel_w, width + pad_right) - x0;
+            const int padded_h = min(y0 + kernel_h, padded_height) - y0;
+            const int padded_w = min(x0 + kernel_w, padded_width) - x0;
             const int count = include_pad ? padded_h * padded_w : max((y_last - y_first) * (x_last - x_first), 1);
             WRITE(activate(sum / (float)count, kind, a, b), y + ((long)oy * out_width + ox) * B);
         }
     }
 }
 
-kernel void global_pool(const global number *x_buffer, int x_offset, global number *y_buffer, int y_offset,
-                        int blocks, int plane, int is_max, int kind, int a, int b)
+typedef struct {
+    int x_offset, y_offset;
+    int blocks, plane, is_max, kind, a, b;
+} global_pool_arguments;
+
+kernel void global_pool(const global number *x_buffer, global number *y_buffer, const global_pool_arguments given)
 {
-    const long at = (long)get_global_id(1) * blocks + get_global_id(0);
-    const global number *x = x_buffer + x_offset + at * plane * B;
+    const int plane = given.plane, is_max = given.is_max;
+    const long at = (long)get_global_id(1) * given.blocks + get_global_id(0);
+    const global number *x = x_buffer + given.x_offset + at * plane * B;
     floatb result[4];
     UNROLL for (int i = 0; i < 4; i++)
         result[i] = is_max ? READ(x) : (floatb)(0.0f);
@@ -80,5 +100,5 @@ kernel void global_pool(const global number *x_buffer, int x_offset, global numb
             result[0] += READ(x + p * B);
         result[0] = ((result[0] + result[1]) + (result[2] + result[3])) / (float)plane;
     }
-    WRITE(activate(result[0], kind, a, b), y_buffer + y_offset + at * B);
+    WRITE(activate(result[0], given.kind, given.a, given.b), y_buffer + given.y_offset + at * B);
 }

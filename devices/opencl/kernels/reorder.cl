@@ -25,15 +25,20 @@
 #define PUT_ONE STORE_ONE
 #endif
 
+typedef struct {
+    int x_offset, y_offset;
+    int channels, plane, per_item;
+} reorder_arguments;
+
 /* Lanes behind the last channel are written as zero. */
-kernel void to_blocked(const global source *x_buffer, int x_offset, global target *y_buffer, int y_offset,
-                       int channels, int plane, int per_item)
+kernel void to_blocked(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
+    const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
-    const global source *x = x_buffer + x_offset + ((long)image * channels + block * B) * plane;
-    global target *y = y_buffer + y_offset + ((long)image * blocks + block) * plane * B;
-    const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
+    const global source *x = x_buffer + given.x_offset + ((long)image * channels + block * B) * plane;
+    global target *y = y_buffer + given.y_offset + ((long)image * blocks + block) * plane * B;
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     for (long p = begin; p < end; p++) {
         float lane[B];
         UNROLL for (int i = 0; i < B; i++)
@@ -42,27 +47,32 @@ kernel void to_blocked(const global source *x_buffer, int x_offset, global targe
     }
 }
 
-kernel void to_plain(const global source *x_buffer, int x_offset, global target *y_buffer, int y_offset,
-                     int channels, int plane, int per_item)
+kernel void to_plain(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
+    const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
-    const global source *x = x_buffer + x_offset + ((long)image * blocks + block) * plane * B;
-    global target *y = y_buffer + y_offset + ((long)image * channels + block * B) * plane;
-    const int begin = (int)get_global_id(0) * per_item, end = min(begin + per_item, plane);
+    const global source *x = x_buffer + given.x_offset + ((long)image * blocks + block) * plane * B;
+    global target *y = y_buffer + given.y_offset + ((long)image * channels + block * B) * plane;
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     for (int i = 0; i < lanes; i++) {
         for (long p = begin; p < end; p++)
             PUT_ONE(TAKE_ONE(x + p * B + i), y + (long)i * plane + p);
     }
 }
 
+typedef struct {
+    int x_offset, y_offset;
+    int count, per_item;
+} copy_arguments;
+
 /* Work items: (range of `per_item` numbers). */
-kernel void copy(const global source *x_buffer, int x_offset, global target *y_buffer, int y_offset, int count, int per_item)
+kernel void copy(const global source *x_buffer, global target *y_buffer, const copy_arguments given)
 {
-    const global source *x = x_buffer + x_offset;
-    global target *y = y_buffer + y_offset;
-    long i = (long)get_global_id(0) * per_item;
-    const long end = min(i + per_item, (long)count);
+    const global source *x = x_buffer + given.x_offset;
+    global target *y = y_buffer + given.y_offset;
+    long i = (long)get_global_id(0) * given.per_item;
+    const long end = min(i + given.per_item, (long)given.count);
     for (; i + B <= end; i += B)
         PUT(TAKE(x + i), y + i);
     for (; i < end; i++)

@@ -3,16 +3,21 @@
  * Work items: (range of output rows, channel block, image). */
 #include "common.cl"
 
-kernel void resize(const global float *x_buffer, int x_offset, const global float *rows_buffer, int rows_offset,
-                   const global float *columns_buffer, int columns_offset, global float *y_buffer, int y_offset,
-                   int blocks, int height, int width, int out_height, int out_width, int rows_per_item, int linear,
-                   int kind, int a, int b)
+typedef struct {
+    int x_offset, rows_offset, columns_offset, y_offset;
+    int blocks, height, width, out_height, out_width, rows_per_item, linear, kind, a, b;
+} resize_arguments;
+
+kernel void resize(const global float *x_buffer, const global float *rows_buffer, const global float *columns_buffer,
+                   global float *y_buffer, const resize_arguments given)
 {
-    const int block = get_global_id(1), image = get_global_id(2);
-    const int row_begin = (int)get_global_id(0) * rows_per_item, row_end = min(row_begin + rows_per_item, out_height);
-    const global float *x = x_buffer + x_offset + ((long)image * blocks + block) * height * width * B;
-    global float *y = y_buffer + y_offset + ((long)image * blocks + block) * out_height * out_width * B;
-    const global float *rows = rows_buffer + rows_offset, *columns = columns_buffer + columns_offset;
+    const int width = given.width, out_height = given.out_height, out_width = given.out_width, linear = given.linear;
+    const int kind = given.kind, a = given.a, b = given.b;
+    const int block = get_global_id(1), image = get_global_id(2), row_begin = (int)get_global_id(0) * given.rows_per_item;
+    const int row_end = min(row_begin + given.rows_per_item, out_height);
+    const global float *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * given.height * width * B;
+    global float *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
+    const global float *rows = rows_buffer + given.rows_offset, *columns = columns_buffer + given.columns_offset;
 
     for (int oy = row_begin; oy < row_end; oy++) {
         const global float *upper = x + (long)as_int(rows[3 * oy]) * width * B;

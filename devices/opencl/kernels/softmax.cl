@@ -1,12 +1,17 @@
 /* Softmax over the middle of a plain tensor (outer, count, inner). Work items: (inner index, outer index). */
 #include "common.cl"
 
-kernel void softmax(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset,
-                    int count, int inner, int kind, int a, int b)
+typedef struct {
+    int x_offset, y_offset;
+    int count, inner, kind, a, b;
+} softmax_arguments;
+
+kernel void softmax(const global float *x_buffer, global float *y_buffer, const softmax_arguments given)
 {
+    const int count = given.count, inner = given.inner, kind = given.kind, a = given.a, b = given.b;
     const long at = (long)get_global_id(1) * count * inner + get_global_id(0);
-    const global float *x = x_buffer + x_offset + at;
-    global float *y = y_buffer + y_offset + at;
+    const global float *x = x_buffer + given.x_offset + at;
+    global float *y = y_buffer + given.y_offset + at;
 
     float largest = x[0];
     for (long i = 1; i < count; i++)

@@ -18,10 +18,11 @@
 
 #define AHEAD 1024 /* numbers of weights */
 
-/* What of the convolution all parts are told. */
-#define SHAPE_ARGUMENTS                                                                                               \
-    int channels, int height, int width, int out_channels, int out_height, int out_width, int pad_top, int pad_left,  \
-    int parts, int part_rows, int part_columns, int whole_rows, int whole_columns, int whole_both, int panel
+/* What of the convolution all kernels are given. */
+typedef struct {
+    int channels, height, width, out_channels, out_height, out_width, pad_top, pad_left;
+    int parts, part_rows, part_columns, whole_rows, whole_columns, whole_both, panel;
+} winograd_shape;
 
 /* A list of up to four small numbers in one. */
 #define ITEM(list, index) (((list) >> (8 * (index))) & 255)
@@ -32,10 +33,11 @@ typedef struct {
     int begin, end;
 } part_range;
 
-static inline part_range parts_at(int position, int parts, int whole_rows, int whole_columns, int whole_both)
+static inline part_range parts_at(int position, const winograd_shape shape)
 {
     const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
-    const int list = last_row ? (last_column ? whole_both : whole_rows) : last_column ? whole_columns : parts << 8;
+    const int at_last_row = last_column ? shape.whole_both : shape.whole_rows;
+    const int list = last_row ? at_last_row : last_column ? shape.whole_columns : shape.parts << 8;
     const part_range range = {ITEM(list, 0), ITEM(list, 1)};
     return range;
 }
@@ -170,15 +172,22 @@ PART void decode_tile(const global float *m, long m_position, vec bias, const gl
 
 #if !NNS_HALF
 
+typedef struct {
+    int x_offset, y_offset;
+    int channels, height, width, out_height, out_width, step, pad_top, pad_left;
+} winograd_phases_arguments;
+
 /* Plain NCHW to a blocked tensor whose channel phase * channels + c at (y, x) is the pixel (y * step + phase / step - pad_top,
  * x * step + phase % step - pad_left) of channel c, or 0 outside: a convolution with stride `step` becomes one without stride.
  * Work items: (row, output block, image). */
-kernel void winograd_phases(const global float *x_buffer, int x_offset, global float *y_buffer, int y_offset, int channels,
-                            int height, int width, int out_height, int out_width, int step, int pad_top, int pad_left)
+kernel void winograd_phases(const global float *x_buffer, global float *y_buffer, const winograd_phases_arguments given)
 {
+    const int channels = given.channels, height = given.height, width = given.width, out_width = given.out_width;
+    const int step = given.step, pad_top = given.pad_top, pad_left = given.pad_left;
     const int y = get_global_id(0), block = get_global_id(1), image = get_global_id(2);
-    const long row = ((long)image * get_global_size(1) + block) * out_height + y;
-    global float *to = y_buffer + y_offset + row * out_width * B;
+    const long row = ((long)image * get_global_size(1) + block) * given.out_height + y;
+    const global float *x_first = x_buffer + given.x_offset + (long)image * channels * height * width;
+    global float *to = y_buffer + given.y_offset + row * out_width * B;
     for (int lane = 0; lane < B; lane++, to++) {
         const int phase = (block * B + lane) / channels, channel = (block * B + lane) % channels;
         const int from_y = y * step + phase / step - pad_top, shift = phase % step - pad_left;
@@ -188,7 +197,7 @@ kernel void winograd_phases(const global float *x_buffer, int x_offset, global f
             begin = end = out_width;
         for (int x = 0; x < begin; x++)
             to[x * B] = 0.0f;
-        const global float *from = x_buffer + x_offset + (((long)image * channels + channel) * height + from_y) * width + shift;
+        const global float *from = x_first + ((long)channel * height + from_y) * width + shift;
         for (int x = begin; x < end; x++)
             to[x * B] = from[x * step];
         for (int x = end; x < out_width; x++)
@@ -212,33 +221,45 @@ static inline channel_range channels_of(int block, int out_channels, int group_i
 
 #if NNS_CPU
 
+typedef struct {
+    int x_offset, weight_offset, bias_offset, residual_offset, y_offset, scratch_offset;
+    winograd_shape shape;
+    int group_in, group_out, tiles, per_block, blocks_per_item, panels_per_item, v_position, m_position;
+    int scratch_item, few_begin, has_residual, kind, a, b;
+} winograd_fused_arguments;
+
 /* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
  * floats of scratch: [position][input block][part][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
  * apart. `per_block` tiles, a multiple of TILES, are a block. FEW tiles from `few_begin` on have all rows. */
-kernel void winograd_fused(const global number *x_buffer, int x_offset, const global number *weight_buffer, int weight_offset,
-                           const global number *bias_buffer, int bias_offset, const global number *residual_buffer,
-                           int residual_offset, global number *y_buffer, int y_offset, global float *scratch_buffer,
-                           int scratch_offset, SHAPE_ARGUMENTS, int group_in, int group_out, int tiles, int per_block,
-                           int blocks_per_item, int panels_per_item, int v_position, int m_position,
-                           int scratch_item, int few_begin, int has_residual, int kind, int a, int b)
+kernel void winograd_fused(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                           const global number *residual_buffer, global number *y_buffer, global float *scratch_buffer,
+                           const winograd_fused_arguments given)
 {
-    const int in_blocks = (channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
+    const winograd_shape shape = given.shape;
+    const int height = shape.height, width = shape.width, out_height = shape.out_height, out_width = shape.out_width;
+    const int out_channels = shape.out_channels, parts = shape.parts, group_in = given.group_in, group_out = given.group_out;
+    const int per_block = given.per_block, v_position = given.v_position, m_position = given.m_position;
+    const int in_blocks = (shape.channels + B - 1) / B, out_blocks = (out_channels + B - 1) / B;
     const int plane = height * width * B, out_plane = out_height * out_width * B;
-    const int panel_begin = (int)get_global_id(1) * panels_per_item;
-    const int panel_end = min(panel_begin + panels_per_item, out_blocks);
+    const int panel_begin = (int)get_global_id(1) * given.panels_per_item;
+    const int panel_end = min(panel_begin + given.panels_per_item, out_blocks);
     const int in_begin = channels_of(panel_begin, out_channels, group_in, group_out).first / B;
     const int in_end = (channels_of(panel_end - 1, out_channels, group_in, group_out).last + B - 1) / B;
     const long item = (long)get_global_id(1) * get_global_size(0) + get_global_id(0), v_part = (long)per_block * B;
-    const global number *x = x_buffer + x_offset, *bias = bias_buffer + bias_offset;
-    global float *v = scratch_buffer + scratch_offset + item * scratch_item, *m = v + (long)POSITIONS * v_position;
-    const int tile_begin = (int)get_global_id(0) * blocks_per_item * per_block;
-    const int tile_end = min(tile_begin + blocks_per_item * per_block, tiles);
+    const global number *x = x_buffer + given.x_offset, *bias = bias_buffer + given.bias_offset;
+    const global number *weight = weight_buffer + given.weight_offset, *residual = residual_buffer + given.residual_offset;
+    global number *y = y_buffer + given.y_offset;
+    global float *v = scratch_buffer + given.scratch_offset + item * given.scratch_item;
+    global float *m = v + (long)POSITIONS * v_position;
+    const int tile_begin = (int)get_global_id(0) * given.blocks_per_item * per_block;
+    const int tile_end = min(tile_begin + given.blocks_per_item * per_block, given.tiles);
 
     for (int first = tile_begin; first < tile_end; first += per_block) {
         const int count = min(per_block, tile_end - first);
         for (int index = in_begin * parts; index < in_end * parts; index++) {
             const int block = index / parts, part = index % parts;
-            const int row = ITEM(part_rows, part) - pad_top, column = ITEM(part_columns, part) - pad_left;
+            const int row = ITEM(shape.part_rows, part) - shape.pad_top;
+            const int column = ITEM(shape.part_columns, part) - shape.pad_left;
             global float *to = v + (long)(index - in_begin * parts) * v_part;
             for (int t = 0; t < count; t++) {
                 const tile_place at = place_of(first + t, out_height, out_width);
@@ -248,11 +269,11 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
         }
         for (int block = panel_begin; block < panel_end; block++) {
             const channel_range range = channels_of(block, out_channels, group_in, group_out);
-            const global number *u = weight_buffer + weight_offset + (long)block * panel;
+            const global number *u = weight + (long)block * shape.panel;
             const int skipped = range.first / B, size = (range.last - range.first) * B;
             const int lane_first = range.first - skipped * B, lane_last = range.last - skipped * B;
             for (int position = 0; position < POSITIONS; position++) {
-                const part_range has = parts_at(position, parts, whole_rows, whole_columns, whole_both);
+                const part_range has = parts_at(position, shape);
                 const global float *from =
                     v + (long)position * v_position + ((skipped - in_begin) * parts + has.begin) * v_part;
                 const int needed = has.end - has.begin;
@@ -261,7 +282,7 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
                 /* The block is an image that lacks pixels at its lower and at its right edge, and a register tile. */
                 const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
                 if (last_row || last_column) {
-                    const int t = last_row ? few_begin : 0;
+                    const int t = last_row ? given.few_begin : 0;
                     multiply_few(from + t * B, parts * v_part, v_part, needed, u, lane_first, lane_last, to + t * B);
                     u += needed * size;
                     continue;
@@ -273,11 +294,9 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
             }
             for (int t = 0; t < count; t++) {
                 const tile_place at = place_of(first + t, out_height, out_width);
-                const long to = y_offset + ((long)at.image * out_blocks + block) * out_plane +
-                                ((long)at.row * out_width + at.column) * B;
-                const long res = to - y_offset + residual_offset;
-                decode_tile(m + t * B, m_position, READ(bias + block * B), residual_buffer + res, y_buffer + to,
-                            out_width * B, out_height - at.row, out_width - at.column, has_residual, kind, a, b);
+                const long to = ((long)at.image * out_blocks + block) * out_plane + ((long)at.row * out_width + at.column) * B;
+                decode_tile(m + t * B, m_position, READ(bias + block * B), residual + to, y + to, out_width * B,
+                            out_height - at.row, out_width - at.column, given.has_residual, given.kind, given.a, given.b);
             }
         }
     }
@@ -285,58 +304,80 @@ kernel void winograd_fused(const global number *x_buffer, int x_offset, const gl
 
 #else
 
+typedef struct {
+    int x_offset, v_offset;
+    winograd_shape shape;
+    int padded;
+} winograd_encode_arguments;
+
 /* Work items: (tile × lane, input block × part). Encoded: [position][input block][part][tile][lane], `padded` tiles each. */
-kernel void winograd_encode(const global number *x_buffer, int x_offset, global float *v_buffer, int v_offset,
-                            SHAPE_ARGUMENTS, int padded)
+kernel void winograd_encode(const global number *x_buffer, global float *v_buffer, const winograd_encode_arguments given)
 {
+    const winograd_shape shape = given.shape;
     const int tile = get_global_id(0) / B, lane = get_global_id(0) % B;
-    const int index = get_global_id(1), block = index / parts, part = index % parts;
-    const int in_blocks = (channels + B - 1) / B;
-    const tile_place at = place_of(tile, out_height, out_width);
-    encode_patch(x_buffer + x_offset + ((long)at.image * in_blocks + block) * height * width * B + lane,
-                 at.row * STRIDE + ITEM(part_rows, part) - pad_top, at.column * STRIDE + ITEM(part_columns, part) - pad_left,
-                 height, width, v_buffer + v_offset + ((long)index * padded + tile) * B + lane,
-                 (long)in_blocks * parts * padded * B);
+    const int index = get_global_id(1), block = index / shape.parts, part = index % shape.parts;
+    const int in_blocks = (shape.channels + B - 1) / B;
+    const tile_place at = place_of(tile, shape.out_height, shape.out_width);
+    const long plane = (long)shape.height * shape.width * B;
+    encode_patch(x_buffer + given.x_offset + ((long)at.image * in_blocks + block) * plane + lane,
+                 at.row * STRIDE + ITEM(shape.part_rows, part) - shape.pad_top,
+                 at.column * STRIDE + ITEM(shape.part_columns, part) - shape.pad_left, shape.height, shape.width,
+                 v_buffer + given.v_offset + ((long)index * given.padded + tile) * B + lane,
+                 (long)in_blocks * shape.parts * given.padded * B);
 }
 
+typedef struct {
+    int v_offset, weight_offset, m_offset;
+    winograd_shape shape;
+    int group_in, group_out, padded;
+} winograd_multiply_arguments;
+
 /* Work items: (group of TILES tiles × lane, output block, position). Sums: [position][output block][tile][lane]. */
-kernel void winograd_multiply(const global float *v_buffer, int v_offset, const global number *weight_buffer,
-                              int weight_offset, global float *m_buffer, int m_offset, SHAPE_ARGUMENTS, int group_in,
-                              int group_out, int padded)
+kernel void winograd_multiply(const global float *v_buffer, const global number *weight_buffer, global float *m_buffer,
+                              const winograd_multiply_arguments given)
 {
+    const winograd_shape shape = given.shape;
+    const int parts = shape.parts, padded = given.padded;
     const int tile = get_global_id(0) / B * TILES, lane = get_global_id(0) % B;
     const int block = get_global_id(1), position = get_global_id(2), row = position / ALPHA, column = position % ALPHA;
-    const int in_blocks = (channels + B - 1) / B;
-    const channel_range range = channels_of(block, out_channels, group_in, group_out);
-    const part_range has = parts_at(position, parts, whole_rows, whole_columns, whole_both);
-    const int at_last_row = ITEM(whole_rows, 1) - ITEM(whole_rows, 0);
-    const int at_last_column = ITEM(whole_columns, 1) - ITEM(whole_columns, 0);
+    const int in_blocks = (shape.channels + B - 1) / B;
+    const channel_range range = channels_of(block, shape.out_channels, given.group_in, given.group_out);
+    const part_range has = parts_at(position, shape);
+    const int at_last_row = ITEM(shape.whole_rows, 1) - ITEM(shape.whole_rows, 0);
+    const int at_last_column = ITEM(shape.whole_columns, 1) - ITEM(shape.whole_columns, 0);
     const int parts_before =
         row * ((ALPHA - 1) * parts + at_last_column) + column * (row == ALPHA - 1 ? at_last_row : parts);
     const int skipped = range.first / B;
     const long v_part = (long)padded * B;
     const long v_first = (((long)position * in_blocks + skipped) * parts + has.begin) * v_part + tile * B;
-    const long u_first = (long)block * panel + (long)parts_before * (range.last - range.first) * B;
+    const long u_first = (long)block * shape.panel + (long)parts_before * (range.last - range.first) * B;
     const long m_first = (((long)position * get_global_size(1) + block) * padded + tile) * B;
-    multiply_tiles(v_buffer + v_offset + v_first, parts * v_part, v_part, has.end - has.begin,
-                   weight_buffer + weight_offset + u_first + lane, range.first - skipped * B, range.last - skipped * B,
-                   m_buffer + m_offset + m_first + lane);
+    multiply_tiles(v_buffer + given.v_offset + v_first, parts * v_part, v_part, has.end - has.begin,
+                   weight_buffer + given.weight_offset + u_first + lane, range.first - skipped * B, range.last - skipped * B,
+                   m_buffer + given.m_offset + m_first + lane);
 }
 
+typedef struct {
+    int m_offset, bias_offset, residual_offset, y_offset;
+    winograd_shape shape;
+    int padded, has_residual, kind, a, b;
+} winograd_decode_arguments;
+
 /* Work items: (tile × lane, output block). */
-kernel void winograd_decode(const global float *m_buffer, int m_offset, const global number *bias_buffer, int bias_offset,
-                            const global number *residual_buffer, int residual_offset, global number *y_buffer,
-                            int y_offset, SHAPE_ARGUMENTS, int padded, int has_residual, int kind, int a, int b)
+kernel void winograd_decode(const global float *m_buffer, const global number *bias_buffer,
+                            const global number *residual_buffer, global number *y_buffer,
+                            const winograd_decode_arguments given)
 {
+    const int out_height = given.shape.out_height, out_width = given.shape.out_width, padded = given.padded;
     const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
     const int out_blocks = get_global_size(1);
     const tile_place at = place_of(tile, out_height, out_width);
     const long pixel = (((long)at.image * out_blocks + block) * out_height + at.row) * out_width + at.column;
     const long first = pixel * B + lane;
-    decode_tile(m_buffer + m_offset + ((long)block * padded + tile) * B + lane, (long)out_blocks * padded * B,
-                READ_ONE(bias_buffer + bias_offset + block * B + lane), residual_buffer + residual_offset + first,
-                y_buffer + y_offset + first, out_width * B, out_height - at.row, out_width - at.column, has_residual, kind,
-                a, b);
+    decode_tile(m_buffer + given.m_offset + ((long)block * padded + tile) * B + lane, (long)out_blocks * padded * B,
+                READ_ONE(bias_buffer + given.bias_offset + block * B + lane), residual_buffer + given.residual_offset + first,
+                y_buffer + given.y_offset + first, out_width * B, out_height - at.row, out_width - at.column,
+                given.has_residual, given.kind, given.a, given.b);
 }
 
 #endif

@@ -275,7 +275,7 @@ def _tiles(shape: ConvShape, m: int) -> int:
 
 
 def _words(shape: ConvShape, division: Division, block: int) -> tuple[int, ...]:
-    """What winograd.cl calls SHAPE_ARGUMENTS."""
+    """The members of winograd.cl's `winograd_shape`."""
     sizes = (shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width)
     first, alpha = division.down.first_taps, division.down.alpha
     rows, columns = (_list([first[part[axis]] for part in division.parts]) for axis in (0, 1))

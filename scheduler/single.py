@@ -25,6 +25,8 @@ from nnstretch.scheduler.plan import (
 )
 from nnstretch.scheduler.validate import validate
 
+_WORD = 4  # bytes
+
 
 @dataclass(frozen=True)
 class SingleLayer:
@@ -36,7 +38,9 @@ class SingleLayer:
             a copy of the weights: in a network, those of other layers are used between two uses of one.
         turns: on a device, how many buffers the repeats take in turn for every output, and for every input but the first: in a
             network the first has just been written, and the others lie where nothing has been for a few layers.
-        host: the CPU that copies a device's results out, or None if nobody reads them.
+        host: the CPU that a device works for: it lets the device begin once all of a run is enqueued, as most of a network is
+            when its turn comes. None: the device begins with what is enqueued first.
+        shown: the host copies a device's results out.
     """
 
     processor: Processor
@@ -47,6 +51,7 @@ class SingleLayer:
     repeats: int = 1
     turns: int = 1
     host: Processor | None = None
+    shown: bool = False
 
 
 def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
@@ -114,7 +119,7 @@ def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> Sing
     """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
 
     Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`, or words (`harness.unpack` reads both). A
-    device without `host` has none.
+    device has some only where they are `shown`.
     """
     _, layouts = single.routine.layouts(single.layer, single.parameters)
     return _Maker(single, layouts).make(inputs)
@@ -136,7 +141,7 @@ class _Maker:
     def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
         lowering = self._single.lowering
         workspaces = {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)}
-        shown = not self._opencl or self._single.host is not None
+        shown = not self._opencl or self._single.shown
         turns: list[dict[str, dict[int, int]]] = []
         for turn in range(self._single.turns if self._opencl else 1):
             read, written = self._read(inputs, turns[:1]), self._written(shown=not turn and shown)
@@ -148,24 +153,22 @@ class _Maker:
             steps += self._steps(lowering, {**turns[repeat % len(turns)], "constant": copies})
         weights = (begin, (self._constant_bytes - begin) // self._single.repeats)
         slots = tuple(range(len(self._shared_bytes)))
-        subgraphs = [PlanSubgraph(self._domain, 0, len(steps), releases=slots)]
-        if self._opencl and self._single.host:
-            results = self._copies(self._single.host, turns[0]["output"])
-            subgraphs.append(PlanSubgraph(0, len(steps), len(results), waits=(0,)))
-            steps += results
+        host = self._single.host if self._opencl else None
+        before = self._start(host) if host else ()
+        after = self._copies(host, turns[0]["output"]) if host and self._single.shown else ()
         plan = Plan(
             block=self._single.processor.blocked.block,
             lanes=self._lanes(),
             inputs=() if self._opencl else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
             outputs=self._outputs(),
             buffers=tuple(self._buffers),
-            steps=steps,
-            subgraphs=tuple(subgraphs),
-            host_bytes=0 if self._opencl else self._arena_bytes,
+            steps=(*before, *steps, *after),
+            subgraphs=_in_turn([(0, before), (self._domain, steps), (0, after)], slots),
+            host_bytes=_WORD if self._opencl else self._arena_bytes,
             shared_bytes=tuple(self._shared_bytes),
             shared_lanes=(1,) * len(self._shared_bytes),
             opencl_bytes={1: self._arena_bytes} if self._opencl else {},
-            constant_ranges={self._domain: (0, self._constant_bytes)},
+            constant_ranges={**({0: (0, _WORD)} if before else {}), self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
         fed = () if self._opencl else tuple(inputs)
@@ -178,7 +181,7 @@ class _Maker:
         return PlanLane("host", "", ()), PlanLane("opencl", processor.name, processor.spec.cores)
 
     def _outputs(self) -> tuple[PlanTensor, ...]:
-        if self._opencl and not self._single.host:
+        if self._opencl and not self._single.shown:
             return ()
         return tuple(PlanTensor(f"y{i}", t) for i, t in enumerate(self._stored))
 
@@ -257,20 +260,43 @@ class _Maker:
         found = [o for o in operands if o is not None]
         return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
 
+    def _start(self, host: Processor) -> tuple[PlanStep, ...]:
+        """A step of the host's that a device waits for: it copies a word of the constants, which both have."""
+        word = TensorType((1,))
+        source = self._add(PlanBuffer("constants", "constant", 0, 0, _WORD))
+        return (_copy(host, word, source, self._add(PlanBuffer("begun", "host", 0, 0, _WORD))),)
+
     def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
         """Steps on the host that copy what the device made into the caller's arrays."""
-        steps: list[PlanStep] = []
-        for index, stored in enumerate(self._stored):
-            layer, routine = reorder_layer(stored, PLAIN, PLAIN), host.reorder()
-            target = self._add(PlanBuffer(f"copy{index}", "output", index, 0, PLAIN.bytes(stored)))
-            (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
-            name = str(routine.descriptor)
-            steps.append(
-                PlanStep(
-                    layer.name, layer.op, name, "kernel", call.kernel, (results[index],), (target,), call.parameters
-                )
+        return tuple(
+            _copy(
+                host,
+                stored,
+                results[index],
+                self._add(PlanBuffer(f"copy{index}", "output", index, 0, PLAIN.bytes(stored))),
             )
-        return tuple(steps)
+            for index, stored in enumerate(self._stored)
+        )
+
+
+def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, ...]) -> tuple[PlanSubgraph, ...]:
+    """Sub-graphs of the steps of lanes, each of which waits for the one before; a device's release the shared slots."""
+    made: list[PlanSubgraph] = []
+    first = 0
+    for lane, steps in parts:
+        if steps:
+            waits = (len(made) - 1,) if made else ()
+            made.append(PlanSubgraph(lane, first, len(steps), waits, releases=slots if lane else ()))
+            first += len(steps)
+    return tuple(made)
+
+
+def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> PlanStep:
+    """A step of the host's that copies one buffer to another."""
+    layer, routine = reorder_layer(tensor, PLAIN, PLAIN), host.reorder()
+    (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
+    name = str(routine.descriptor)
+    return PlanStep(layer.name, layer.op, name, "kernel", call.kernel, (source,), (target,), call.parameters)
 
 
 def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:

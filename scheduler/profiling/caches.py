@@ -14,7 +14,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _OWN, _SHARED = 1 << 20, 32 << 20  # bytes, of a machine that does not say
 _FILLED = 0.5
 """A cache holds what takes this share of it; other cores, other processes and what a layer itself needs take the rest."""
-_MOST_SHARED = 32 << 20
+_MOST_SHARED = 64 << 20
 """Of a larger shared cache others use the rest: the cores of a virtual machine see the cache of a whole server."""
 _NEGLIGIBLE = 16 << 10
 """Weights of fewer bytes cost the same wherever they lie."""

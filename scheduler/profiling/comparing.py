@@ -38,12 +38,9 @@ _SHORTEST_RUN = 150e-6
 _REPEATS = 16
 _MACS_PER_SECOND = 60e9
 _BYTES_PER_SECOND = 20e9
-_DEVICE_COPIES = 8
+_DEVICE_REPEATS = 8
 _DEVICE_BYTES = 48 << 20
-"""Copies of a layer's weights on a device take so many bytes at most, if they are more than two: none is found in caches."""
-_DEVICE_REPEATS = 32
-_DEVICE_SHORT_MACS = 30_000_000
-"""A layer of fewer is repeated on a device, where launching and awaiting a run take long."""
+"""Copies of a layer's weights on a device take so many bytes at most, if they are more than two."""
 _TURNED = 2
 """What repeats on a device write goes through so many times as many bytes as the core's own caches have."""
 _OPEN_BYTES = 1 << 30
@@ -293,7 +290,7 @@ class _Group:
 
         def timed(order: Sequence[int]) -> list[float | None]:
             trials = [self._open[number][0] for number in order]
-            times = self.trials.time(trials, self._state)
+            times = self.trials.time(trials, self.task.state)
             return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
 
         race = Race(timed, _DEVICE_RULES if self.task.processor.memory == "opencl" else _RULES)
@@ -302,13 +299,6 @@ class _Group:
         for _ in range(_WARMUP[self.task.state]):
             timed(list(numbers))
         return race
-
-    @property
-    def _state(self) -> CacheState:
-        """Where weights shall lie when a run begins: repeated often, a device's push each other out as a network's do."""
-        task = self.task
-        often = _is_short(task.layer) and _DEVICE_REPEATS * task.layer.weight_bytes <= _DEVICE_BYTES
-        return "l3" if task.processor.memory == "opencl" and task.state == "memory" and often else task.state
 
     def _open_all(self, numbers: Sequence[int]) -> list[int]:
         """Opens as many as there is memory for, one at least besides the incumbent; those that answer rightly."""
@@ -331,17 +321,17 @@ class _Group:
         task = self.task
         lowering = candidate.routine.lower(task.layer, candidate.parameters)
         single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
-        repeats = _repeats(single, task.state)
+        repeats = _repeats(single)
         checked = task.example.reference is not None
         if task.processor.memory == "host":
             trial, outputs = self._opened(replace(single, repeats=repeats), checked)
             return trial, self._error(candidate, outputs) if checked else None
         error = None
         if checked:  # on a device the copy of the answers must not be part of what is timed
-            _, outputs = self._opened(replace(single, host=self.host), True)
+            _, outputs = self._opened(replace(single, host=self.host, shown=True), True)
             error = self._error(candidate, outputs)
         turns = min(repeats, _turns(single, task.state))
-        return self._opened(replace(single, repeats=repeats, turns=turns), False)[0], error
+        return self._opened(replace(single, host=self.host, repeats=repeats, turns=turns), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
         plan = single_layer_plan(single, self.task.example.packed(Candidate(single.routine, single.parameters)))
@@ -374,22 +364,15 @@ def _measurement(samples: np.ndarray, error: float | None, state: CacheState, cl
     return Measurement(typical(values), values, None, interval(values), error, state, clock)
 
 
-def _repeats(single: SingleLayer, state: CacheState) -> int:
+def _repeats(single: SingleLayer) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`)."""
     weights = single.lowering.weight_bytes
     layer = single.layer
     if single.processor.memory == "opencl":
-        # Here nothing can push weights out of caches but the next copy.
-        copies = -(-2 * cache_sizes().shared // weights) if state == "memory" and weights else 1
-        wanted = _DEVICE_REPEATS if _is_short(layer) else min(copies, _DEVICE_COPIES)
-        return min(wanted, max(2, _DEVICE_BYTES // max(weights, 1)))
+        return min(_DEVICE_REPEATS, max(2, _DEVICE_BYTES // max(weights, 1)))
     moved = weights + sum(PLAIN.bytes(t) for t in (*layer.inputs, *layer.outputs) if t is not None)
     seconds = layer.macs / (_MACS_PER_SECOND * len(single.processor.spec.cores)) + moved / _BYTES_PER_SECOND
     return min(_REPEATS, max(1, math.ceil(_SHORTEST_RUN / max(seconds, 1e-9))))
-
-
-def _is_short(layer: Layer) -> bool:
-    return layer.macs < _DEVICE_SHORT_MACS
 
 
 def _turns(single: SingleLayer, state: CacheState) -> int:

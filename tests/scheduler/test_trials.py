@@ -240,7 +240,9 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
     inputs = packed_inputs(layer, random_inputs(layer), layouts)
     single = SingleLayer(device, routine, layer, parameters, routine.lower(layer, parameters), 3, turns)
     with Trials() as trials:
-        shown, outputs = trials.open(single_layer_plan(replace(single, host=processor), inputs), outputs=True)
+        shown, outputs = trials.open(
+            single_layer_plan(replace(single, host=processor, shown=True), inputs), outputs=True
+        )
         expected = run_layer(layer, *random_inputs(layer))[0]
         np.testing.assert_allclose(unpack(outputs[0], made[0], layer.outputs[0].shape), expected, atol=1e-3)
         plan = single_layer_plan(single, inputs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType, chain_layer
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
@@ -53,6 +54,7 @@ class ProfilePredictor:
         self._next = _FIRST
         self._fastest: dict[tuple[int, str], float] = {}
         self._candidates: dict[tuple[int, str], list[Candidate]] = {}
+        self._pairs: dict[tuple[int, str, str], Layer | None] = {}  # as one layer, where a routine computes it
 
     @property
     def costs(self) -> CostModel:
@@ -69,6 +71,18 @@ class ProfilePredictor:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
         self._foresee([layer for layer in layers if (processor, layer.workload) not in self._fastest], processor)
         return sum(self._layer_seconds(layer, processor) for layer in layers)
+
+    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+        """Predicted seconds of the processor's fastest own routine that computes both; `inf` if it has none."""
+        key = (processor, first.workload, second.workload)
+        if key not in self._pairs:
+            pair, on = chain_layer(first, second), self._processors[processor]
+            is_known = on.lane != "call" and any(
+                routine.supports(pair) for routine in on.routines if not isinstance(routine, GuestRoutine)
+            )
+            self._pairs[key] = pair if is_known else None
+        found = self._pairs[key]
+        return math.inf if found is None else self.seconds([found], processor)
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one.

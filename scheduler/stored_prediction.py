@@ -133,6 +133,10 @@ class StoredPredictor:
         """
         return sum(self._known(layer, processor).seconds for layer in layers)
 
+    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+        """Pairs are predicted one by one."""
+        return math.inf
+
     def guess(self, layer: Layer, processor: int) -> Spread | None:
         """What the prediction of a layer misses by, by cross-validation; None if it was measured."""
         return self._known(layer, processor).error

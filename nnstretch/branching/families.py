@@ -14,7 +14,7 @@ from nnstretch.branching.channels import ChannelPlan
 from nnstretch.branching.counting import part_cost
 from nnstretch.branching.inherit import needs_entry
 from nnstretch.branching.scaling import output_channels
-from nnstretch.branching.workloads import noise, part_layers
+from nnstretch.branching.workloads import LayerRow, noise, part_layers
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 
@@ -80,7 +80,7 @@ class LayerFamily:
         width_per_channel: how they grow.
     """
 
-    fixed: tuple[Layer, ...]
+    fixed: LayerRow
     varying: tuple[VaryingLayer, ...]
     low_channels: int
     low_macs: int
@@ -111,17 +111,19 @@ def layer_family(plan: ChannelPlan, counts: Sequence[int], channels: int, *, exa
     cost = part_cost(plan, counts, channels, exact=exact)
     width = output_channels(plan, counts, channels)
     if plan.has_entry and not needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact):
-        return LayerFamily(tuple(low), (), channels, cost.macs, 0, width, 0)
-    fixed, varying = [], []
-    for a, b in zip(low, part_layers(plan, counts, 2 * channels, exact=exact), strict=True):
+        return LayerFamily(low, (), channels, cost.macs, 0, width, 0)
+    fixed: list[int] = []
+    varying: list[VaryingLayer] = []
+    high = part_layers(plan, counts, 2 * channels, exact=exact)
+    for number, (a, b) in enumerate(zip(low.layers, high.layers, strict=True)):
         if a.workload == b.workload:
-            fixed.append(a)
+            fixed.append(number)
         else:
             varying.append(VaryingLayer(channels, a, 2 * channels, b))
     more = part_cost(plan, counts, 2 * channels, exact=exact).macs
     wider = output_channels(plan, counts, 2 * channels)
     return LayerFamily(
-        tuple(fixed),
+        low.only(fixed),
         tuple(varying),
         channels,
         cost.macs,

@@ -15,8 +15,8 @@ from nnstretch.branching.operators import channels_of, shape_of
 from nnstretch.branching.predictor import LatencyPredictor
 from nnstretch.branching.scaling import AS_THEY_WERE, Taps, kept_counts
 from nnstretch.branching.tracing import Segment
-from nnstretch.branching.workloads import merge_layers, part_layers
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.branching.workloads import LayerRow, merge_layers, part_layers
+from nnstretch.graph.layer import Layer, TensorType, chain_layer
 
 _KNOTS = 4  # latencies are asked for at multiples of the original channels over this, and are linear in between
 _MEETING_KNOTS = 2  # those of meeting points
@@ -141,7 +141,9 @@ class Latencies:
         taps: Taps = AS_THEY_WERE,
     ) -> bool:
         """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
-        return self.predictor.confirm(part_layers(plan, counts, in_channels, exact=exact, taps=taps), processor)
+        row = part_layers(plan, counts, in_channels, exact=exact, taps=taps)
+        pairs = (chain_layer(row.layers[number], row.layers[number + 1]) for number in sorted(row.pairs))
+        return self.predictor.confirm([*row.layers, *pairs], processor)
 
     def forget(self) -> None:
         """Asks for everything anew, since the predictor has learned more."""
@@ -154,7 +156,7 @@ class Latencies:
             return 0.0
         key = tuple(shapes)
         if key not in self._merges:
-            layers = merge_layers(self.blueprint.merge, shapes)
+            layers = LayerRow(tuple(merge_layers(self.blueprint.merge, shapes)))
             self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
         return self._merges[key]
 
@@ -211,7 +213,7 @@ class Latencies:
     def _fixed_seconds(self, family: LayerFamily, processor: int) -> float:
         key = (family, processor)
         if key not in self._fixed:
-            self._fixed[key] = self._ask(list(family.fixed), processor)
+            self._fixed[key] = self._ask(family.fixed, processor)
         return self._fixed[key]
 
     def _varying_seconds(self, layer: VaryingLayer, channels: int, processor: int) -> float:
@@ -227,15 +229,30 @@ class Latencies:
     def _at_knot(self, layer: VaryingLayer, channels: int, processor: int) -> float:
         key = (layer, channels, processor)
         if key not in self._knots:
-            self._knots[key] = self._ask([layer.at(channels)], processor)
+            self._knots[key] = self._ask(LayerRow((layer.at(channels),)), processor)
         return self._knots[key]
 
-    def _ask(self, layers: list[Layer], processor: int) -> float:
-        self.workloads.update((processor, layer.workload) for layer in layers)
-        seconds = self.predictor.seconds(layers, processor)
+    def _ask(self, row: LayerRow, processor: int) -> float:
+        self.workloads.update((processor, layer.workload) for layer in row.layers)
+        seconds = self.predictor.seconds(list(row.layers), processor)
         if math.isfinite(seconds):
-            return seconds
-        return self.predictor.seconds([layer for layer in layers if self._is_predicted(layer)], processor)
+            return seconds - self._saved(row, processor)
+        return self.predictor.seconds([layer for layer in row.layers if self._is_predicted(layer)], processor)
+
+    def _saved(self, row: LayerRow, processor: int) -> float:
+        """Seconds saved by routines that compute pairs of layers, of which each is in one pair at most."""
+        before = saved = 0.0  # among the layers before this one, and with this one
+        for number in range(len(row.layers) - 1):
+            pair = row.layers[number : number + 2]
+            gain = self._gain(pair, processor) if number in row.pairs else 0.0
+            before, saved = saved, max(saved, before + gain)
+        return saved
+
+    def _gain(self, pair: Sequence[Layer], processor: int) -> float:
+        """Seconds by which the pair is faster in one go than one by one, if it is."""
+        first, second = pair
+        alone = self.predictor.seconds(list(pair), processor)
+        return max(0.0, alone - self.predictor.pair_seconds(first, second, processor))
 
     def _is_predicted(self, layer: Layer) -> bool:
         """Whether some processor can compute a layer; if not, its operator is noted."""

@@ -44,6 +44,9 @@ class LatencyPredictor(Protocol):
         Layers of equal `workload` take equal time, so one has to be measured once.
         """
 
+    def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
+        """Seconds of a routine that computes both; ``inf`` if there is none. `second` alone reads `first`, as its input 0."""
+
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
         """Finds out about these layers whatever `seconds` has only guessed, as by measuring; whether that changed anything."""
 

@@ -7,9 +7,11 @@ than measuring their layers, of which there are few different ones.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -66,10 +68,29 @@ class _Op:
         return self if self.into is None else self.into.now
 
 
+@dataclass(frozen=True)
+class LayerRow:
+    """Layers in the order in which they run.
+
+    Attributes:
+        layers: themselves.
+        pairs: numbers of those whose result the next one reads, as its input 0, and nobody else: one routine may compute both.
+    """
+
+    layers: tuple[Layer, ...]
+    pairs: frozenset[int] = frozenset()
+
+    def only(self, numbers: Sequence[int]) -> LayerRow:
+        """Those of some numbers, ascending."""
+        place = {number: i for i, number in enumerate(numbers)}
+        pairs = {place[n] for n in self.pairs if n in place and n + 1 in place}
+        return LayerRow(tuple(self.layers[n] for n in numbers), frozenset(pairs))
+
+
 def part_layers(
     plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
-) -> list[Layer]:
-    """The layers of a copy of `plan` that keeps `counts[i]` bundles of space `i`, in the order in which they run.
+) -> LayerRow:
+    """The layers of a copy of `plan` that keeps `counts[i]` bundles of space `i`.
 
     Weights are noise. Batch norms and activations are fused, and so are sums, as `nnstretch.graph.passes` fuse them.
 
@@ -81,7 +102,12 @@ def part_layers(
         taps: how the other tensors are read.
     """
     reads = reads_of(plan, in_channels, taps, exact=exact)
-    return [_layer(op) for op in _Walk(plan, counts, reads).run()]
+    walk = _Walk(plan, counts, reads)
+    ops = walk.run()
+    readers = Counter(id(value.now) for op in ops for value in (*op.reads, op.residual) if value is not None)
+    readers.update(id(value.now) for value in walk.results)
+    pairs = (n for n, (a, b) in enumerate(pairwise(ops)) if b.reads[0].now is a and readers[id(a)] == 1)
+    return LayerRow(tuple(map(_layer, ops)), frozenset(pairs))
 
 
 def concat_layer(shapes: Sequence[tuple[int, ...]], name: str = "concat") -> Layer:
@@ -128,6 +154,11 @@ class _Walk:
         self._fold_norms()
         self._fuse()
         return sorted((op for op in self.ops if op.into is None), key=lambda op: op.place)
+
+    @property
+    def results(self) -> list[_Op]:
+        """Who writes what is read outside."""
+        return [self.values[self.plan.read(result)] for result in self.plan.results]
 
     def _add(self, op: _Op) -> _Op:
         op.place = len(self.ops)
@@ -195,8 +226,8 @@ class _Walk:
         for op in self.ops:
             for value in op.reads:
                 value.uses += 1
-        for result in self.plan.results:
-            self.values[self.plan.read(result)].uses += 1
+        for result in self.results:
+            result.uses += 1
 
     def _fold_norms(self) -> None:
         """Affine layers go into the layer that feeds them alone."""

@@ -137,6 +137,9 @@ class _Weighted:
                 total += self._predictor.seconds([layer], processor) * self._weight(spread)
         return total
 
+    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+        return math.inf
+
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         return False
 

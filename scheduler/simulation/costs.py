@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from nnstretch.devices.processor import Processor
@@ -69,6 +70,10 @@ class SimulatedPredictor:
         return sum(
             layer_seconds(profile, layer, self._soc.element_bytes) for layer in layers if not costs_nothing(layer)
         )
+
+    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+        """A profile knows no routines."""
+        return math.inf
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Seconds that the slowest pair of processors needs to meet at `tensor`, beyond waiting."""

@@ -47,14 +47,14 @@ def predicted_layers(plan: Blueprint, design: Design) -> list[Layer]:
         ends = []
         for branch in choice.branches:
             counts = plan.counts(choice.segment, branch)
-            run = part_layers(plan.plan(choice.segment, branch), counts, channels, exact=exact)
+            run = list(part_layers(plan.plan(choice.segment, branch), counts, channels, exact=exact).layers)
             found += run
             ends.append(run[-1].outputs[0].shape)
         if len(ends) > 1:
             found += merge_layers(plan.merge, ends)
         channels = merged_channels(plan.merge, [shape[1] for shape in ends])
         exact = plan.merge is not Merge.CONCAT and channels == plan.channels_before(choice.segment.stop)
-    return found + part_layers(plan.head, kept_counts(plan.head, 1.0), channels, exact=exact)
+    return [*found, *part_layers(plan.head, kept_counts(plan.head, 1.0), channels, exact=exact).layers]
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,10 @@ class Steady:
         del processor
         return sum(1e-6 * (1 + layer.macs / 1e4) for layer in layers)
 
+    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+        del first, second, processor
+        return math.inf
+
     def confirm(self, layers: list[Layer], processor: int) -> bool:
         del layers, processor
         return False

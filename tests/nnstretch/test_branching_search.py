@@ -59,6 +59,9 @@ class Rates:
         self.asked.update((processor, layer.workload) for layer in found)
         return sum(self.layer_seconds(layer, processor) for layer in found)
 
+    def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
+        return math.inf
+
     def meeting_seconds(self, tensor: TensorType, /) -> float:
         return self.meeting + tensor.elements * 1e-11
 
@@ -414,8 +417,8 @@ def test_a_family_gives_the_layers_for_any_number_of_channels(name: str, data: s
     before = plan.channels_before(segment.first)
     family = layer_family(part, counts, before, exact=False)
     channels = 8 * data.draw(st.integers(1, before // 4))
-    expected = Counter(layer.workload for layer in part_layers(part, counts, channels, exact=False))
-    found = [*family.fixed, *(layer.at(channels) for layer in family.varying)]
+    expected = Counter(layer.workload for layer in part_layers(part, counts, channels, exact=False).layers)
+    found = [*family.fixed.layers, *(layer.at(channels) for layer in family.varying)]
     assert Counter(layer.workload for layer in found) == expected
     assert family.macs(channels) == part_cost(part, counts, channels, exact=False).macs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -31,6 +32,9 @@ class Rates:
 
     def seconds(self, layers: list[Layer], processor: int, /) -> float:
         return sum(layer.macs / (100e9, 70e9)[processor] + 1e-6 for layer in layers)
+
+    def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
+        return math.inf
 
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
         return False

@@ -18,12 +18,16 @@ from nnstretch.branching.designing import choices_of, make_design
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.meeting import merged_channels
 from nnstretch.branching.scaling import kept_counts
+from nnstretch.branching.tracing import Segment
 from nnstretch.branching.workloads import merge_layers, noise, part_layers
 from nnstretch.frontends import onnx_file
-from nnstretch.graph.layer import Layer
+from nnstretch.frontends.torch_module import export
+from nnstretch.graph.layer import Layer, chain_layer
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.scheduler.runs import find_runs
+from nnstretch.scheduler.units import unit_graph
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -86,6 +90,21 @@ def check_layers(plan: Blueprint, left_out: tuple[str, ...]) -> None:
     predicted = [layer for layer in predicted_layers(plan, design) if layer.op not in left_out]
     assert Counter(layer.workload for layer in predicted) == exported
     assert sum(node.layer.macs for node in layers(model)) == design.macs
+
+
+@pytest.mark.parametrize(("name", "least"), [("mobilenetv2", 20), ("densenet121", 20), ("resnet50", 20)])
+def test_pairs_of_layers_are_those_of_the_optimised_graph(name: str, least: int) -> None:
+    module = zoo.build(name, num_classes=10, small_images=True).eval()
+    plan = blueprint(module, IMAGES)
+    graph = unit_graph(optimize(export(module, IMAGES)), lambda layer: not layer.op.startswith("onnx:"))
+    runs = Counter(run.layer.workload for run in find_runs(graph) if len(run.units) == 2)
+    pairs: Counter[str] = Counter()
+    for block in range(len(plan.traced.blocks)):
+        part = plan.whole(Segment(block, block + 1))
+        row = part_layers(part, kept_counts(part, 1.0), plan.channels_before(block), exact=True)
+        pairs.update(chain_layer(*row.layers[number : number + 2]).workload for number in row.pairs)
+    assert pairs.total() >= least
+    assert pairs <= runs
 
 
 class Plain(nn.Module):

@@ -32,7 +32,7 @@ from nnstretch.branching.search import search, search_blueprint
 from nnstretch.branching.search_report import SearchReport
 from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.tracing import Segment
-from nnstretch.branching.workloads import part_layers
+from nnstretch.branching.workloads import LayerRow, part_layers
 from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import layers
@@ -209,6 +209,32 @@ def within(plan: Blueprint, latencies: Latencies, choices: list[SegmentChoice], 
             if macs < limits.min_macs * segment_cost(plan, choice.segment).macs:
                 return False
     return any(len(choice.branches) > 1 for choice in choices)
+
+
+@given(data=st.data())
+def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> None:
+    """Against all choices of pairs that share no layer."""
+    times = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=7))
+    joined = {number: data.draw(st.integers(1, 18)) for number in range(len(times) - 1) if data.draw(st.booleans())}
+    layers = tuple(
+        Layer(str(number), "Conv", (TensorType((1, 1 + number, 4, 4)),), (TensorType((1, 2 + number, 4, 4)),))
+        for number in range(len(times))
+    )
+
+    class Known(Rates):
+        def layer_seconds(self, layer: Layer, processor: int) -> float:
+            return times[int(layer.name)]
+
+        def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
+            return joined[int(first.name)]
+
+    latencies = Latencies(blueprint(small(1), IMAGES, 16), Known(1.0, 1.0), 2)
+    best = math.inf
+    for chosen in itertools.chain(*(itertools.combinations(joined, count) for count in range(len(joined) + 1))):
+        if all(b - a > 1 for a, b in itertools.pairwise(chosen)):
+            alone = sum(t for n, t in enumerate(times) if n not in chosen and n - 1 not in chosen)
+            best = min(best, alone + sum(joined[n] for n in chosen))
+    assert latencies._ask(LayerRow(layers, frozenset(joined)), 0) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("rates", [(100e9, 60e9), (100e9, 35e9)])

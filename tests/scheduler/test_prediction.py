@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,4 +59,17 @@ def test_nothing_is_guessed_to_be_faster_than_the_best_that_was_measured(tmp_pat
         predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group), learned)
         assert predictor.costs.compare(processor, layer, candidates[1:]) == [1.0] * (len(candidates) - 1)
         assert predictor.costs.compare(processor, layer, candidates) == [1.0] + [5.0] * (len(candidates) - 1)
+    store.close()
+
+
+def test_pairs_are_predicted_where_a_routine_computes_both(tmp_path: Path) -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    expand = conv_layer((1, 32, 14, 14), 96, (1, 1), pads=(0, 0, 0, 0))
+    depthwise = conv_layer((1, 96, 14, 14), 96, groups=96)
+    with Profiler(store, processor) as profiler:
+        predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group))
+        together, apart = predictor.pair_seconds(expand, depthwise, 0), predictor.seconds([expand, depthwise], 0)
+        assert 0 < together < 10 * apart
+        assert predictor.pair_seconds(expand, conv_layer((1, 96, 14, 14), 32), 0) == math.inf
     store.close()

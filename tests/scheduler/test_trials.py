@@ -245,8 +245,11 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
         )
         expected = run_layer(layer, *random_inputs(layer))[0]
         np.testing.assert_allclose(unpack(outputs[0], made[0], layer.outputs[0].shape), expected, atol=1e-3)
-        plan = single_layer_plan(single, inputs)
-        written = {number for step in plan.plan.steps for number in step.writes}
+        plan = single_layer_plan(replace(single, host=processor), inputs)
+        begin, device_part = plan.plan.subgraphs
+        assert (begin.lane, device_part.lane, device_part.waits) == (0, 1, (0,))  # so that it waits at a gate
+        steps = plan.plan.steps[device_part.first :]
+        written = {number for step in steps for number in step.writes}
         assert len(written) - len(routine.lower(layer, parameters).workspaces) == turns
         timed, _ = trials.open(plan, outputs=False)
         for state in CACHE_STATES:

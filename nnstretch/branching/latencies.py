@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nnstretch.branching.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.channels import ChannelPlan
@@ -59,6 +59,7 @@ class Latencies:
     corrections: dict[tuple[int, int], float] = field(default_factory=dict)
     unpredicted: set[str] = field(default_factory=set)
     _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
+    _kinds: dict[tuple[int, str, str], VaryingLayer] = field(default_factory=dict)
     _fixed: dict[tuple[LayerFamily, int], float] = field(default_factory=dict)
     _knots: dict[tuple[VaryingLayer, int, int], float] = field(default_factory=dict)
     _costs: dict[tuple[Segment, BranchChoice, int, bool], BranchCost] = field(default_factory=dict)
@@ -203,8 +204,13 @@ class Latencies:
         entry = needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact)
         key = (plan, counts, entry)
         if key not in self._families:
-            self._families[key] = layer_family(plan, counts, channels_of(plan.source), exact=exact)
+            family = layer_family(plan, counts, channels_of(plan.source), exact=exact)
+            self._families[key] = replace(family, varying=tuple(map(self._one_of_its_kind, family.varying)))
         return self._families[key]
+
+    def _one_of_its_kind(self, layer: VaryingLayer) -> VaryingLayer:
+        """The first layer seen that is the same for any number of channels: its latencies are known for all."""
+        return self._kinds.setdefault((layer.low_channels, layer.low.workload, layer.high.workload), layer)
 
     def _family_seconds(self, family: LayerFamily, channels: int, processor: int) -> float:
         varying = sum(self._varying_seconds(layer, channels, processor) for layer in family.varying)

@@ -38,7 +38,7 @@ _SHORTEST_RUN = 150e-6
 _REPEATS = 16
 _MACS_PER_SECOND = 60e9
 _BYTES_PER_SECOND = 20e9
-_DEVICE_REPEATS = 8
+_DEVICE_REPEATS = 4
 _DEVICE_BYTES = 48 << 20
 """Copies of a layer's weights on a device take so many bytes at most, if they are more than two."""
 _TURNED = 2

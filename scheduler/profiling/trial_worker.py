@@ -115,10 +115,8 @@ class _Trial:
         if not self.loaded.runtimes:
             return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
         steps = self.loaded.program.run_traced(self.inputs, self.outputs).steps[self.device_steps]
-        first = len(steps) // self.repeats
-        if self.repeats == 1:
-            return float(steps[-1, 1] - steps[0, 0]) * 1e-9
-        return float(steps[-1, 1] - steps[first - 1, 1]) * 1e-9 * self.repeats / (self.repeats - 1)
+        begin = steps[len(steps) // self.repeats - 1, 1] if self.repeats > 1 else steps[0, 0]
+        return float(steps[-1, 1] - begin) * 1e-9 * self.repeats / max(1, self.repeats - 1)
 
 
 class _Workshop:

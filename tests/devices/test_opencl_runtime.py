@@ -200,6 +200,24 @@ def test_shared_memory_is_seen_by_host_and_device(
     assert np.array_equal(target.host.view(np.float32), numbers)
 
 
+def test_shared_memories_lie_apart(runtime: OpenCLRuntime) -> None:
+    import pyopencl as cl
+
+    sizes = [100, 3 << 20, 4, (2 << 20) + 1]
+    made = runtime.shared(sizes)
+    assert [memory.host.nbytes for memory in made] == [memory.buffer.size for memory in made] == sizes
+    assert not any(memory.host.any() for memory in made)
+    for number, memory in enumerate(made, 1):
+        memory.host[:] = number
+    for number, memory in enumerate(made, 1):
+        assert (memory.host == number).all()
+    if runtime.info.sharing is Sharing.COHERENT:  # what kernels find where the buffer begins and ends
+        for number, memory in enumerate(made, 1):
+            seen = np.zeros(memory.host.nbytes, np.uint8)
+            cl.enqueue_copy(runtime.queue, seen, memory.buffer)
+            assert (seen == number).all()
+
+
 def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
     kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
     memory = (runtime.buffer(64), 0)

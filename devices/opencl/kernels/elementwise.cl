@@ -1,5 +1,6 @@
 /* Element-wise layers. */
 #include "common.cl"
+#include "strides.cl"
 
 enum { OP_ADD = 0, OP_SUB = 1, OP_MUL = 2 };
 
@@ -96,31 +97,22 @@ kernel void affine(const global number *x_buffer, const global number *scale_buf
 
 typedef struct {
     int x_offset, other_offset, y_offset;
-    int d1, d2, d3, d4, d5, x0, x1, x2, x3, x4, x5, z0, z1, z2, z3, z4, z5, op, kind, a, b;
+    dense_dimensions dense;
+    strides x, other;
+    int op, kind, a, b;
 } binary_broadcast_arguments;
 
-/* Plain tensors that broadcast in any way: the output has dimensions d0 … d5, and each input its own stride in floats along
- * every one of them, 0 where it is repeated. Work items: (index into the outer five dimensions). */
+/* Plain tensors that broadcast in any way. Work items: (row of the output). */
 kernel void binary_broadcast(const global float *x_buffer, const global float *other_buffer, global float *y_buffer,
                              const binary_broadcast_arguments given)
 {
-    const int d5 = given.d5, x5 = given.x5, z5 = given.z5, op = given.op, kind = given.kind, a = given.a, b = given.b;
-    const int outer = get_global_id(0);
-    int rest = outer;
-    const int i4 = rest % given.d4;
-    rest /= given.d4;
-    const int i3 = rest % given.d3;
-    rest /= given.d3;
-    const int i2 = rest % given.d2;
-    rest /= given.d2;
-    const int i1 = rest % given.d1, i0 = rest / given.d1;
-    const long x_at = (long)i0 * given.x0 + i1 * given.x1 + i2 * given.x2 + i3 * given.x3 + i4 * given.x4;
-    const long other_at = (long)i0 * given.z0 + i1 * given.z1 + i2 * given.z2 + i3 * given.z3 + i4 * given.z4;
-    const global float *x = x_buffer + given.x_offset + x_at;
-    const global float *other = other_buffer + given.other_offset + other_at;
-    global float *y = y_buffer + given.y_offset + (long)outer * d5;
-    for (long i = 0; i < d5; i++) {
-        const float l = x[i * x5], r = other[i * z5];
+    const int size = given.dense.d5, x_step = given.x.d5, other_step = given.other.d5;
+    const int op = given.op, kind = given.kind, a = given.a, b = given.b, row = get_global_id(0);
+    const global float *x = x_buffer + given.x_offset + row_place(row, given.dense, given.x);
+    const global float *other = other_buffer + given.other_offset + row_place(row, given.dense, given.other);
+    global float *y = y_buffer + given.y_offset + (long)row * size;
+    for (long i = 0; i < size; i++) {
+        const float l = x[i * x_step], r = other[i * other_step];
         y[i] = activate_one(op == OP_ADD ? l + r : op == OP_SUB ? l - r : l * r, kind, a, b);
     }
 }

@@ -1,36 +1,27 @@
 /* Copies that change the order of elements, or leave some out: transpositions and slices. */
 #include "common.cl"
+#include "strides.cl"
 
 typedef struct {
     int x_offset, y_offset;
-    int d1, d2, d3, d4, d5, x0, x1, x2, x3, x4, x5, first, kind, a, b;
+    dense_dimensions dense;
+    strides x;
+    int first, kind, a, b;
 } strided_copy_arguments;
 
-/* A dense output of dimensions d0 … d5; x has a stride in floats along every one of them and begins at `first`.
- * Work items: (index into the outer five dimensions). */
+/* A dense tensor of one that begins at `first`. Work items: (row of the output). */
 kernel void strided_copy(const global float *x_buffer, global float *y_buffer, const strided_copy_arguments given)
 {
-    const int d5 = given.d5, x5 = given.x5, kind = given.kind, a = given.a, b = given.b;
-    const int outer = get_global_id(0);
-    int rest = outer;
-    const int i4 = rest % given.d4;
-    rest /= given.d4;
-    const int i3 = rest % given.d3;
-    rest /= given.d3;
-    const int i2 = rest % given.d2;
-    rest /= given.d2;
-    const int i1 = rest % given.d1, i0 = rest / given.d1;
-    const long at = given.first + (long)i0 * given.x0 + (long)i1 * given.x1 + (long)i2 * given.x2 + (long)i3 * given.x3 +
-                    (long)i4 * given.x4;
-    const global float *x = x_buffer + given.x_offset + at;
-    global float *y = y_buffer + given.y_offset + (long)outer * d5;
+    const int size = given.dense.d5, step = given.x.d5, kind = given.kind, a = given.a, b = given.b, row = get_global_id(0);
+    const global float *x = x_buffer + given.x_offset + given.first + row_place(row, given.dense, given.x);
+    global float *y = y_buffer + given.y_offset + (long)row * size;
     long i = 0;
-    if (x5 == 1) {
-        for (; i + B <= d5; i += B)
+    if (step == 1) {
+        for (; i + B <= size; i += B)
             STORE(activate(LOAD(x + i), kind, a, b), y + i);
     }
-    for (; i < d5; i++)
-        y[i] = activate_one(x[i * x5], kind, a, b);
+    for (; i < size; i++)
+        y[i] = activate_one(x[i * step], kind, a, b);
 }
 
 typedef struct {

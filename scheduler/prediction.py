@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nnstretch.devices.guest import GuestRoutine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import Parameters, Routine
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
@@ -54,12 +54,16 @@ class ProfilePredictor:
         self._next = _FIRST
         self._fastest: dict[tuple[int, str], float] = {}
         self._candidates: dict[tuple[int, str], list[Candidate]] = {}
-        self._pairs: dict[tuple[int, str, str], Layer | None] = {}  # as one layer, where a routine computes it
+        self._computed: dict[tuple[int, str], bool] = {}  # whether a processor's own routine computes a pair
 
     @property
     def costs(self) -> CostModel:
         """Costs by which a network takes what is predicted of its layers."""
         return _PredictedCosts(self._profiler, self._learned)
+
+    def pace(self, processor: Processor) -> float:
+        """How many times as fast as usual a processor computes just now. Predictions are for the usual pace."""
+        return self._profiler.pace(processor)
 
     def expect(self, working_set: int) -> None:
         """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
@@ -72,17 +76,14 @@ class ProfilePredictor:
         self._foresee([layer for layer in layers if (processor, layer.workload) not in self._fastest], processor)
         return sum(self._layer_seconds(layer, processor) for layer in layers)
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
-        """Predicted seconds of the processor's fastest own routine that computes both; `inf` if it has none."""
-        key = (processor, first.workload, second.workload)
-        if key not in self._pairs:
-            pair, on = chain_layer(first, second), self._processors[processor]
-            is_known = on.lane != "call" and any(
-                routine.supports(pair) for routine in on.routines if not isinstance(routine, GuestRoutine)
-            )
-            self._pairs[key] = pair if is_known else None
-        found = self._pairs[key]
-        return math.inf if found is None else self.seconds([found], processor)
+    def pair_seconds(self, pair: Layer, processor: int) -> float:
+        """Predicted seconds of the processor's fastest own routine that computes two layers as one; `inf` if it has none."""
+        key = (processor, pair.workload)
+        if key not in self._computed:
+            on = self._processors[processor]
+            own = (routine for routine in on.routines if not isinstance(routine, GuestRoutine))
+            self._computed[key] = on.lane != "call" and any(routine.supports(pair) for routine in own)
+        return self.seconds([pair], processor) if self._computed[key] else math.inf
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one.
@@ -92,6 +93,12 @@ class ProfilePredictor:
         share = 1 + 1 / len(self._processors)
         crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
         return self._profiler.handover(tensor) + share * crossing
+
+    def fetching_seconds(self, tensor: TensorType) -> float:
+        """What a handover of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
+        if any(p.lane == "call" or not p.coherent for p in self._processors):
+            return 0.0
+        return self._profiler.handover(tensor) - self._profiler.handover(TensorType((1,)))
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too, as measured with typical layers."""

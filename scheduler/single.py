@@ -36,8 +36,8 @@ class SingleLayer:
         lowering: what the routine makes of the layer.
         repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
             a copy of the weights: in a network, those of other layers are used between two uses of one.
-        turns: on a device, how many buffers the repeats take in turn for every output, and for every input but the first: in a
-            network the first has just been written, and the others lie where nothing has been for a few layers.
+        turns: on a device, how many buffers the repeats take in turn for every input and output: in a network large ones have
+            left the core's own cache since they were written, pushed out by weights and by what else was written.
         host: the CPU that a device works for: it lets the device begin once all of a run is enqueued, as most of a network is
             when its turn comes. None: the device begins with what is enqueued first.
         shown: the host copies a device's results out.
@@ -144,7 +144,7 @@ class _Maker:
         shown = not self._opencl or self._single.shown
         turns: list[dict[str, dict[int, int]]] = []
         for turn in range(self._single.turns if self._opencl else 1):
-            read, written = self._read(inputs, turns[:1]), self._written(shown=not turn and shown)
+            read, written = self._read(inputs), self._written(shown=not turn and shown)
             turns.append({"input": read, "workspace": workspaces, "output": written})
         begin = self._constant_bytes
         steps: tuple[PlanStep, ...] = ()
@@ -189,10 +189,10 @@ class _Maker:
         self._buffers.append(buffer)
         return len(self._buffers) - 1
 
-    def _read(self, inputs: Sequence[np.ndarray], before: Sequence[Mapping[str, Mapping[int, int]]]) -> dict[int, int]:
-        """The buffers of one turn's inputs, of which the first is the same in every turn."""
+    def _read(self, inputs: Sequence[np.ndarray]) -> dict[int, int]:
+        """The buffers of one turn's inputs."""
         return {
-            index: before[0]["input"][index] if before and not position else self._input(position, inputs[position])
+            index: self._input(position, inputs[position])
             for position, index in enumerate(self._single.layer.activations)
         }
 

@@ -133,7 +133,7 @@ class StoredPredictor:
         """
         return sum(self._known(layer, processor).seconds for layer in layers)
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+    def pair_seconds(self, pair: Layer, processor: int) -> float:
         """Pairs are predicted one by one."""
         return math.inf
 
@@ -148,6 +148,10 @@ class StoredPredictor:
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
         return self._handovers.handover(tensor)
+
+    def fetching_seconds(self, tensor: TensorType) -> float:
+        """Handovers are all that is known."""
+        return 0.0
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too."""

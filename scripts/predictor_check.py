@@ -5,7 +5,8 @@
 Every design is a random branching within the usual bounds of its network's family. Its branches are predicted twice: `guess`
 is what the cost model says before any of its layers was measured for this design, `predicted` what the search would say of a
 design that it returns, with each of its layers measured by itself. Then the network is compiled and run, and `measured` is
-what each branch was busy for, beside the others. Layers that the profile store knows are not measured again.
+what each branch was busy for, beside the others, at the usual clock of its core, for which predictions are made; `taken` is
+what it took in fact. Layers that the profile store knows are not measured again.
 
 With -o, what is finished is kept after every design: a check that was ended goes on where it was. Beside the JSON file lies a
 picture, an SVG file of the same name.
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.1
 """Relative error that predictions shall keep to."""
+
+COMPARED = {
+    "predicted": ("predicted_ms", "measured_ms", "layers measured one by one"),
+    "guess": ("guess_ms", "measured_ms", "before any was measured for the design"),
+    "taken": ("predicted_ms", "taken_ms", "layers measured one by one, whatever the clock was when branches ran"),
+}
+"""What is compared: the fields of a prediction and of a measurement, and what to call it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,7 +201,7 @@ class Checking:
         confirm(latencies, choices_of(design))
         latencies.forget()
         predictions = beside(latencies, design)
-        measured = trial(build(plan, design), tuned=False).branches
+        measured = trial(build(plan, design), tuned=False)
         return [
             {
                 "segment": number,
@@ -203,7 +211,8 @@ class Checking:
                 "width": branch.width,
                 "guess_ms": 1e3 * guesses[number][i],
                 "predicted_ms": 1e3 * predictions[number][i],
-                "measured_ms": 1e3 * measured[number][i],
+                "measured_ms": 1e3 * measured.branches[number][i],
+                "taken_ms": 1e3 * measured.branches[number][i] / measured.paces[branch.processor],
             }
             for number, (segment, choice) in enumerate(zip(design.segments, choices_of(design), strict=True))
             for i, branch in enumerate(choice.branches)
@@ -231,14 +240,14 @@ def summary(designs: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
     for model, branch in branches:
         groups.setdefault(f"{model} on {branch['processor']}", []).append(branch)
     return {
-        kind: {name: spread(some, f"{kind}_ms") for name, some in groups.items() if some}
-        for kind in ("predicted", "guess")
+        kind: {name: spread(some, predicted, measured) for name, some in groups.items() if some}
+        for kind, (predicted, measured, _) in COMPARED.items()
     }
 
 
-def spread(branches: Sequence[Mapping[str, Any]], field: str) -> dict[str, Any]:
+def spread(branches: Sequence[Mapping[str, Any]], predicted: str, measured: str) -> dict[str, Any]:
     """How far predictions are off, |predicted / measured - 1|."""
-    ratios = np.array([branch[field] / branch["measured_ms"] for branch in branches])
+    ratios = np.array([branch[predicted] / branch[measured] for branch in branches])
     errors = np.abs(ratios - 1)
     return {
         "branches": len(branches),
@@ -253,10 +262,7 @@ def spread(branches: Sequence[Mapping[str, Any]], field: str) -> dict[str, Any]:
 def told(answer: Mapping[str, Any]) -> str:
     """The summary for people."""
     lines = [f"{len(answer['designs'])} designs on {answer['processors']}; errors are |predicted / measured - 1|"]
-    for kind, text in (
-        ("predicted", "layers measured one by one"),
-        ("guess", "before any was measured for the design"),
-    ):
+    for kind, (_, _, text) in COMPARED.items():
         lines.append(f"{text}:")
         lines += [
             f"  {name:32} {one['branches']:4} branches, {one['within']:4.0%} within {TOLERANCE:.0%}, median "
@@ -268,7 +274,7 @@ def told(answer: Mapping[str, Any]) -> str:
 
 def progress(design: Mapping[str, Any], done: int, total: int) -> str:
     """A line for a design that was just finished."""
-    found = spread(design["branches"], "predicted_ms")
+    found = spread(design["branches"], *COMPARED["predicted"][:2])
     return (
         f"{done}/{total} {design['model']} {design['id']}: {found['branches']} branches, {found['within']:.0%} within "
         f"{TOLERANCE:.0%}, median ratio {found['ratio']:.2f}, {design['seconds']:.0f} s"

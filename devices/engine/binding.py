@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ MAX_RATIO = 65536
 """NNS_MAX_RATIO: of one thread."""
 
 ERROR_BYTES = 512
+
+_CLOCK_READINGS = 5
 
 Pointer = ctypes.c_void_p
 Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(Pointer), ctypes.POINTER(Pointer))
@@ -116,6 +119,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "nns_split": (ctypes.c_int32, (ctypes.c_int64, _WORDS, ctypes.c_int64, _WORDS)),
     "nns_join_ns": (ctypes.c_double, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32)),
     "nns_peak_gflops": (ctypes.c_double, (ctypes.c_int32,)),
+    "nns_clock_gflops": (ctypes.c_double, ()),
     "nns_flush": (None, (Pointer, ctypes.c_int64)),
 }
 
@@ -227,21 +231,41 @@ class Engine:
         Raises:
             FeedError: this process may not run on `core`.
         """
-        if core is None:
+        with _on_core(core):
             return float(self.library.nns_peak_gflops(milliseconds))
-        before = os.sched_getaffinity(0)
-        try:
-            os.sched_setaffinity(0, {core})
-        except OSError as error:
-            raise FeedError(f"core {core} cannot be used; this process may use {sorted(before)}") from error
-        try:
-            return float(self.library.nns_peak_gflops(milliseconds))
-        finally:
-            os.sched_setaffinity(0, before)
+
+    def clock_gflops(self, core: int | None = None) -> float:
+        """GFLOP/s of one thread just now, in a product out of the innermost cache, on `core` or wherever the thread runs.
+
+        It follows the core's clock, and what its neighbours leave it. The best of a few readings: the first two are of a core
+        that wakes up, and one may be interrupted.
+
+        Raises:
+            FeedError: this process may not run on `core`.
+        """
+        with _on_core(core):
+            return float(max(self.library.nns_clock_gflops() for _ in range(_CLOCK_READINGS)))
 
     def flush(self, memory: np.ndarray) -> None:
         """Takes a contiguous array out of all caches, where the CPU lets a program do that."""
         self.library.nns_flush(memory.ctypes.data, memory.nbytes)
+
+
+@contextmanager
+def _on_core(core: int | None) -> Iterator[None]:
+    """The calling thread runs on `core` meanwhile, or wherever it may."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        raise FeedError(f"core {core} cannot be used; this process may use {sorted(before)}") from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @cache

@@ -233,10 +233,15 @@ def network_prediction(
     parts = []
     for choice, state, seconds in zip(choices, states, branches, strict=True):
         group = [branch.processor for branch in choice.branches]
-        beside = [s * latencies.slowdown(choice.segment, p, group) for s, p in zip(seconds, group, strict=True)]
-        made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, beside, strict=True)))
         handed = handing(latencies, choice.segment.first, state, group)
-        parts.append(SegmentPrediction(handed, made, latencies.merging(_written(latencies, choice, state, reads))))
+        fetching = min(handed, latencies.fetching(choice.segment, state.channels, group))
+        beside = [
+            s * latencies.slowdown(choice.segment, p, group) + fetching for s, p in zip(seconds, group, strict=True)
+        ]
+        made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, beside, strict=True)))
+        parts.append(
+            SegmentPrediction(handed - fetching, made, latencies.merging(_written(latencies, choice, state, reads)))
+        )
     return Prediction(tuple(parts), head_prediction(latencies, last, reads))
 
 

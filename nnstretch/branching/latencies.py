@@ -16,7 +16,7 @@ from nnstretch.branching.predictor import LatencyPredictor
 from nnstretch.branching.scaling import AS_THEY_WERE, Taps, kept_counts
 from nnstretch.branching.tracing import Segment
 from nnstretch.branching.workloads import LayerRow, merge_layers, part_layers
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType
 
 _KNOTS = 4  # latencies are asked for at multiples of the original channels over this, and are linear in between
 _MEETING_KNOTS = 2  # those of meeting points
@@ -143,8 +143,7 @@ class Latencies:
     ) -> bool:
         """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
         row = part_layers(plan, counts, in_channels, exact=exact, taps=taps)
-        pairs = (chain_layer(row.layers[number], row.layers[number + 1]) for number in sorted(row.pairs))
-        return self.predictor.confirm([*row.layers, *pairs], processor)
+        return self.predictor.confirm([*row.layers, *row.joined.values()], processor)
 
     def forget(self) -> None:
         """Asks for everything anew, since the predictor has learned more."""
@@ -176,6 +175,15 @@ class Latencies:
         if tensor not in self._meetings:
             self._meetings[tensor] = self.predictor.meeting_seconds(tensor)
         return self._meetings[tensor]
+
+    def fetching(self, segment: Segment, channels: int, together: Collection[int]) -> float:
+        """Seconds of a meeting before a segment that its branches spend on fetching what others have written.
+
+        Nothing where some were run: what they took then has them.
+        """
+        if any((block, processor) in self.corrections for block in segment.blocks for processor in together):
+            return 0.0
+        return self.predictor.fetching_seconds(TensorType(self.shape_before(segment.first, channels)))
 
     def slowdown(self, segment: Segment, processor: int, together: Collection[int]) -> float:
         """How many times as long as alone a branch takes while all of `together` work, its processor among them.
@@ -249,16 +257,16 @@ class Latencies:
         """Seconds saved by routines that compute pairs of layers, of which each is in one pair at most."""
         before = saved = 0.0  # among the layers before this one, and with this one
         for number in range(len(row.layers) - 1):
-            pair = row.layers[number : number + 2]
-            gain = self._gain(pair, processor) if number in row.pairs else 0.0
+            gain = self._gain(row, number, processor) if number in row.pairs else 0.0
             before, saved = saved, max(saved, before + gain)
         return saved
 
-    def _gain(self, pair: Sequence[Layer], processor: int) -> float:
-        """Seconds by which the pair is faster in one go than one by one, if it is."""
-        first, second = pair
-        alone = self.predictor.seconds(list(pair), processor)
-        return max(0.0, alone - self.predictor.pair_seconds(first, second, processor))
+    def _gain(self, row: LayerRow, number: int, processor: int) -> float:
+        """Seconds by which a pair is faster in one go than one by one, if it is."""
+        together = self.predictor.pair_seconds(row.joined[number], processor)
+        if math.isinf(together):
+            return 0.0
+        return max(0.0, self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together)
 
     def _is_predicted(self, layer: Layer) -> bool:
         """Whether some processor can compute a layer; if not, its operator is noted."""

@@ -11,15 +11,17 @@ from nnstretch.graph.layer import Layer, TensorType
 
 @dataclass(frozen=True)
 class Measured:
-    """What a branched network took.
+    """What a branched network takes where its processors are as fast as usual.
 
     Attributes:
         seconds: of a run.
-        branches: seconds that every branch of every segment was busy in it.
+        branches: seconds that every branch of every segment is busy in it.
+        paces: how many times as fast as usual every processor computed when this was measured.
     """
 
     seconds: float
     branches: tuple[tuple[float, ...], ...]
+    paces: tuple[float, ...] = ()
 
 
 class Trial(Protocol):
@@ -44,14 +46,17 @@ class LatencyPredictor(Protocol):
         Layers of equal `workload` take equal time, so one has to be measured once.
         """
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
-        """Seconds of a routine that computes both; ``inf`` if there is none. `second` alone reads `first`, as its input 0."""
+    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
+        """Seconds of a routine that computes two layers as one, `pair`; ``inf`` if there is none."""
 
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
         """Finds out about these layers whatever `seconds` has only guessed, as by measuring; whether that changed anything."""
 
     def meeting_seconds(self, tensor: TensorType, /) -> float:
         """Seconds that processors need to meet at a tensor that each of them has computed a part of, beyond waiting."""
+
+    def fetching_seconds(self, tensor: TensorType, /) -> float:
+        """How many of those `meeting_seconds` first layers spend on fetching what lies in other processors' caches."""
 
     def slowdown(self, processor: int, others: frozenset[int], /) -> float:
         """How many times as long a processor takes while `others` work too: they may share memory, caches or power."""

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -26,7 +26,7 @@ from nnstretch.branching.lowering import Lowered, lower, padding_of
 from nnstretch.branching.operators import Role, concat_operands, module_of, role_of, shape_of, tensor_operands, title_of
 from nnstretch.branching.scaling import AS_THEY_WERE, Read, Taps, node_widths, reads_of
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType, chain_layer
 
 # As in the passes of `nnstretch.graph`: these can end with an activation.
 _CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
@@ -79,6 +79,11 @@ class LayerRow:
 
     layers: tuple[Layer, ...]
     pairs: frozenset[int] = frozenset()
+
+    @cached_property
+    def joined(self) -> Mapping[int, Layer]:
+        """By the number of the first of a pair the layer that computes both."""
+        return {n: chain_layer(self.layers[n], self.layers[n + 1]) for n in sorted(self.pairs)}
 
     def only(self, numbers: Sequence[int]) -> LayerRow:
         """Those of some numbers, ascending."""

@@ -13,14 +13,15 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 
 
 def convolution_chains(
-    processors: Sequence[int], layers: Sequence[tuple[int, int]], image: tuple[int, int, int, int]
+    processors: Sequence[int], layers: Sequence[tuple[int, int]], image: tuple[int, int, int, int], kernel: int = 3
 ) -> ir.Model:
-    """A chain of 3x3 convolutions for every processor; all read the input `x` and meet at a concat, the output `y`.
+    """A chain of convolutions for every processor; all read the input `x` and meet at a concat, the output `y`.
 
     Args:
         processors: their indices, to which nodes are given as by a design.
         layers: output channels and stride of each convolution.
         image: shape of the input, N,C,H,W.
+        kernel: side of the kernels, an odd number.
     """
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
@@ -30,9 +31,9 @@ def convolution_chains(
         source, channels = "x", image[1]
         for place, (width, stride) in enumerate(layers):
             name = f"p{processor}_{place}"
-            values = rng.standard_normal((width, channels, 3, 3)) / np.sqrt(9 * channels)
+            values = rng.standard_normal((width, channels, kernel, kernel)) / np.sqrt(kernel**2 * channels)
             weights.append(numpy_helper.from_array(values.astype(np.float32), f"{name}_w"))
-            node = helper.make_node("Conv", [source, f"{name}_w"], [name], pads=[1] * 4, strides=[stride] * 2)
+            node = helper.make_node("Conv", [source, f"{name}_w"], [name], pads=[kernel // 2] * 4, strides=[stride] * 2)
             entry = node.metadata_props.add()
             entry.key, entry.value = PLACEMENT_KEY, str(processor)
             nodes.append(node)

@@ -18,10 +18,10 @@ from nnstretch.scheduler.profiling.rows import Measurement, Row
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.timeline import Timeline
 
-# Output channels and stride of 3x3 convolutions, as residual networks have them: first the maps outgrow the caches, then the
-# weights do.
-_CHAIN = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))
-_IMAGE = (1, 64, 56, 56)
+# Output channels and stride of 1x1 convolutions, as residual networks have them: first the maps outgrow the caches, then the
+# weights do. Those of 3x3 convolutions may be blown up by the routines, and come from memory far more often than is typical.
+_CHAIN = ((256, 1), (512, 2), (512, 1), (1024, 2), (1024, 1), (2048, 2), (2048, 1))
+_IMAGE = (1, 256, 56, 56)
 _ROUNDS = 5
 _RUNS = 9
 
@@ -62,7 +62,7 @@ def _row_key(
     others = "+".join(sorted(processors[other].fingerprint for other in group if other != number))
     # Equal processors have equal fingerprints.
     place = sum(processors[other].fingerprint == own for other in group if other < number)
-    return own, f"together with {others}", "typical layers", {"place": place}
+    return own, f"together with {others}", "typical convolutions", {"place": place}
 
 
 def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]:
@@ -71,7 +71,9 @@ def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]
     ratios: list[list[float]] = [[] for _ in group]
     with ExitStack() as stack:
         together, *alone = (
-            stack.enter_context(compile_model(convolution_chains(some, _CHAIN, _IMAGE), processors, tune=False))
+            stack.enter_context(
+                compile_model(convolution_chains(some, _CHAIN, _IMAGE, kernel=1), processors, tune=False)
+            )
             for some in (group, *([number] for number in group))
         )
         for _ in range(_ROUNDS):

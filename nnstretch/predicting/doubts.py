@@ -137,13 +137,16 @@ class _Weighted:
                 total += self._predictor.seconds([layer], processor) * self._weight(spread)
         return total
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+    def pair_seconds(self, pair: Layer, processor: int) -> float:
         return math.inf
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         return False
 
     def meeting_seconds(self, tensor: TensorType, processors: Sequence[int] = ()) -> float:
+        return 0.0
+
+    def fetching_seconds(self, tensor: TensorType) -> float:
         return 0.0
 
     def slowdown(self, processor: int, others: Collection[int]) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 from torch import Tensor
 
+from nnstretch.branching.design import Design
 from nnstretch.branching.export import export_branched
 from nnstretch.branching.network import BranchedNetwork
 from nnstretch.branching.predictor import Measured
 from nnstretch.compiler import plan_by, plan_model
+from nnstretch.devices.processor import Processor
 from nnstretch.graph.placement import branch_of
 from nnstretch.processors import Processors
 from nnstretch.scheduler.costs import CostModel
@@ -20,8 +23,7 @@ from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.timeline import Timeline
 
-_ROUNDS = 5
-_RUNS = 7
+_RUNS = 25
 
 
 @dataclass(frozen=True)
@@ -32,28 +34,35 @@ class DesignTrial:
         processors: one branch runs on each.
         example_input: what the networks read.
         costs: by which layers are predicted, and networks planned that are not tuned.
+        pace: how many times as fast as usual a processor computes just now.
     """
 
     processors: Processors
     example_input: Tensor
     costs: CostModel
+    pace: Callable[[Processor], float]
     _exported: dict[str, ir.Model] = field(default_factory=dict, init=False)  # by design, of the last one alone
 
     def __call__(self, network: BranchedNetwork, *, tuned: bool) -> Measured:
-        """Medians over several runs of what the network and each of its branches take."""
+        """Medians over several runs, at the usual pace."""
         model = self._export(network)
         compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
         with Session.from_compiled(compiled) as session:
-            timelines = [session.profile(runs=_RUNS) for _ in range(_ROUNDS)]
-        busy = [_branch_times(timeline) for timeline in timelines]
-        branches = tuple(
-            tuple(
-                float(np.median([times.get((number, branch), 0.0) for times in busy]))
-                for branch in range(len(segment.branches))
-            )
-            for number, segment in enumerate(network.design.segments)
-        )
-        return Measured(float(np.median([timeline.total for timeline in timelines])) * 1e-9, branches)
+            runs = [self._run(session, network.design) for _ in range(_RUNS)]
+        whole, paces, branches = zip(*runs, strict=True)
+        per_branch = [_medians(some) for some in zip(*branches, strict=True)]
+        return Measured(float(np.median(whole)), tuple(per_branch), _medians(paces))
+
+    def _run(self, session: Session, design: Design) -> tuple[float, list[float], list[list[float]]]:
+        """Seconds of a run at the usual pace, each processor's pace, and seconds of every segment's branches at theirs."""
+        paces = [self.pace(processor) for processor in self.processors.named]
+        timeline = session.profile(runs=1)
+        busy = _branch_times(timeline)
+        branches = [
+            [busy.get((number, i), 0.0) * paces[branch.processor] for i, branch in enumerate(segment.branches)]
+            for number, segment in enumerate(design.segments)
+        ]
+        return timeline.total * 1e-9 * float(np.mean(paces)), paces, branches
 
     def _export(self, network: BranchedNetwork) -> ir.Model:
         """The network's graph; a network is often run once more, tuned."""
@@ -69,8 +78,13 @@ def design_trial(
 ) -> DesignTrial | None:
     """Trials of designs for processors whose layers are predicted so; None on simulated ones."""
     if isinstance(predictor, ProfilePredictor):
-        return DesignTrial(processors, example_input, predictor.costs)
+        return DesignTrial(processors, example_input, predictor.costs, predictor.pace)
     return None
+
+
+def _medians(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The median over runs of everything that was seen in each."""
+    return tuple(map(float, np.median(runs, axis=0)))
 
 
 def _branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:

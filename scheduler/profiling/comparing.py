@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.profiling.caches import cache_sizes
 from nnstretch.scheduler.profiling.measuring import Race, Rules, interval, typical
 from nnstretch.scheduler.profiling.rows import CacheState, Measurement
-from nnstretch.scheduler.profiling.trials import Trial, TrialError, Trials
+from nnstretch.scheduler.profiling.trials import Timed, Trial, TrialError, Trials
 from nnstretch.scheduler.single import SingleLayer, packed_inputs, random_inputs, single_layer_plan
 
 _RULES = Rules()
@@ -30,8 +30,8 @@ _OUT_OF_REACH = 1.6
 """A routine whose first setting takes so many times as long as another's first wins with none of its settings."""
 _WARMUP = {"warm": 1, "l3": 1, "memory": 0}
 """Rounds that bring weights to where they shall lie and do not count."""
-_STEADY = 0.95
-"""What ran while the core's clock was below this share of what it usually shows is run again."""
+_STEADY = 0.9
+"""What ran while the core's clock was below this share of what it usually shows is run again: other things change with it."""
 _AGAIN = 2
 _SHORTEST_RUN = 150e-6
 """Seconds: a layer is repeated until a run takes about so long, so that beginning and ending it weigh little."""
@@ -47,29 +47,22 @@ _OPEN_BYTES = 1 << 30
 """Candidates that take more bytes together are measured in several groups, each with the best one so far."""
 
 
+@dataclass(frozen=True)
 class Clock:
-    """How fast a processor's first core runs, watched so that a drift of its frequency is noticed."""
+    """The clock that times on a processor are told at.
 
-    def __init__(self, processor: Processor) -> None:
-        self._core = next(iter(processor.spec.cores), None)
-        self._readings: list[float] = []
+    Clocks step by several percent within tenths of seconds, most of all where a machine is shared, and all layers go along. So
+    a run is told to have taken what it would have taken at one clock, which stays the same for all that a store holds.
 
-    def read(self, gflops: Callable[[int], float | None]) -> float | None:
-        """GFLOP/s of this moment: the better of two short measurements, as one may be interrupted; None if unknown."""
-        if self._core is None:
-            return None
-        readings = [gflops(self._core) for _ in range(2)]
-        found = max((r for r in readings if r is not None), default=None)
-        if found is not None:
-            self._readings.append(found)
-        return found
+    Attributes:
+        usual: what its first core usually computes, GFLOP/s (`Engine.clock_gflops`); None if nobody knows.
+    """
 
-    def slow(self, reading: float | None) -> bool:
-        """Whether a reading is far below what the core usually shows.
+    usual: float | None
 
-        Not below the most that it has ever shown: a core that shares its execution units with a neighbour's shows that rarely.
-        """
-        return reading is not None and reading < _STEADY * statistics.median(self._readings)
+    def ratio(self, reading: float | None) -> float:
+        """How many times as fast as usual a core computes by a reading; 1 if there is none."""
+        return 1.0 if reading is None or self.usual is None else reading / self.usual
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +235,7 @@ class _Group:
     _bytes: int = 0
     _open: dict[int, tuple[Trial, float | None]] = field(default_factory=dict)  # number -> trial, error
     _failed: dict[int, Measurement] = field(default_factory=dict)
+    _clocks: list[float] = field(default_factory=list)
 
     def run(self) -> dict[int, Measurement]:
         """Measures as many as fit memory, one at least."""
@@ -249,19 +243,17 @@ class _Group:
         if incumbent is not None:
             self._open_all([incumbent])
         samples = self._first_race()
-        clock = self.clock.read(self.trials.clock)
         for _ in range(_AGAIN):
-            if not self.clock.slow(clock):
+            if self.clock.ratio(self._clock_meanwhile()) >= _STEADY:
                 break
             samples = self._race(self._open).run()
-            clock = self.clock.read(self.trials.clock)
         scale = self._scale({number: typical(times) for number, times in samples.items() if times})
         found = dict(self._failed)
         for number, (trial, error) in self._open.items():
             found[number] = (
                 Measurement(None, failure=trial.failure, state=self.task.state)
                 if trial.failure is not None
-                else _measurement(np.array(samples[number]) * scale, error, self.task.state, clock)
+                else _measurement(np.array(samples[number]) * scale, error, self.task.state, self.clock.usual)
             )
         return {number: measurement for number, measurement in found.items() if number != incumbent}
 
@@ -291,7 +283,10 @@ class _Group:
         def timed(order: Sequence[int]) -> list[float | None]:
             trials = [self._open[number][0] for number in order]
             times = self.trials.time(trials, self.task.state)
-            return [None if t is None else t / trial.single.repeats for t, trial in zip(times, trials, strict=True)]
+            return [
+                None if t is None else self._usual(t) / trial.single.repeats
+                for t, trial in zip(times, trials, strict=True)
+            ]
 
         race = Race(timed, _DEVICE_RULES if self.task.processor.memory == "opencl" else _RULES)
         for number in numbers:
@@ -299,6 +294,17 @@ class _Group:
         for _ in range(_WARMUP[self.task.state]):
             timed(list(numbers))
         return race
+
+    def _usual(self, timed: Timed) -> float:
+        """Seconds that a run would take at the usual clock."""
+        if timed.clock is not None:
+            self._clocks.append(timed.clock)
+        return timed.seconds * self.clock.ratio(timed.clock)
+
+    def _clock_meanwhile(self) -> float | None:
+        """The median of what the clock was beside the runs since it was asked for; None if it is not known."""
+        clocks, self._clocks = self._clocks, []
+        return statistics.median(clocks) if clocks else None
 
     def _open_all(self, numbers: Sequence[int]) -> list[int]:
         """Opens as many as there is memory for, one at least besides the incumbent; those that answer rightly."""
@@ -381,6 +387,6 @@ def _turns(single: SingleLayer, state: CacheState) -> int:
     Small ones are found there in a network, too: few are needed at a time, so they take the same memory again and again.
     """
     layer, own = single.layer, cache_sizes().own
-    others = [layer.type_of(index) for index in layer.activations[1:]]
-    moved = sum(PLAIN.bytes(t) for t in (*others, *layer.outputs))
+    inputs = [layer.type_of(index) for index in layer.activations]
+    moved = sum(PLAIN.bytes(t) for t in (*inputs, *layer.outputs))
     return 1 if state == "warm" or moved <= own // 2 else 1 + _TURNED * own // moved

@@ -14,8 +14,8 @@ from nnstretch.scheduler.planner import assemble, lane_pool
 from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.units import Unit, UnitGraph
 
-_RUNS = 25
-_BUDGET = 0.03  # seconds
+_RUNS = 100
+_BUDGET = 0.05  # seconds
 _QUIET = 0.2
 """Quantile of a round trip's samples that counts as undisturbed: what disturbs one lane holds up both."""
 

@@ -7,14 +7,18 @@ time counts; one that is wrong, is refused, fails to build or ends its process i
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from nnstretch.closing import Closing
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.processor import Processor
 from nnstretch.devices.routine import PLAIN, Parameters, Routine
+from nnstretch.errors import FeedError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.workload import handover_workload
 from nnstretch.scheduler.costs import Candidate, CostModel
@@ -29,6 +33,12 @@ from nnstretch.scheduler.profiling.trials import Trials
 
 TOLERANCE = 1e-4
 """Error that a routine may have against the reference if nothing else is asked for, relative to the output's range."""
+
+_RUNGS = (1 << 10, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
+"""Bytes of the tensors whose handovers are measured; others are taken to lie between."""
+_READINGS, _BETWEEN_READINGS = 10, 0.02  # of a clock, and seconds
+_SLOWED = 0.95
+"""Of its usual clock: below it, a core that runs a whole network is slowed."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
@@ -65,7 +75,7 @@ class Profiler(CostModel, Closing):
         self._known: dict[_Key, Measurement] = {}
         self._examples = Examples()
         self._clocks: dict[str, Clock] = {}
-        self._handovers: dict[tuple[str, TensorType], float] = {}
+        self._handovers: dict[str, list[float]] = {}  # by device, of every rung
         self._device: Processor | None = None
         self.measurements = 0
         self.thorough = False
@@ -143,12 +153,11 @@ class Profiler(CostModel, Closing):
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
         device = next((p for p in (one, other) if p.lane != "host"), other if one is self._host else one)
-        if tensor.dtype != "float32":  # the host has routines to copy that alone, and bytes are bytes
-            tensor = TensorType((-(-PLAIN.bytes(tensor) // 4),))
-        key = (device.name, tensor)
-        if key not in self._handovers:
-            self._handovers[key] = self._measured_handover(device, tensor)
-        return self._handovers[key]
+        if device.name not in self._handovers:
+            seconds = [self._measured_handover(device, TensorType((size // 4,))) for size in _RUNGS]
+            # What is left of large tensors' trips beyond the copies is noise rather than less.
+            self._handovers[device.name] = np.maximum.accumulate(seconds).tolist()
+        return _between(PLAIN.bytes(tensor), self._handovers[device.name])
 
     def _stored(self, key: _Key) -> Measurement | None:
         processor, workload, routine, parameters, state = key
@@ -183,12 +192,23 @@ class Profiler(CostModel, Closing):
         self._store.remove((key.processor, _inside(key), key.routine, dict(key.parameters)) for key in keys)
 
     def is_slowed(self) -> bool:
-        """Whether the host's first core is far below what it usually shows, just now."""
-        clock = self._clock(self._host)
-        return clock.slow(clock.read(lambda core: engine().peak_gflops(core, 0)))
+        return self.pace(self._host) < _SLOWED
+
+    def pace(self, processor: Processor) -> float:
+        """How many times as fast as usual a processor's first core computes just now; 1 where that cannot be known."""
+        return self._clock(processor).ratio(_reading(processor))
 
     def _clock(self, processor: Processor) -> Clock:
-        return self._clocks.setdefault(processor.name, Clock(processor))
+        """The clock that the processor's times in the store are told at: until there are some, that of this moment."""
+        name = processor.fingerprint
+        if name not in self._clocks:
+            readings: list[float | None] = list(self._store.clocks(name))
+            for _ in range(0 if readings else _READINGS):
+                readings.append(_reading(processor))
+                time.sleep(_BETWEEN_READINGS)
+            known = [reading for reading in readings if reading is not None]
+            self._clocks[name] = Clock(statistics.median(known) if known else None)
+        return self._clocks[name]
 
     # -- handovers -----------------------------------------------------------------------------------------------
 
@@ -208,6 +228,20 @@ class Profiler(CostModel, Closing):
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
         return self.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0
+
+
+def _reading(processor: Processor) -> float | None:
+    """The clock of a processor's first core just now; None if it has none, or none that this process may use."""
+    core = next(iter(processor.spec.cores), None)
+    try:
+        return None if core is None else engine().clock_gflops(core)
+    except FeedError:
+        return None
+
+
+def _between(size: int, seconds: Sequence[float]) -> float:
+    """Seconds for so many bytes by those of the rungs; beyond the largest, in proportion."""
+    return float(np.interp(size, _RUNGS, seconds)) * max(1.0, size / _RUNGS[-1])
 
 
 def _inside(key: Key) -> str:

@@ -36,7 +36,7 @@ class Measurement:
         interval: confidence interval of `seconds`, if there are samples enough for one.
         error: of the routine's answer against the reference, relative to the output's range; None if it was not checked.
         state: where the weights lay when a run began.
-        clock: GFLOP/s of the measuring core just before, which shows at what frequency it ran.
+        clock: GFLOP/s of the measuring core that times are told at, whatever they were meanwhile; None if that is not known.
         version: of nnstretch that measured.
         when: seconds since 1970; 0: now, when it is written.
     """

@@ -176,6 +176,15 @@ class ProfileStore:
                     known.append(parameters)
         return found
 
+    def clocks(self, processor: str) -> list[float]:
+        """The clocks that a processor's measurements are told at, each once."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT DISTINCT clock FROM measurement WHERE processor=? AND clock IS NOT NULL", (processor,)
+            ).fetchall()
+        with self._damage():
+            return [float(clock) for (clock,) in records]
+
     def clear(self, processor: str | None = None) -> int:
         """Forgets all measurements, or those of one processor, and returns how many there were."""
         with self._lock, self._errors("write"), self._transaction():

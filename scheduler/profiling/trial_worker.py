@@ -7,8 +7,8 @@ trials, and the places for their outputs. Requests:
 
     {"do": "open", "trial": number, "plan": JSON, "inputs": [[offset, bytes], ...], "base": [offset, bytes],
      "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null, "models": {name: [offset, bytes]}}
-    {"do": "time", "trials": [numbers], "state": cache state}   -> {"seconds": [of one run of each]}
-    {"do": "clock", "core": number}                             -> {"gflops": of this moment}
+    {"do": "time", "trials": [numbers], "state": cache state}
+        -> {"seconds": [of one run of each], "clocks": [GFLOP/s of the core just before, or null]}
     {"do": "clear"}: closes all trials
 
 To "open" is to bind the plan, run it once and leave its outputs. What goes wrong without harm to the process is answered as
@@ -151,11 +151,8 @@ class _Workshop:
             self.running(request["trial"])
             return self._open(request)
         if do == "time":
-            return {"seconds": [self._time(number, request["state"]) for number in request["trials"]]}
-        if do == "clock":
-            from nnstretch.devices.engine.binding import engine
-
-            return {"gflops": engine().peak_gflops(request["core"], 0)}
+            times = [self._time(number, request["state"]) for number in request["trials"]]
+            return {"seconds": [seconds for seconds, _ in times], "clocks": [clock for _, clock in times]}
         for trial in self._trials.values():
             trial.loaded.close()
         self._trials, self._inputs, self._outputs = {}, {}, []
@@ -225,17 +222,22 @@ class _Workshop:
             return np.empty(0, np.uint8)
         return np.frombuffer(mmap.mmap(self._file, size, offset=offset), np.uint8)
 
-    def _time(self, number: int, state: str) -> float:
-        trial = self._trials[number]
+    def _time(self, number: int, state: str) -> tuple[float, float | None]:
+        """Seconds of a run, and the clock of its core just before; None if there is none that is known."""
+        from nnstretch.devices.engine.binding import engine
+
+        trial, clock = self._trials[number], None
         before = os.sched_getaffinity(0)
         if trial.core is not None and trial.core in before:
             os.sched_setaffinity(0, {trial.core})
         try:
+            if os.sched_getaffinity(0) == {trial.core}:
+                clock = engine().clock_gflops()
             self._prepare(trial, state)
             if trial.loaded.runtimes:  # whose threads need the core
                 os.sched_setaffinity(0, before)
             self.running(number)
-            return trial.time()
+            return trial.time(), clock
         finally:
             os.sched_setaffinity(0, before)
 

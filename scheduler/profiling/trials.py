@@ -59,6 +59,14 @@ class Trial:
     failure: str | None = None
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A run of a trial: its seconds, and the GFLOP/s of its core just before (`Engine.clock_gflops`), if it has one."""
+
+    seconds: float
+    clock: float | None
+
+
 class Trials(Closing):
     """Opens, runs and closes trials, all in one process at a time. A context manager; not thread-safe."""
 
@@ -131,31 +139,25 @@ class Trials(Closing):
         parts = np.split(made, np.cumsum(sizes)[:-1]) if sizes else []
         return trial, [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
 
-    def time(self, trials: Sequence[Trial], state: CacheState) -> list[float | None]:
-        """Seconds of one run of each, one after another; None for one that has failed (`Trial.failure` says why)."""
-        seconds: dict[int, float] = {}
-        while left := [t for t in trials if t.failure is None and t.number not in seconds]:
+    def time(self, trials: Sequence[Trial], state: CacheState) -> list[Timed | None]:
+        """One run of each, one after another; None for one that has failed (`Trial.failure` says why)."""
+        times: dict[int, Timed] = {}
+        while left := [t for t in trials if t.failure is None and t.number not in times]:
+            numbers = [t.number for t in left]
             try:
-                answer = self._ask({"do": "time", "trials": [t.number for t in left], "state": state})
+                answer = self._ask({"do": "time", "trials": numbers, "state": state})
             except _WorkerError as error:
                 culprit, reason = self._running(), str(error)
                 self._recover(error)
             else:
                 if "seconds" in answer:
-                    seconds.update(zip((t.number for t in left), answer["seconds"], strict=True))
+                    found = map(Timed, answer["seconds"], answer["clocks"])
+                    times.update(zip(numbers, found, strict=True))
                     continue
                 culprit, reason = answer["trial"], str(answer["error"])
                 self._fail(culprit, reason)
             self._count_defeat(culprit, left, reason)
-        return [seconds.get(t.number) for t in trials]
-
-    def clock(self, core: int) -> float | None:
-        """GFLOP/s that a core reaches just now, by a measurement of some 70 microseconds; None if it cannot be used."""
-        try:
-            return self._ask({"do": "clock", "core": core}).get("gflops")
-        except _WorkerError as error:
-            self._recover(error)
-            return None
+        return [times.get(t.number) for t in trials]
 
     def clear(self) -> None:
         """Closes all trials and frees what they held."""

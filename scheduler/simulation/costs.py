@@ -71,7 +71,7 @@ class SimulatedPredictor:
             layer_seconds(profile, layer, self._soc.element_bytes) for layer in layers if not costs_nothing(layer)
         )
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
+    def pair_seconds(self, pair: Layer, processor: int) -> float:
         """A profile knows no routines."""
         return math.inf
 
@@ -82,6 +82,10 @@ class SimulatedPredictor:
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         """There is nothing to find out."""
         return False
+
+    def fetching_seconds(self, tensor: TensorType) -> float:
+        """In a profile, layers find what they read where they are."""
+        return 0.0
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while others compute too."""

@@ -119,6 +119,15 @@ def test_pools_meet_and_report_cores_that_they_cannot_have() -> None:
             engine().join_ns(cores)
 
 
+def test_a_clock_is_read_on_the_core_that_is_asked_for() -> None:
+    before = os.sched_getaffinity(0)
+    assert 0 < engine().clock_gflops(CORES[0]) < 10 * engine().peak_gflops(CORES[0], 1)
+    assert engine().clock_gflops() > 0
+    with pytest.raises(FeedError, match="cannot be used"):
+        engine().clock_gflops(1023)
+    assert os.sched_getaffinity(0) == before
+
+
 def test_the_calling_thread_is_pinned_for_the_run_only() -> None:
     before, during = os.sched_getaffinity(0), []
     lanes = [Lane(LaneKind.HOST, CORES[-1:])]

@@ -22,7 +22,7 @@ from nnstretch.branching.tracing import Segment
 from nnstretch.branching.workloads import merge_layers, noise, part_layers
 from nnstretch.frontends import onnx_file
 from nnstretch.frontends.torch_module import export
-from nnstretch.graph.layer import Layer, chain_layer
+from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
 from nnstretch.graph.passes import optimize
 from nnstretch.graph.placement import PLACEMENT_KEY
@@ -102,7 +102,7 @@ def test_pairs_of_layers_are_those_of_the_optimised_graph(name: str, least: int)
     for block in range(len(plan.traced.blocks)):
         part = plan.whole(Segment(block, block + 1))
         row = part_layers(part, kept_counts(part, 1.0), plan.channels_before(block), exact=True)
-        pairs.update(chain_layer(*row.layers[number : number + 2]).workload for number in row.pairs)
+        pairs.update(pair.workload for pair in row.joined.values())
     assert pairs.total() >= least
     assert pairs <= runs
 

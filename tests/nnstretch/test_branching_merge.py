@@ -201,8 +201,8 @@ class Steady:
         del processor
         return sum(1e-6 * (1 + layer.macs / 1e4) for layer in layers)
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int) -> float:
-        del first, second, processor
+    def pair_seconds(self, pair: Layer, processor: int) -> float:
+        del pair, processor
         return math.inf
 
     def confirm(self, layers: list[Layer], processor: int) -> bool:
@@ -211,6 +211,10 @@ class Steady:
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         return 1e-9 * math.prod(tensor.shape)
+
+    def fetching_seconds(self, tensor: TensorType) -> float:
+        del tensor
+        return 0.0
 
     def slowdown(self, processor: int, others: frozenset[int]) -> float:
         del processor, others

@@ -59,11 +59,14 @@ class Rates:
         self.asked.update((processor, layer.workload) for layer in found)
         return sum(self.layer_seconds(layer, processor) for layer in found)
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
+    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
         return math.inf
 
     def meeting_seconds(self, tensor: TensorType, /) -> float:
         return self.meeting + tensor.elements * 1e-11
+
+    def fetching_seconds(self, tensor: TensorType, /) -> float:
+        return tensor.elements * 1e-11
 
     def confirm(self, found: list[Layer], processor: int, /) -> bool:
         return False
@@ -225,8 +228,8 @@ def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> N
         def layer_seconds(self, layer: Layer, processor: int) -> float:
             return times[int(layer.name)]
 
-        def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
-            return joined[int(first.name)]
+        def pair_seconds(self, pair: Layer, processor: int, /) -> float:
+            return joined[int(pair.name.split("+")[0])]
 
     latencies = Latencies(blueprint(small(1), IMAGES, 16), Known(1.0, 1.0), 2)
     best = math.inf
@@ -235,6 +238,30 @@ def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> N
             alone = sum(t for n, t in enumerate(times) if n not in chosen and n - 1 not in chosen)
             best = min(best, alone + sum(joined[n] for n in chosen))
     assert latencies._ask(LayerRow(layers, frozenset(joined)), 0) == pytest.approx(best)
+
+
+def test_branches_fetch_what_others_have_written_while_they_compute() -> None:
+    """That is a part of what meeting costs, and of what a branch takes beside others; where branches were run, it was seen."""
+    plan, predictor = blueprint(small(1), IMAGES, 16), Rates(100e9, 60e9, meeting=1e-4)
+    latencies = Latencies(plan, predictor, 2)
+    segments = [Segment(0, 2), Segment(2, len(plan.traced.blocks))]
+    choices = [
+        SegmentChoice(segment, tuple(BranchChoice(p, tuple(segment.blocks), 0.5) for p in (0, 1)))
+        for segment in segments
+    ]
+    alone = branch_seconds(latencies, choices)
+    found = network_prediction(latencies, choices, alone)
+    for part, seconds in zip(found.segments, alone, strict=True):
+        fetching = {branch.beside - s for branch, s in zip(part.branches, seconds, strict=True)}
+        assert all(0 < s < 1e-4 for s in fetching)
+        assert max(fetching) == pytest.approx(min(fetching))
+        assert part.handing == pytest.approx(1e-4)
+    for block in segments[1].blocks:
+        latencies.corrections[block, 0] = 1.0
+    again = network_prediction(latencies, choices, alone)
+    assert again.segments[0] == found.segments[0]
+    assert again.segments[1].branches[0].beside == pytest.approx(alone[1][0])
+    assert again.seconds == pytest.approx(found.seconds)
 
 
 @pytest.mark.parametrize("rates", [(100e9, 60e9), (100e9, 35e9)])

@@ -33,7 +33,7 @@ class Rates:
     def seconds(self, layers: list[Layer], processor: int, /) -> float:
         return sum(layer.macs / (100e9, 70e9)[processor] + 1e-6 for layer in layers)
 
-    def pair_seconds(self, first: Layer, second: Layer, processor: int, /) -> float:
+    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
         return math.inf
 
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
@@ -41,6 +41,9 @@ class Rates:
 
     def meeting_seconds(self, tensor: TensorType, /, *_: object) -> float:
         return 5e-7
+
+    def fetching_seconds(self, tensor: TensorType, /) -> float:
+        return 0.0
 
     def slowdown(self, processor: int, others: frozenset[int], /) -> float:
         return 1.1

@@ -19,10 +19,11 @@ from nnstretch.cli.main import main
 from nnstretch.devices.routine import Parameters
 from nnstretch.scheduler.compiled import Compiled
 from nnstretch.scheduler.plan import PlanStep
-from nnstretch.scheduler.profiling import comparing, integrated
+from nnstretch.scheduler.profiling import integrated
+from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.profiling.rows import Row
 from nnstretch.scheduler.profiling.store import ProfileStore
-from nnstretch.scheduler.profiling.trials import Trial, Trials
+from nnstretch.scheduler.profiling.trials import Timed, Trial, Trials
 
 _put_all, _remove, _time = ProfileStore.put_all, ProfileStore.remove, Trials.time
 
@@ -56,17 +57,17 @@ def made_up(step: PlanStep) -> float:
 def make_up_times() -> None:
     """Has runs of candidates and of whole networks take made-up times, and the clock be steady."""
 
-    def time(self: Trials, candidates: Sequence[Trial], state: object) -> list[float | None]:
+    def time(self: Trials, candidates: Sequence[Trial], state: object) -> list[Timed | None]:
         found = _time(self, candidates, state)  # type: ignore[arg-type]
         made = [sum(map(made_up, trial.single.plan.steps)) for trial in candidates]
-        return [None if real is None else seconds for real, seconds in zip(found, made, strict=True)]
+        return [None if real is None else Timed(seconds, None) for real, seconds in zip(found, made, strict=True)]
 
     def step_samples(compiled: Compiled) -> np.ndarray:
         return np.array([[made_up(step)] * 5 for step in compiled.plan.steps])
 
     setattr(Trials, "time", time)  # noqa: B010
     setattr(integrated, "_step_samples", step_samples)  # noqa: B010
-    setattr(comparing.Clock, "slow", lambda *_: False)  # noqa: B010
+    setattr(Profiler, "is_slowed", lambda *_: False)  # noqa: B010
 
 
 if __name__ == "__main__":

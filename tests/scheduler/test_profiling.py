@@ -21,11 +21,12 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.profiling import profiler as profiler_module
 from nnstretch.scheduler.profiling.caches import CacheSizes, cache_sizes, layer_state, network_state
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.profiling.rows import Row
 from nnstretch.scheduler.profiling.store import ProfileStore
-from nnstretch.scheduler.profiling.trials import Trial, Trials
+from nnstretch.scheduler.profiling.trials import Timed, Trial, Trials
 from tests.scheduler.graphs import RandomNetwork
 
 
@@ -109,8 +110,9 @@ class Silent(Trials):
 class Scripted(Trials):
     """Trials whose runs take what a script says, in the order in which they were opened."""
 
-    def __init__(self, seconds: Sequence[float]) -> None:
+    def __init__(self, seconds: Sequence[float], clock: float | None = None) -> None:
         super().__init__()
+        self._clock = clock
         self._script = iter(seconds)
         self._seconds: dict[int, float] = {}
 
@@ -119,8 +121,8 @@ class Scripted(Trials):
         self._seconds[trial.number] = next(self._script)
         return trial, made
 
-    def time(self, trials: Sequence[Trial], state: object) -> list[float | None]:
-        return [self._seconds[trial.number] * trial.single.repeats for trial in trials]
+    def time(self, trials: Sequence[Trial], state: object) -> list[Timed | None]:
+        return [Timed(self._seconds[trial.number] * trial.single.repeats, self._clock) for trial in trials]
 
 
 def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcessor, store: ProfileStore) -> None:
@@ -131,6 +133,51 @@ def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcess
         assert profiler.compare(processor, layer, found[:2]) == pytest.approx([0.010, 0.020])
     with Profiler(store, processor, trials=Scripted([0.020, 0.016])) as profiler:
         assert profiler.compare(processor, layer, found[:3]) == pytest.approx([0.010, 0.020, 0.008])
+
+
+def test_times_are_told_at_the_clock_that_is_usual(
+    processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first clock that is seen, of which others are a part or a multiple."""
+    layer = convolution()
+    found = candidates(processor, layer)[:3]
+    monkeypatch.setattr(profiler_module, "_reading", lambda _: 100.0)
+    with Profiler(store, processor, trials=Scripted([0.010], clock=100.0)) as profiler:
+        assert profiler.compare(processor, layer, found[:1]) == pytest.approx([0.010])
+        assert profiler.pace(processor) == 1.0
+    monkeypatch.setattr(profiler_module, "_reading", lambda _: 95.0)
+    with Profiler(store, processor, trials=Scripted([0.020], clock=95.0)) as profiler:
+        assert profiler.seconds(processor, found[1].routine, convolution(seed=3), found[1].parameters) == pytest.approx(
+            0.019
+        )
+        assert profiler.pace(processor) == pytest.approx(0.95)
+        assert profiler.is_slowed() is False
+    assert store.clocks(processor.fingerprint) == [100.0]
+    monkeypatch.setattr(profiler_module, "_reading", lambda _: 80.0)
+    with Profiler(store, processor) as profiler:
+        assert profiler.is_slowed()
+
+
+def test_few_handovers_are_measured_and_others_lie_between(
+    processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger tensors take no less, and beyond the largest time grows with the bytes."""
+    asked: list[int] = []
+
+    def measured(_self: Profiler, _device: object, tensor: TensorType) -> float:
+        asked.append(4 * tensor.elements)
+        return {1 << 10: 10e-6, 1 << 15: 12e-6, 1 << 17: 20e-6, 1 << 19: 36e-6, 1 << 21: 5e-6, 1 << 23: 40e-6}[
+            asked[-1]
+        ]
+
+    monkeypatch.setattr(Profiler, "_measured_handover", measured)
+    with Profiler(store, processor) as profiler:
+        assert profiler.passing(processor, processor, TensorType((1,))) == 10e-6
+        assert profiler.passing(processor, processor, TensorType((1 << 15,))) == pytest.approx(20e-6)
+        assert profiler.passing(processor, processor, TensorType((10 << 13,))) == pytest.approx(28e-6)
+        assert profiler.passing(processor, processor, TensorType((1 << 19,))) == pytest.approx(36e-6)
+        assert profiler.passing(processor, processor, TensorType((1 << 22,))) == pytest.approx(80e-6)
+    assert sorted(asked) == sorted(set(asked))
 
 
 def two_families(processor: CpuProcessor, layer: Layer) -> list[Candidate]:

@@ -205,6 +205,10 @@ NNS_EXPORT double nns_join_ns(const int32_t *cores, int32_t n_cores, int32_t ste
  * `milliseconds`. */
 NNS_EXPORT double nns_peak_gflops(int32_t milliseconds);
 
+/* Float32 GFLOP/s of one thread on the current core just now, in a matrix product whose operands lie in the innermost cache,
+ * over some tens of microseconds. Unlike the peak it follows the core's clock, and whoever shares its units. */
+NNS_EXPORT double nns_clock_gflops(void);
+
 /* Takes the cache lines that hold some of `bytes` at `memory` out of the caches of all cores, so that the next read comes from
  * memory. Does nothing on processors that do not let a program do that. */
 NNS_EXPORT void nns_flush(const void *memory, int64_t bytes);

@@ -235,7 +235,7 @@ class _Loader:
         return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments, name)
 
     def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
-        """A kernel with its arguments set: (buffer, offset in elements) per operand, then the integers."""
+        """A kernel with its arguments set: the operands' buffers, then one struct of offsets in elements and integers."""
         assert step.launch is not None
         kernel = self._runtimes[lane].kernel(step.launch, step.kernel)
         used = [None if i is None else self._plan.buffers[i] for i in (*step.reads, *step.writes)]

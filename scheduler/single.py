@@ -39,7 +39,7 @@ class SingleLayer:
         turns: on a device, how many buffers the repeats take in turn for every input and output: in a network large ones have
             left the core's own cache since they were written, pushed out by weights and by what else was written.
         host: the CPU that a device works for: it lets the device begin once all of a run is enqueued, as most of a network is
-            when its turn comes. None: the device begins with what is enqueued first.
+            when its turn comes. None where the layer runs on the CPU itself.
         shown: the host copies a device's results out.
     """
 
@@ -153,9 +153,7 @@ class _Maker:
             steps += self._steps(lowering, {**turns[repeat % len(turns)], "constant": copies})
         weights = (begin, (self._constant_bytes - begin) // self._single.repeats)
         slots = tuple(range(len(self._shared_bytes)))
-        host = self._single.host if self._opencl else None
-        before = self._start(host) if host else ()
-        after = self._copies(host, turns[0]["output"]) if host and self._single.shown else ()
+        before, after = self._around(turns[0]["output"])
         plan = Plan(
             block=self._single.processor.blocked.block,
             lanes=self._lanes(),
@@ -168,7 +166,7 @@ class _Maker:
             shared_bytes=tuple(self._shared_bytes),
             shared_lanes=(1,) * len(self._shared_bytes),
             opencl_bytes={1: self._arena_bytes} if self._opencl else {},
-            constant_ranges={**({0: (0, _WORD)} if before else {}), self._domain: (0, self._constant_bytes)},
+            constant_ranges={0: (0, _WORD), self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
         fed = () if self._opencl else tuple(inputs)
@@ -259,6 +257,14 @@ class _Maker:
         layer = self._single.layer
         found = [o for o in operands if o is not None]
         return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
+
+    def _around(self, results: Mapping[int, int]) -> tuple[tuple[PlanStep, ...], tuple[PlanStep, ...]]:
+        """Steps of a device's host before and after those of the layer, which writes these `results` first."""
+        if not self._opencl:
+            return (), ()
+        host = self._single.host
+        assert host is not None, "devices work for a host"
+        return self._start(host), self._copies(host, results) if self._single.shown else ()
 
     def _start(self, host: Processor) -> tuple[PlanStep, ...]:
         """A step of the host's that a device waits for: it copies a word of the constants, which both have."""

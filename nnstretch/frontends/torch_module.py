@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
@@ -61,7 +63,7 @@ def export_program(program: torch.export.ExportedProgram) -> ir.Model:
 def _to_onnx(
     subject: nn.Module | torch.export.ExportedProgram, arguments: tuple[torch.Tensor, ...], name: str, **names: Any
 ) -> ir.Model:
-    with quiet():
+    with quiet(), _uncollected():
         try:
             program = torch.onnx.export(
                 subject,
@@ -85,6 +87,18 @@ def _to_onnx(
     common.RemoveUnusedOpsetsPass()(model)
     _annotate(model)
     return model
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing is collected meanwhile: torch makes millions of objects, and a search remembers a million more to go through."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _cause(error: BaseException) -> str:

@@ -77,12 +77,17 @@ class Profiler(CostModel, Closing):
         self._clocks: dict[str, Clock] = {}
         self._handovers: dict[str, list[float]] = {}  # by device, of every rung
         self._device: Processor | None = None
+        self._watched: tuple[Processor, ...] = ()
         self.measurements = 0
         self.thorough = False
         """Whether `compare` measures all settings, even of routines whose first one is far behind."""
 
     def watch(self, processors: tuple[Processor, ...]) -> None:
-        """Tells which processor handovers are measured with: the first OpenCL device, else what computes by calls, if any."""
+        """Tells which processors a network runs on.
+
+        Handovers are measured with the first OpenCL device among them, else with what computes by calls, if any.
+        """
+        self._watched = processors
         others = sorted((p for p in processors if p.lane != "host"), key=lambda p: p.lane != "opencl")
         self._device = next(iter(others), None)
 
@@ -199,16 +204,33 @@ class Profiler(CostModel, Closing):
         return self._clock(processor).ratio(_reading(processor))
 
     def _clock(self, processor: Processor) -> Clock:
-        """The clock that the processor's times in the store are told at: until there are some, that of this moment."""
+        """The clock that the processor's times are told at."""
         name = processor.fingerprint
         if name not in self._clocks:
-            readings: list[float | None] = list(self._store.clocks(name))
-            for _ in range(0 if readings else _READINGS):
-                readings.append(_reading(processor))
-                time.sleep(_BETWEEN_READINGS)
-            known = [reading for reading in readings if reading is not None]
-            self._clocks[name] = Clock(statistics.median(known) if known else None)
+            self._clocks[name] = Clock(self._usual(processor))
         return self._clocks[name]
+
+    def _usual(self, processor: Processor) -> float | None:
+        """What the store's times are told at; where it has none, the clock of this moment.
+
+        That is put in relation to another processor's, if one is known: times of both are then told at one moment's clocks.
+        """
+        known = self._store.clocks(processor.fingerprint)
+        if known:
+            return statistics.median(known)
+        other = next((p for p in (self._host, *self._watched) if p is not processor and self._has_clock(p)), None)
+        readings = []
+        for _ in range(_READINGS):
+            reading = _reading(processor)
+            if reading is None:
+                return None
+            readings.append(reading / (1.0 if other is None else self.pace(other)))
+            time.sleep(_BETWEEN_READINGS)
+        return statistics.median(readings)
+
+    def _has_clock(self, processor: Processor) -> bool:
+        name = processor.fingerprint
+        return name in self._clocks or bool(self._store.clocks(name))
 
     # -- handovers -----------------------------------------------------------------------------------------------
 

@@ -158,6 +158,22 @@ def test_times_are_told_at_the_clock_that_is_usual(
         assert profiler.is_slowed()
 
 
+def test_clocks_of_several_processors_are_told_at_one_moment(
+    processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one's clock is first read when all clocks are a tenth lower."""
+    other = CpuProcessor(ProcessorSpec("cpu", cores=usable_cores()[:2]))
+    if other.fingerprint == processor.fingerprint:
+        pytest.skip("needs two cores")
+    now = 1.0
+    monkeypatch.setattr(profiler_module, "_reading", lambda p: now * (200.0 if p is other else 100.0))
+    with Profiler(store, processor) as profiler:
+        assert profiler.pace(processor) == 1.0
+        now = 0.9
+        assert profiler.pace(other) == pytest.approx(0.9)
+        assert profiler._clock(other).usual == pytest.approx(200.0)
+
+
 def test_few_handovers_are_measured_and_others_lie_between(
     processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,12 +35,13 @@ def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
     bottom = _TOP + lanes * _BRANCH
     middle = _TOP + lanes * _BRANCH / 2 - _BRANCH / 2 + _THICK / 2
     parts = [_end(0, middle, "input"), _end(_WIDTH - _ENDS, middle, "head")]
-    x = float(_ENDS)
+    x = made = float(_ENDS)  # where a segment begins, and where what it reads is whole
     for number, segment in enumerate(design.segments):
         x += _MIDDLE
-        parts += _segment(number, segment, x, unit, middle)
+        parts += _segment(number, segment, made, x, unit, middle)
         x += (segment.stop - segment.first) * unit
-    parts.append(line(x, middle, _WIDTH - _ENDS, middle, "flow"))
+        made = x + _MIDDLE / 2 if len(segment.branches) > 1 else x
+    parts.append(line(made, middle, _WIDTH - _ENDS, middle, "flow"))
     parts += _processors(design, processors, bottom + 10)
     return picture(_WIDTH, bottom + 22, *parts, name=f"Branching {design.id}")
 
@@ -49,13 +50,13 @@ def _end(x: float, middle: float, name: str) -> str:
     return box(x, middle - 14, _ENDS, 28, "lane", radius=3) + label(x + _ENDS / 2, middle + 4, name, "small", "middle")
 
 
-def _segment(number: int, segment: SegmentDesign, x: float, unit: float, middle: float) -> list[str]:
-    """The branches of one segment, the lines that lead to them, and its name."""
+def _segment(number: int, segment: SegmentDesign, source: float, x: float, unit: float, middle: float) -> list[str]:
+    """The branches of one segment, the lines that lead to them from `source`, and its name."""
     count, width = len(segment.branches), (segment.stop - segment.first) * unit
     parts = [label(x + width / 2, 16, f"segment {number}", "strong", "middle")]
     for place, branch in enumerate(segment.branches):
         y = middle + (place - (count - 1) / 2) * _BRANCH
-        parts += [_curve(x - _MIDDLE, middle, x, y), *_branch(segment, branch, x, y, unit)]
+        parts += [_curve(source, middle, x, y), *_branch(segment, branch, x, y, unit)]
         if count > 1:
             parts.append(_curve(x + width, y, x + width + _MIDDLE / 2, middle))
     if count > 1:

@@ -100,11 +100,9 @@ class SinglePlan:
 
 
 def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> np.ndarray:
-    """All constants of a `SinglePlan`: its base, and the weights once more for every further repeat."""
+    """All constants of a `SinglePlan`, in huge pages as a network's: its base, and the weights once more for every repeat."""
     begin, size = weights
-    if repeats == 1:
-        return base
-    constants = aligned_array(begin + repeats * size, huge=False)
+    constants = aligned_array(begin + repeats * size)
     constants[:begin] = base[:begin]
     constants[begin:].reshape(repeats, size)[:] = base[begin : begin + size]
     return constants

@@ -66,17 +66,16 @@ def ask_for_huge_pages(address: int, size: int) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_HUGEPAGE)
 
 
-def aligned_array(size: int, alignment: int = 4096, huge: bool = True) -> np.ndarray:
+def aligned_array(size: int, alignment: int = 4096) -> np.ndarray:
     """A zeroed uint8 array of `size` bytes whose address is a multiple of `alignment` (a power of two).
 
-    Arrays of 2 MiB and more are asked to lie in huge pages if `huge`.
+    Arrays of 2 MiB and more are asked to lie in huge pages.
     """
     if size >= HUGE_PAGE:
         alignment = max(alignment, HUGE_PAGE)
         memory = mmap.mmap(-1, size + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if huge:
-            with suppress(OSError):  # a kernel without huge pages gives small ones
-                memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without huge pages gives small ones
+            memory.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(memory, np.uint8)
     else:
         whole = np.zeros(size + alignment, np.uint8)

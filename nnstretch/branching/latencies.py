@@ -177,13 +177,14 @@ class Latencies:
         return self._meetings[tensor]
 
     def fetching(self, segment: Segment, channels: int, together: Collection[int]) -> float:
-        """Seconds of a meeting before a segment that its branches spend on fetching what others have written.
+        """Seconds of a meeting before a segment that each of its branches spends on fetching what others have written.
 
         Nothing where some were run: what they took then has them.
         """
         if any((block, processor) in self.corrections for block in segment.blocks for processor in together):
             return 0.0
-        return self.predictor.fetching_seconds(TensorType(self.shape_before(segment.first, channels)))
+        others = channels - channels // max(1, len(together))
+        return self.predictor.fetching_seconds(TensorType(self.shape_before(segment.first, others)))
 
     def slowdown(self, segment: Segment, processor: int, together: Collection[int]) -> float:
         """How many times as long as alone a branch takes while all of `together` work, its processor among them.

@@ -56,7 +56,7 @@ class LatencyPredictor(Protocol):
         """Seconds that processors need to meet at a tensor that each of them has computed a part of, beyond waiting."""
 
     def fetching_seconds(self, tensor: TensorType, /) -> float:
-        """How many of those `meeting_seconds` first layers spend on fetching what lies in other processors' caches."""
+        """How many of the `meeting_seconds` first layers spend on fetching `tensor` from other processors' caches."""
 
     def slowdown(self, processor: int, others: frozenset[int], /) -> float:
         """How many times as long a processor takes while `others` work too: they may share memory, caches or power."""

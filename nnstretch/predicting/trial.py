@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +24,11 @@ from nnstretch.scheduler.session import Session
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.timeline import Timeline
 
-_RUNS = 25
+_RUNS = 25  # at least
+_SPAN = 0.5  # seconds that they take at least: whatever disturbs a machine mostly passes sooner
+
+_Run = tuple[float, list[float], list[list[float]]]
+"""Seconds of a run at the usual pace, each processor's pace, and seconds of every segment's branches at theirs."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,21 @@ class DesignTrial:
         model = self._export(network)
         compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
         with Session.from_compiled(compiled) as session:
-            runs = [self._run(session, network.design) for _ in range(_RUNS)]
+            runs = self._runs(session, network.design)
         whole, paces, branches = zip(*runs, strict=True)
         per_branch = [_medians(some) for some in zip(*branches, strict=True)]
         return Measured(float(np.median(whole)), tuple(per_branch), _medians(paces))
 
-    def _run(self, session: Session, design: Design) -> tuple[float, list[float], list[list[float]]]:
-        """Seconds of a run at the usual pace, each processor's pace, and seconds of every segment's branches at theirs."""
+    def _runs(self, session: Session, design: Design) -> list[_Run]:
+        """So many runs that their medians tell what is usual."""
+        runs: list[_Run] = []
+        end = time.monotonic() + _SPAN
+        while len(runs) < _RUNS or time.monotonic() < end:
+            runs.append(self._run(session, design))
+        return runs
+
+    def _run(self, session: Session, design: Design) -> _Run:
+        """One run."""
         paces = [self.pace(processor) for processor in self.processors.named]
         timeline = session.profile(runs=1)
         busy = _branch_times(timeline)

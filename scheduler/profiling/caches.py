@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from nnstretch.devices.routine import PLAIN
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.profiling.rows import CacheState
 
@@ -18,6 +19,7 @@ _MOST_SHARED = 64 << 20
 """Of a larger shared cache others use the rest: the cores of a virtual machine see the cache of a whole server."""
 _NEGLIGIBLE = 16 << 10
 """Weights of fewer bytes cost the same wherever they lie."""
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalPool"})
 
 
 @dataclass(frozen=True)
@@ -56,4 +58,25 @@ def network_state(working_set: int, sizes: CacheSizes | None = None) -> CacheSta
 
 def layer_state(layer: Layer, network: CacheState) -> CacheState:
     """The state that costs of a layer are known by: with hardly any weights it costs the same wherever they lie."""
-    return "l3" if network == "memory" and layer.weight_bytes < _NEGLIGIBLE else network
+    light = layer.weight_bytes < _NEGLIGIBLE and not writes_afar(layer)
+    return "l3" if network == "memory" and light else network
+
+
+def writes_afar(layer: Layer) -> bool:
+    """Whether some result of a layer is `written_afar` on this machine."""
+    own = cache_sizes().own
+    return any(written_afar(layer.op, PLAIN.bytes(t), own) for t in layer.outputs)
+
+
+def written_afar(op: str, size: int, own: int) -> bool:
+    """Whether a result goes where nothing has been since the run before, if weights do not stay in caches either.
+
+    Large ones do. Others follow where those of earlier layers were, but for pools: they are mostly among the first layers, and
+    keep more than they write from being overwritten.
+
+    Args:
+        op: operator of the layer.
+        size: bytes of the result.
+        own: bytes of the core's own caches.
+    """
+    return op in _POOLS or size > own // 2

@@ -15,7 +15,7 @@ from nnstretch.devices.routine import PLAIN, REORDER, Layout
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costs import Candidate
-from nnstretch.scheduler.profiling.caches import cache_sizes
+from nnstretch.scheduler.profiling.caches import cache_sizes, writes_afar
 from nnstretch.scheduler.profiling.measuring import Race, Rules, interval, typical
 from nnstretch.scheduler.profiling.rows import CacheState, Measurement
 from nnstretch.scheduler.profiling.trials import Timed, Trial, TrialError, Trials
@@ -327,7 +327,7 @@ class _Group:
         task = self.task
         lowering = candidate.routine.lower(task.layer, candidate.parameters)
         single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
-        repeats = _repeats(single)
+        repeats = _repeats(single, task.state)
         checked = task.example.reference is not None
         if task.processor.memory == "host":
             trial, outputs = self._opened(replace(single, repeats=repeats), checked)
@@ -336,7 +336,7 @@ class _Group:
         if checked:  # on a device the copy of the answers must not be part of what is timed
             _, outputs = self._opened(replace(single, host=self.host, shown=True), True)
             error = self._error(candidate, outputs)
-        turns = min(repeats, _turns(single, task.state))
+        turns = _turns(single, repeats, task.state)
         return self._opened(replace(single, host=self.host, repeats=repeats, turns=turns), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
@@ -370,23 +370,28 @@ def _measurement(samples: np.ndarray, error: float | None, state: CacheState, cl
     return Measurement(typical(values), values, None, interval(values), error, state, clock)
 
 
-def _repeats(single: SingleLayer) -> int:
-    """How often a layer runs in one timed run (see `SingleLayer`)."""
+def _repeats(single: SingleLayer, state: CacheState) -> int:
+    """How often a layer runs in one timed run (see `SingleLayer`): once if what it writes must be found in no cache."""
     weights = single.lowering.weight_bytes
     layer = single.layer
     if single.processor.memory == "opencl":
         return min(_DEVICE_REPEATS, max(2, _DEVICE_BYTES // max(weights, 1)))
+    if state == "memory" and writes_afar(layer):
+        return 1
     moved = weights + sum(PLAIN.bytes(t) for t in (*layer.inputs, *layer.outputs) if t is not None)
     seconds = layer.macs / (_MACS_PER_SECOND * len(single.processor.spec.cores)) + moved / _BYTES_PER_SECOND
     return min(_REPEATS, max(1, math.ceil(_SHORTEST_RUN / max(seconds, 1e-9))))
 
 
-def _turns(single: SingleLayer, state: CacheState) -> int:
+def _turns(single: SingleLayer, repeats: int, state: CacheState) -> int:
     """How many buffers a device's repeats take in turn so that large ones are not found in the core's own caches.
 
-    Small ones are found there in a network, too: few are needed at a time, so they take the same memory again and again.
+    Where what the layer writes must be in no cache, every repeat has its own. Small ones are found there in a network, too:
+    few are needed at a time, so they take the same memory again and again.
     """
     layer, own = single.layer, cache_sizes().own
+    if state == "memory" and writes_afar(layer):
+        return repeats
     inputs = [layer.type_of(index) for index in layer.activations]
     moved = sum(PLAIN.bytes(t) for t in (*inputs, *layer.outputs))
-    return 1 if state == "warm" or moved <= own // 2 else 1 + _TURNED * own // moved
+    return 1 if state == "warm" or moved <= own else min(repeats, 1 + _TURNED * own // moved)

@@ -1,8 +1,8 @@
 """Measuring candidates against each other: interleaved rounds, an early end for losers, and no trust in disturbed rounds.
 
-Whatever disturbs a run makes it longer, never shorter, and it disturbs neighbouring runs alike. So every round runs each
-candidate once; a round in which all of them are slower than before is repeated; and the lower quartile of a candidate's
-samples counts, with a confidence interval that needs no assumption about how they are distributed.
+Whatever disturbs a run disturbs neighbouring runs alike. So every round runs each candidate once; a round in which all of them
+are slower than before is repeated; and the median of a candidate's samples counts, as it does of a network's runs, with a
+confidence interval that needs no assumption about how they are distributed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import numpy as np
 Timer = Callable[[Sequence[int]], Sequence[float | None]]
 """Seconds of one run of each of the candidates given by number, in this order; None for one that has failed."""
 
-QUANTILE = 0.25
-"""Of a candidate's samples, the quantile that counts."""
 _CONFIDENCE = 0.9
 
 
@@ -139,14 +137,14 @@ class Race:
 
 
 def typical(samples: Sequence[float] | np.ndarray) -> float:
-    """The lower quartile."""
-    return float(np.quantile(samples, QUANTILE))
+    """The median."""
+    return float(np.median(samples))
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Confidence interval of the lower quartile: the two order statistics between which it lies with 90 % probability.
+    """Confidence interval of the median: the two order statistics between which it lies with 90 % probability.
 
-    Each sample lies below the quartile with probability 1/4, so that their number is binomial.
+    Each sample lies below the median with probability 1/2, so that their number is binomial.
     """
     ordered = sorted(samples)
     low, high = _ranks(len(ordered))
@@ -156,7 +154,7 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
 @cache
 def _ranks(count: int) -> tuple[int, int]:
     """Positions of the interval's ends among `count` ordered samples; the outermost ones where there are too few."""
-    below = [math.comb(count, k) * QUANTILE**k * (1 - QUANTILE) ** (count - k) for k in range(count + 1)]
+    below = [math.comb(count, k) / 2**count for k in range(count + 1)]
     tail = (1 - _CONFIDENCE) / 2
     low = high = 0
     total = 0.0

@@ -17,7 +17,7 @@ import numpy as np
 from nnstretch.closing import Closing
 from nnstretch.devices.engine.binding import engine
 from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Parameters, Routine
+from nnstretch.devices.routine import PLAIN, Parameters, Routine, reorder_layer
 from nnstretch.errors import FeedError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.workload import handover_workload
@@ -110,7 +110,8 @@ class Profiler(CostModel, Closing):
         Unless `thorough`, a routine whose first setting among `candidates` is far behind has no others measured; they have no
         seconds.
         """
-        keys = self._measured(processor, layer, candidates, thorough=self.thorough)
+        state = layer_state(layer, self._network)
+        keys = self._measured(processor, layer, candidates, state, thorough=self.thorough)
         return [self._known[key].seconds if key in self._known else None for key in keys]
 
     def measure(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[Measurement]:
@@ -120,13 +121,19 @@ class Profiler(CostModel, Closing):
             FileError: the store cannot be read or written.
             DeviceError: there can be no process to measure in.
         """
-        return [self._known[key] for key in self._measured(processor, layer, candidates, thorough=True)]
+        state = layer_state(layer, self._network)
+        return [self._known[key] for key in self._measured(processor, layer, candidates, state, thorough=True)]
 
     def _measured(
-        self, processor: Processor, layer: Layer, candidates: Sequence[Candidate], *, thorough: bool
+        self,
+        processor: Processor,
+        layer: Layer,
+        candidates: Sequence[Candidate],
+        state: CacheState,
+        *,
+        thorough: bool,
     ) -> list[_Key]:
         """The keys of candidates, what can be known of them being known now."""
-        state = layer_state(layer, self._network)
         keys = [_key(processor, layer, candidate, state) for candidate in candidates]
         for key in keys:
             if key not in self._known and (found := self._stored(key)) is not None:
@@ -249,7 +256,11 @@ class Profiler(CostModel, Closing):
         return found.seconds or 0.0
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
-        return self.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0
+        """Seconds of a copy as round trips have them, whose tensors are the only ones that go through the caches."""
+        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
+        candidate = Candidate(routine, routine.parameter_space(layer)[0])
+        (key,) = self._measured(processor, layer, [candidate], "l3", thorough=False)
+        return self._known[key].seconds or 0.0
 
 
 def _reading(processor: Processor) -> float | None:

@@ -30,7 +30,7 @@ class Measurement:
     """Typical seconds of a routine on a workload with all samples, or the reason why it failed.
 
     Attributes:
-        seconds: the samples' lower quartile; None if the routine failed.
+        seconds: the samples' median; None if the routine failed.
         samples: seconds of every run that counts.
         failure: why there is no time.
         interval: confidence interval of `seconds`, if there are samples enough for one.

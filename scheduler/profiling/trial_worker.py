@@ -84,6 +84,7 @@ class _Trial:
     Where those of models lie that other engines have loaded nobody knows, nor what is in a device's own memory.
 
     Attributes:
+        op: operator of its layer.
         loaded: the program.
         inputs, outputs: of its runs.
         sources: what it reads besides weights.
@@ -95,6 +96,7 @@ class _Trial:
         has_models: whether other engines run.
     """
 
+    op: str
     loaded: Loaded
     inputs: list[np.ndarray]
     outputs: list[np.ndarray]
@@ -171,7 +173,9 @@ class _Workshop:
         loaded = load_program(Compiled(plan, constants, models), None)
         outputs, inputs = self._output_arrays(plan), [self._input(*place) for place in request["inputs"]]
         kept = _kept(loaded, constants)
+        lane = next((slice(s.first, s.first + s.count) for s in plan.subgraphs if s.lane), slice(None))
         trial = _Trial(
+            plan.steps[lane][0].op,
             loaded,
             inputs,
             outputs,
@@ -179,7 +183,7 @@ class _Workshop:
             [*outputs, *_device_results(loaded, plan)],
             kept[begin:],
             request["repeats"],
-            next((slice(s.first, s.first + s.count) for s in plan.subgraphs if s.lane), slice(None)),
+            lane,
             plan.lanes[-1].cores[0] if plan.lanes[-1].cores else None,
             bool(models),
         )
@@ -248,6 +252,7 @@ class _Workshop:
         large one where nothing has been in this run.
         """
         from nnstretch.devices.engine.binding import engine
+        from nnstretch.scheduler.profiling.caches import written_afar
 
         if state == "warm":
             return
@@ -259,7 +264,7 @@ class _Workshop:
             elif trial.weights.nbytes < _FLUSHED_BYTES:
                 engine().flush(trial.weights)
             for array in trial.results:
-                if array.nbytes > self._own_cache // 2:
+                if written_afar(trial.op, array.nbytes, self._own_cache):
                     engine().flush(array)
         for array in trial.sources:
             array |= 0

@@ -16,17 +16,19 @@ import onnx_ir as ir
 import pytest
 
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.spec import ProcessorSpec, usable_cores
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.passes import optimize
 from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.profiling import profiler as profiler_module
-from nnstretch.scheduler.profiling.caches import CacheSizes, cache_sizes, layer_state, network_state
+from nnstretch.scheduler.profiling.caches import CacheSizes, cache_sizes, layer_state, network_state, written_afar
 from nnstretch.scheduler.profiling.profiler import Profiler
-from nnstretch.scheduler.profiling.rows import Row
+from nnstretch.scheduler.profiling.rows import CacheState, Row
 from nnstretch.scheduler.profiling.store import ProfileStore
 from nnstretch.scheduler.profiling.trials import Timed, Trial, Trials
+from nnstretch.scheduler.single import SinglePlan
 from tests.scheduler.graphs import RandomNetwork
 
 
@@ -249,8 +251,67 @@ def test_states_of_networks_and_layers() -> None:
     assert network_state(sizes.own) == ("l3" if sizes.shared > 2 * sizes.own else "memory")
     assert network_state(sizes.shared) == "memory"
     heavy, light = convolution(512), Layer("a", "Add", (TensorType((1, 4)),) * 2, (TensorType((1, 4)),))
-    assert [layer_state(heavy, state) for state in ("warm", "l3", "memory")] == ["warm", "l3", "memory"]
-    assert [layer_state(light, state) for state in ("warm", "l3", "memory")] == ["warm", "l3", "l3"]
+    states: tuple[CacheState, ...] = ("warm", "l3", "memory")
+    assert [layer_state(heavy, state) for state in states] == ["warm", "l3", "memory"]
+    assert [layer_state(light, state) for state in states] == ["warm", "l3", "l3"]
+    assert [layer_state(pool(16), state) for state in states] == [
+        "warm",
+        "l3",
+        "memory",
+    ]  # writes where nothing has been
+
+
+class Recorded(Trials):
+    """Trials that remember what was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[SinglePlan] = []
+
+    def open(self, single, outputs=False):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+        self.opened.append(single)
+        return super().open(single, outputs)
+
+
+def pool(size: int) -> Layer:
+    attributes = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    return Layer(
+        "p", "MaxPool", (TensorType((1, 16, size, size)),), (TensorType((1, 16, size // 2, size // 2)),), attributes
+    )
+
+
+def test_what_is_written_where_nothing_has_been() -> None:
+    assert written_afar("Conv", 600, 1000) and not written_afar("Conv", 400, 1000)
+    assert written_afar("MaxPool", 1, 1000)
+
+
+@pytest.mark.parametrize(("working_set", "once"), [(1, False), (cache_sizes().shared * 4, True)])
+def test_results_that_lie_in_no_cache_are_written_once_in_a_run(
+    processor: CpuProcessor, store: ProfileStore, working_set: int, once: bool
+) -> None:
+    layer = pool(16)
+    trials = Recorded()
+    with Profiler(store, processor, trials=trials) as profiler:
+        profiler.expect(working_set)
+        routine = next(r for r in processor.routines if r.supports(layer))
+        profiler.compare(processor, layer, [Candidate(routine, routine.parameter_space(layer)[0])])
+    assert [single.repeats == 1 for single in trials.opened] == [once]
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(("working_set", "apart"), [(1, False), (cache_sizes().shared * 4, True)])
+def test_a_device_s_results_that_lie_in_no_cache_have_a_place_each(
+    processor: CpuProcessor, store: ProfileStore, working_set: int, apart: bool
+) -> None:
+    device, layer, trials = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[:1])), pool(16), Recorded()
+    routine = next(r for r in device.routines if r.supports(layer))
+    with Profiler(store, processor, trials=trials) as profiler:
+        profiler.expect(working_set)
+        profiler.compare(device, layer, [Candidate(routine, routine.parameter_space(layer)[0])])
+    timed = trials.opened[-1]
+    written = [number for step in timed.plan.steps if step.layer == "p" for number in step.writes]
+    assert len(written) == timed.repeats > 1
+    assert (len(set(written)) == timed.repeats) == apart
 
 
 def test_cache_sizes_as_the_system_gives_them(tmp_path: Path) -> None:

@@ -238,8 +238,8 @@ class _Workshop:
             if os.sched_getaffinity(0) == {trial.core}:
                 clock = engine().clock_gflops()
             self._prepare(trial, state)
-            if trial.loaded.runtimes:  # whose threads need the core
-                os.sched_setaffinity(0, before)
+            if trial.loaded.runtimes:  # whose threads need the core, which the one that waits for them must not keep
+                os.sched_setaffinity(0, before - {trial.core} or before)
             self.running(number)
             return trial.time(), clock
         finally:

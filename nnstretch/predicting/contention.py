@@ -12,6 +12,7 @@ import numpy as np
 
 from nnstretch.compiler import compile_model
 from nnstretch.devices.processor import Processor
+from nnstretch.devices.routine import REORDER
 from nnstretch.predicting.chains import convolution_chains
 from nnstretch.processors import Processors
 from nnstretch.scheduler.profiling.rows import Measurement, Row
@@ -22,6 +23,7 @@ from nnstretch.scheduler.timeline import Timeline
 # then the weights do. More of these one would keep in a large shared cache alone, and two would not, although the layers of a
 # network go through as many either way; 3x3 convolutions may have theirs blown up by the routines.
 _CHAIN = ((256, 1), (512, 2), (512, 1), (1024, 2), (1024, 1))
+_MEETING = frozenset({REORDER, "Concat"})
 _IMAGE = (1, 256, 56, 56)
 _ROUNDS = 9  # so many that clocks, which step now and then, are alike in most
 _RUNS = 5
@@ -86,6 +88,7 @@ def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]
 
 
 def _convolving(timeline: Timeline, processor: str) -> int:
-    """Nanoseconds that convolutions took on a processor. Changes of layout read what others have, where chains meet."""
+    """Nanoseconds of convolutions on a processor: all but what brings the chains together, and reads what others have."""
     lane = timeline.lanes.index(processor)
-    return sum(e.end - e.begin for e in timeline.events if e.lane == lane and e.op == "Conv")
+    mine = (e for e in timeline.events if e.lane == lane and e.kind == "step" and e.op not in _MEETING)
+    return sum(e.end - e.begin for e in mine)

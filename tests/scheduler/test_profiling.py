@@ -254,11 +254,8 @@ def test_states_of_networks_and_layers() -> None:
     states: tuple[CacheState, ...] = ("warm", "l3", "memory")
     assert [layer_state(heavy, state) for state in states] == ["warm", "l3", "memory"]
     assert [layer_state(light, state) for state in states] == ["warm", "l3", "l3"]
-    assert [layer_state(pool(16), state) for state in states] == [
-        "warm",
-        "l3",
-        "memory",
-    ]  # writes where nothing has been
+    # What a pool writes goes where nothing has been.
+    assert [layer_state(pool(16), state) for state in states] == ["warm", "l3", "memory"]
 
 
 class Recorded(Trials):

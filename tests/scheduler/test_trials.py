@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from nnstretch.scheduler.costs import Candidate
 from nnstretch.scheduler.profiling.profiler import Profiler
 from nnstretch.scheduler.profiling.rows import CACHE_STATES
 from nnstretch.scheduler.profiling.store import ProfileStore
+from nnstretch.scheduler.profiling.trial_worker import PAGE, _Workshop
 from nnstretch.scheduler.profiling.trials import TrialError, Trials
 from nnstretch.scheduler.single import SingleLayer, SinglePlan, packed_inputs, random_inputs, single_layer_plan
 from tests.devices.convolutions import conv_layer
@@ -251,3 +254,28 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
         timed, _ = trials.open(plan, outputs=False)
         for state in CACHE_STATES:
             assert all(t is not None and 0 < t.seconds < 10 for t in trials.time([timed, shown], state))
+
+
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
+@pytest.mark.parametrize("is_device", [False, True])
+def test_who_waits_for_a_device_leaves_its_core_alone(is_device: bool) -> None:
+    """The clock is read on the core where the layer will run; what then runs there is the layer, not who waits for it."""
+    before, core = os.sched_getaffinity(0), usable_cores()[0]
+    seen: list[set[int]] = []
+
+    def run() -> float:
+        seen.append(os.sched_getaffinity(0))
+        return 1.0
+
+    trial: Any = SimpleNamespace(core=core, loaded=SimpleNamespace(runtimes=[object()] if is_device else []), time=run)
+    memory = os.memfd_create("workshop")
+    try:
+        os.ftruncate(memory, PAGE)
+        workshop = _Workshop(memory, own_cache=1 << 20)
+        workshop._trials[0] = trial
+        seconds, clock = workshop._time(0, "warm")
+    finally:
+        os.close(memory)
+    assert seconds == 1.0 and clock is not None and clock > 0
+    assert seen == [before - {core} if is_device else {core}]
+    assert os.sched_getaffinity(0) == before

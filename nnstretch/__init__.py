@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.errors import NNStretchError
 
 if TYPE_CHECKING:
-    from nnstretch.api import compile, stretch
+    from nnstretch.api.compile import compile, stretch
 
 __all__ = ["NNStretchError", "compile", "stretch"]
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Loads the front door on first use, so that `import nnstretch.errors` stays light."""
     if name in ("compile", "stretch"):
-        import nnstretch.api
+        import nnstretch.api.compile
 
-        return getattr(nnstretch.api, name)
+        return getattr(nnstretch.api.compile, name)
     raise AttributeError(f"module 'nnstretch' has no attribute {name!r}")

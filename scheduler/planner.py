@@ -9,24 +9,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.devices.engine.program import aligned_array
-from nnstretch.devices.prepared import Constant, write_constants
-from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Layout
-from nnstretch.devices.spec import default_cores
+from nnstretch.devices.base.constants import Constant, write_constants
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Layout
+from nnstretch.devices.base.spec import default_cores
+from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.graph.layer import TensorType
-from nnstretch.scheduler.calls import join_calls
-from nnstretch.scheduler.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
-from nnstretch.scheduler.choice import Choice
-from nnstretch.scheduler.climbing import climb
-from nnstretch.scheduler.compiled import Compiled, PackedLater
-from nnstretch.scheduler.costs import CostModel, Estimates
-from nnstretch.scheduler.draft import Draft, Step, Value
-from nnstretch.scheduler.drafting import Price, draft
-from nnstretch.scheduler.memory import Tenant, plan_arena
-from nnstretch.scheduler.order import HappensBefore
+from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
+from nnstretch.scheduler.lowering.calls import join_calls
+from nnstretch.scheduler.lowering.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.lowering.lower import Price, draft
+from nnstretch.scheduler.lowering.program import Draft, Step, Value
+from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
+from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
+from nnstretch.scheduler.parameter_search.coordinate_descent import climb
 from nnstretch.scheduler.placement.report import PlacementReport
-from nnstretch.scheduler.plan import (
+from nnstretch.scheduler.plan.compiled import Compiled, PackedLater
+from nnstretch.scheduler.plan.happens_before import HappensBefore
+from nnstretch.scheduler.plan.memory import Tenant, plan_arena
+from nnstretch.scheduler.plan.schema import (
     Memory,
     Plan,
     PlanBuffer,
@@ -36,11 +37,10 @@ from nnstretch.scheduler.plan import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.problem import Assignment, Problem, Selector
-from nnstretch.scheduler.selectors import default_selector
-from nnstretch.scheduler.subgraphs import Subgraph, partition
-from nnstretch.scheduler.units import UnitGraph, unit_graph
-from nnstretch.scheduler.validate import validate
+from nnstretch.scheduler.plan.validate import validate
+from nnstretch.scheduler.selection import default_selector
+from nnstretch.scheduler.selection.choice import Choice
+from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
 
 _PAGE = 4096
 
@@ -86,10 +86,10 @@ def make_plan(
     """Chooses a routine for every layer and lays out lanes, sub-graphs and memory.
 
     Args:
-        model: an optimised graph (`nnstretch.graph.passes.optimize`).
+        model: an optimised graph (`nnstretch.passes.optimize`).
         processors: those that may be used, in the order that designs number them.
         host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
-        costs: measured costs (`nnstretch.scheduler.profiling.profiler.Profiler`); estimates if None.
+        costs: measured costs (`nnstretch.scheduler.measurement.profiler.Profiler`); estimates if None.
         selector: how routines are selected; `default_selector` if None.
         progress: told how far measuring has come.
     """

@@ -18,14 +18,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.cli.scripting import exit_status, print_answer, script_parser
+from nnstretch.cli.scripts import exit_status, print_answer, script_parser
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from nnstretch.devices.processor import Processor
+    from nnstretch.devices.base.processor import Processor
     from nnstretch.graph.layer import Layer
-    from nnstretch.scheduler.profiling.profiler import Profiler
+    from nnstretch.scheduler.measurement.profiler import Profiler
 
 ROUNDS = 9
 BRANCH_IMAGE = (1, 128, 28, 28)
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(processors: str, model: str) -> dict[str, Any]:
     """All measurements as one JSON object."""
-    from nnstretch.compiler import load_any, profiler
-    from nnstretch.devices.engine.binding import engine
-    from nnstretch.processors import build_processors
+    from nnstretch.compiler.compile import load_any, profiler
+    from nnstretch.compiler.processors import build_processors
+    from nnstretch.devices.engine.binding.library import engine
 
     opened = build_processors(processors)
     costs = profiler(opened)
@@ -74,7 +74,7 @@ def measure(processors: str, model: str) -> dict[str, Any]:
 def convolutions(graph: ir.Model, processor: Processor, costs: Profiler, peak: float) -> dict[str, Any]:
     """Every distinct convolution of a network: its fastest routine and the share of the peak that it reaches."""
     from nnstretch.graph.layers import layers
-    from nnstretch.graph.passes import optimize
+    from nnstretch.passes import optimize
 
     distinct = {n.layer.workload: n.layer for n in layers(optimize(graph)) if n.layer.op == "Conv"}
     rows = [row for layer in distinct.values() if (row := fastest(layer, processor, costs, peak))]
@@ -118,11 +118,11 @@ def fastest(layer: Layer, processor: Processor, costs: Profiler, peak: float) ->
 
 def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     """Two equal branches: each alone on its processor, both at once, and both one after another; medians in ms."""
-    from nnstretch.compiler import plan_model
-    from nnstretch.predicting.chains import convolution_chains
-    from nnstretch.processors import build_processors
-    from nnstretch.scheduler.serial import serial
-    from nnstretch.scheduler.session import Session
+    from nnstretch.compiler.compile import plan_model
+    from nnstretch.compiler.processors import build_processors
+    from nnstretch.latency.convolution_chains import convolution_chains
+    from nnstretch.scheduler.plan.serial import serial
+    from nnstretch.scheduler.runtime.session import Session
 
     def branches(*placed: int) -> ir.Model:
         return convolution_chains(placed, [(BRANCH_IMAGE[1], 1)] * convolution_count, BRANCH_IMAGE)
@@ -148,8 +148,8 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
 
 def step_gap(graph: ir.Model, processor: str) -> float:
     """Median time between the end of a step and the begin of the next in a traced run, µs."""
-    from nnstretch.compiler import compile_model
-    from nnstretch.processors import build_processors
+    from nnstretch.compiler.compile import compile_model
+    from nnstretch.compiler.processors import build_processors
 
     with compile_model(graph, build_processors(processor), tune=False) as session:
         timeline = session.profile()

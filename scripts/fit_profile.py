@@ -20,11 +20,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nnstretch.cli.scripting import exit_status
-from nnstretch.compiler import load_any
+from nnstretch.cli.scripts import exit_status
+from nnstretch.compiler.compile import load_any
 from nnstretch.devices.simulated.profile import save_profile
 from nnstretch.errors import FileError, NNStretchError, UsageError
-from nnstretch.graph.passes import optimize
+from nnstretch.passes import optimize
 from nnstretch.scheduler.simulation.fit import Assumptions, Measurement, fit_profile, simulated_seconds
 
 

@@ -23,15 +23,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.bench.subject import plan_feeds
-from nnstretch.cli.scripting import exit_status, print_answer, script_parser
-from nnstretch.devices.spec import ProcessorSpec, parse_processors
+from nnstretch.bench.comparison.subject import plan_feeds
+from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.compiler.several_plans import compile_plans
+from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
-from nnstretch.plans import compile_plans
-from nnstretch.report.interference_picture import Phase, TimedRun, interference_svg
-from nnstretch.scheduler.adaptive.session import AdaptiveSession
-from nnstretch.settings import atomic_write
+from nnstretch.report.charts.interference import Phase, TimedRun, interference_svg
+from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+from nnstretch.support.settings import atomic_write
 
 _TURN = 0.15  # seconds of one session's runs, before the other one's
 _LOOP = """

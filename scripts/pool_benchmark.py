@@ -25,10 +25,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.cli.scripting import exit_status, print_answer, script_parser
-from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.build import build_engine
-from nnstretch.devices.spec import parse_processors
+from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.devices.base.spec import parse_processors
+from nnstretch.devices.engine.binding.library import Engine
+from nnstretch.devices.engine.build.build import build_engine
 from nnstretch.errors import DeviceError
 
 POOLS = ("nnstretch", "openmp")
@@ -61,11 +61,11 @@ def run(options: argparse.Namespace) -> None:
 
 def serve(pool: str, package: str) -> None:
     """Answers lines of JSON on standard input: cores -> nanoseconds of a join and of runs of the network."""
-    from nnstretch.bench.subject import plan_feeds
+    from nnstretch.bench.comparison.subject import plan_feeds
     from nnstretch.package import read_package
-    from nnstretch.scheduler.compiled import Compiled
-    from nnstretch.scheduler.loading import load_program
-    from nnstretch.scheduler.plan import Plan
+    from nnstretch.scheduler.plan.compiled import Compiled
+    from nnstretch.scheduler.plan.schema import Plan
+    from nnstretch.scheduler.runtime.loading import load_program
 
     allowed = os.sched_getaffinity(0)
     native = Engine(build_engine(openmp=pool == "openmp"))
@@ -159,8 +159,8 @@ def measure(model: str, cores_text: str, rounds: int, tune: bool) -> dict[str, A
 
 def write(model: str, processor: str, package: Path, tune: bool) -> None:
     """Compiles a model for the cores; both pools run what comes out."""
-    from nnstretch.compiler import compile_model, load_any
-    from nnstretch.processors import build_processors
+    from nnstretch.compiler.compile import compile_model, load_any
+    from nnstretch.compiler.processors import build_processors
 
     with compile_model(load_any(model), build_processors(processor), tune=tune) as session:
         session.save(package)

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.cli.scripting import exit_status, print_answer
+from nnstretch.cli.scripts import exit_status, print_answer
 from nnstretch.errors import FileError, UsageError
-from nnstretch.settings import write_text
+from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
-    from nnstretch.branching.blueprint import Blueprint
-    from nnstretch.branching.design import Design
-    from nnstretch.branching.predictor import Trial
-    from nnstretch.scheduler.prediction import ProfilePredictor
+    from nnstretch.branching.design.blueprint import Blueprint
+    from nnstretch.branching.design.design import Design
+    from nnstretch.branching.latency.predictor import Trial
+    from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
     from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 
 TOLERANCE = 0.1
@@ -143,7 +143,7 @@ class Checking:
     @staticmethod
     def of(text: str, *, learned: bool) -> Checking:
         """Opens the processors."""
-        from nnstretch.processors import build_processors
+        from nnstretch.compiler.processors import build_processors
         from nnstretch.scheduler.simulation.costs import one_soc
 
         opened = build_processors(text)
@@ -154,10 +154,10 @@ class Checking:
 
     def subject(self, model: str, image_size: int | None) -> Subject:
         """A network, prepared for branching, and who predicts its layers."""
-        from nnstretch.branching.accounting import working_set
-        from nnstretch.branching.blueprint import blueprint
+        from nnstretch.branching.design.accounting import working_set
+        from nnstretch.branching.design.blueprint import blueprint
         from nnstretch.cli.networks import Options, build_network
-        from nnstretch.compiler import predictor
+        from nnstretch.compiler.compile import predictor
 
         network = build_network(model, Options(image_size=image_size))
         size = working_set(network.module, network.example_input)
@@ -169,9 +169,9 @@ class Checking:
 
     def design(self, subject: Subject, number: int, seed: int) -> dict[str, Any]:
         """A random design, predicted and measured."""
-        from nnstretch.branching.limits import SearchLimits
-        from nnstretch.branching.sampling import random_design
-        from nnstretch.predicting.trial import design_trial
+        from nnstretch.branching.search.limits import SearchLimits
+        from nnstretch.branching.search.sampling import random_design
+        from nnstretch.latency.design_runs import design_trial
 
         generator = Random(f"{seed} {subject.model} {number}")
         design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
@@ -190,10 +190,10 @@ class Checking:
 
     def branches(self, subject: Subject, design: Design, trial: Trial) -> list[dict[str, Any]]:
         """All branches that run beside others, in milliseconds."""
-        from nnstretch.branching.build import build
-        from nnstretch.branching.designing import choices_of
-        from nnstretch.branching.joining import confirm
-        from nnstretch.branching.latencies import Latencies
+        from nnstretch.branching.design.from_choices import choices_of
+        from nnstretch.branching.latency.table import Latencies
+        from nnstretch.branching.search.dynamic_programming import confirm
+        from nnstretch.branching.transform.build import build
 
         plan = subject.plan
         latencies = Latencies(plan, subject.predictor, len(self.names))
@@ -222,8 +222,8 @@ class Checking:
 
 def beside(latencies: Any, design: Design) -> list[list[float]]:
     """Predicted seconds of all branches of a design, beside the others of their segments."""
-    from nnstretch.branching.designing import choices_of
-    from nnstretch.branching.joining import branch_seconds, network_prediction
+    from nnstretch.branching.design.from_choices import choices_of
+    from nnstretch.branching.search.dynamic_programming import branch_seconds, network_prediction
 
     choices = choices_of(design)
     prediction = network_prediction(latencies, choices, branch_seconds(latencies, choices))
@@ -288,7 +288,7 @@ def write(path: Path, answer: Mapping[str, Any]) -> None:
 
 def write_picture(path: Path, answer: Mapping[str, Any]) -> None:
     """Writes predictions against measurements as SVG."""
-    from nnstretch.report.agreement_picture import Agreement, agreement_svg
+    from nnstretch.report.charts.agreement import Agreement, agreement_svg
 
     series: dict[str, list[Agreement]] = {}
     for one in answer["designs"]:

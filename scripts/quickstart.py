@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
-    from nnstretch.bench.proof_result import Proof
+    from nnstretch.bench.ablation.result import Proof
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingResult
@@ -97,8 +97,8 @@ def choose_processors() -> str:
 
     A GPU leaves them all to the CPU. Two processors share a core that is the only one.
     """
-    from nnstretch.devices.opencl.runtime import probe
-    from nnstretch.devices.spec import default_cores, format_cores
+    from nnstretch.devices.base.spec import default_cores, format_cores
+    from nnstretch.devices.opencl.runtime.runtime import probe
 
     cores = default_cores()
     half = len(cores) // 2
@@ -136,7 +136,7 @@ def run(out: Path, processors: str, seed: int, quick: bool) -> None:
     """The job's steps, in order."""
     import torch
 
-    from nnstretch.branching.control import single_branch_control
+    from nnstretch.branching.transform.control import single_branch_control
     from nnstretch.training.data import load_dataset
     from nnstretch.training.recipe import load_recipe
 
@@ -228,7 +228,7 @@ def export_all(
     original: torch.nn.Module, control: torch.nn.Module, branched: torch.nn.Module, example: torch.Tensor
 ) -> dict[str, ir.Model]:
     """All three networks as ONNX graphs."""
-    from nnstretch.branching.export import export_branched
+    from nnstretch.branching.transform.export import export_branched
     from nnstretch.frontends.torch_module import export
 
     with Stage("exporting to ONNX") as stage:
@@ -246,7 +246,7 @@ def export_all(
 
 def prove_it(graphs: dict[str, ir.Model], processors: str, top1: dict[str, float]) -> Proof:
     """Compiles and measures everything that the table shows."""
-    from nnstretch.bench.proof import prove
+    from nnstretch.bench.ablation.ablation import prove
 
     with Stage("compiling and measuring") as stage:
         return prove(
@@ -263,13 +263,13 @@ def write_products(
     trained: dict[str, Trained],
 ) -> None:
     """Writes report, timeline, ONNX file, weights, design and package."""
-    from nnstretch.branching.design import save_design
-    from nnstretch.compiler import compile_model
+    from nnstretch.branching.design.design import save_design
+    from nnstretch.compiler.compile import compile_model
+    from nnstretch.compiler.processors import build_processors
     from nnstretch.frontends.onnx_file import save
-    from nnstretch.processors import build_processors
-    from nnstretch.report.html import write_report
-    from nnstretch.report.timeline_picture import timeline_svg
-    from nnstretch.settings import write_text
+    from nnstretch.report.charts.timeline import timeline_svg
+    from nnstretch.report.pages.branching import write_report
+    from nnstretch.support.settings import write_text
     from nnstretch.training.weights import save_weights
 
     save(graphs["branched"].clone(), out / "branched.onnx")
@@ -286,7 +286,7 @@ def write_products(
 
 def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
     """Loads the package that was just written and runs it once."""
-    from nnstretch.scheduler.session import Session
+    from nnstretch.scheduler.runtime.session import Session
 
     with Session.load(path) as session:
         session.run(None, feeds)
@@ -294,7 +294,7 @@ def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
 
 def show(proof: Proof, out: Path, seconds: float) -> None:
     """The table and what follows from it."""
-    from nnstretch.report.table import proof_table
+    from nnstretch.report.tables.ablation import proof_table
 
     console.print(proof_table(proof))
     console.print(f"written to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}    ({seconds / 60:.1f} min)")

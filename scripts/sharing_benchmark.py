@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 import nnstretch as nns
-from nnstretch.bench.subject import plan_feeds
-from nnstretch.cli.scripting import exit_status, print_answer, script_parser
-from nnstretch.scheduler.session import Session
+from nnstretch.bench.comparison.subject import plan_feeds
+from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.scheduler.runtime.session import Session
 
 SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two processes": (2, 1)}
 """Processes, and sessions in each."""

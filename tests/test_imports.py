@@ -1,4 +1,4 @@
-"""Imports run one way, graph, errors, settings <- devices <- scheduler <- cli; torch is on the model side."""
+"""Imports run one way, graph, errors, support <- devices <- scheduler <- cli; torch is on the model side."""
 
 import ast
 import subprocess
@@ -16,7 +16,7 @@ FOLDERS = {
     "nnstretch.scheduler": ROOT / "scheduler",
     "nnstretch.training": ROOT / "training",
 }
-BASE = ("nnstretch.closing", "nnstretch.errors", "nnstretch.graph", "nnstretch.settings")
+BASE = ("nnstretch.errors", "nnstretch.graph", "nnstretch.passes", "nnstretch.support")
 TORCH = ("torch", "torch_pruning", "torchvision")
 MODEL_SIDE = ("nnstretch.branching", "nnstretch.cli", "nnstretch.training")
 # Room -> what no module in it may import, at whatever level of the code.
@@ -163,7 +163,8 @@ def test_optional_libraries_are_imported_where_they_are_used() -> None:
 def test_running_a_package_loads_no_model_library() -> None:
     """A session needs neither ONNX nor torch nor what builds engines for other machines: it must be ready at once."""
     heavy = ("onnx", "onnx_ir", "onnxscript", "onnxruntime", "torch", "sympy", "pyopencl", "typer")
-    code = f"import sys; from nnstretch.scheduler.session import Session; print([m for m in {heavy!r} if m in sys.modules])"
+    load = "import sys; from nnstretch.scheduler.runtime.session import Session"
+    code = f"{load}; print([m for m in {heavy!r} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert result.stdout.strip() == "[]"
 
@@ -172,7 +173,7 @@ def test_running_a_package_loads_no_model_library() -> None:
     ("path", "source", "target"),
     [
         ("devices/cpu.py", "import torch.nn", "torch.nn"),
-        ("devices/cpu.py", "from nnstretch.scheduler.plan import Plan", "nnstretch.scheduler.plan"),
+        ("devices/cpu.py", "from nnstretch.scheduler.plan.schema import Plan", "nnstretch.scheduler.plan.schema"),
         ("scheduler/deep/run.py", "def f():\n    from torch import nn", "torch"),
         ("scheduler/run.py", "from nnstretch import training", "nnstretch.training"),
         ("graph/ops.py", "from ..devices import cpu", "nnstretch.devices"),

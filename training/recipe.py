@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import FileError, UsageError
-from nnstretch.settings import write_text
+from nnstretch.support.settings import write_text
 from nnstretch.training.augmentation import Augmentation
 
 PRECISIONS = ("auto", "float32", "bfloat16")

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from nnstretch.errors import FileError, ModelError
-from nnstretch.settings import atomic_write
+from nnstretch.support.settings import atomic_write
 
 _CHECKSUM = "nnstretch.crc32"
 _NAMED_TENSORS = 3

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
+from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Layout, Routine
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.routines.convolution.depthwise import DepthwiseConvolution
+from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution, Tile
+from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise
+from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
+from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution
+from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution
 from nnstretch.devices.cpu.routines.dense import Dense, DenseAsConvolution
-from nnstretch.devices.cpu.routines.depthwise import DepthwiseConvolution
-from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile
-from nnstretch.devices.cpu.routines.light import REORDER_ROUTINE, light_routines
-from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise
-from nnstretch.devices.cpu.routines.planar import PlanarConvolution
-from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
-from nnstretch.devices.cpu.routines.winograd import WinogradConvolution
+from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, light_routines
 from nnstretch.devices.cpu.tiles import tiles_of
-from nnstretch.devices.description import Description
-from nnstretch.devices.engine.binding import engine
-from nnstretch.devices.engine.instruction_sets import Isa, local_isa
-from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Layout, Routine
-from nnstretch.devices.spec import ProcessorSpec
+from nnstretch.devices.engine.binding.library import engine
+from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
 from nnstretch.errors import DeviceError
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nnstretch.devices.engine.instruction_sets import Isa
+from nnstretch.devices.engine.build.instruction_sets import Isa
 
 Tiles = tuple[tuple[int, int], ...]
 

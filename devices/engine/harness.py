@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.devices.engine.binding import engine
-from nnstretch.devices.engine.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
-from nnstretch.devices.engine.program import Program, aligned_array
-from nnstretch.devices.routine import Layout, Lowering, Operand
+from nnstretch.devices.base.routine import Layout, Lowering, Operand
+from nnstretch.devices.engine.binding.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.binding.library import engine
+from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.graph.layer import Layer
 
 HOSTILE = 1e3

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnstretch.devices.base.routine import Layout, Lowering, Operand
 from nnstretch.devices.engine.harness import pack, unpack
-from nnstretch.devices.opencl.runtime import MemoryArgument, OpenCLRuntime
-from nnstretch.devices.routine import Layout, Lowering, Operand
+from nnstretch.devices.opencl.runtime.runtime import MemoryArgument, OpenCLRuntime
 from nnstretch.graph.layer import Layer
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nnstretch.devices.description import Description
-from nnstretch.devices.engine.image import Sharing
+from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Layout, Routine
+from nnstretch.devices.base.spec import ProcessorSpec, format_cores
+from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
-from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Layout, Routine
-from nnstretch.devices.spec import ProcessorSpec, format_cores
+from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, sources_hash
 
 
 class OpenCLProcessor(Processor):

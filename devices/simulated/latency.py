@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from nnstretch.devices.routine import REORDER
+from nnstretch.devices.base.routine import REORDER
 from nnstretch.devices.simulated.profile import ProcessorProfile, Throughput
 from nnstretch.graph.layer import Layer
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.simulated.latency import layer_seconds
 from nnstretch.devices.simulated.profile import ProcessorProfile, SocProfile, load_profile
-from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import DeviceError
 from nnstretch.graph.layer import Layer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import DeviceError, FileError
-from nnstretch.settings import atomic_write
+from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 1
 COMPUTE_KINDS = ("conv", "grouped", "depthwise", "dense")

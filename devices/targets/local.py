@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnstretch.devices.base.spec import format_cores, usable_cores
 from nnstretch.devices.cpu.processor import cpu_model
-from nnstretch.devices.spec import format_cores, usable_cores
 from nnstretch.devices.targets.target import Finished, Target, TargetInfo, TransientError
 from nnstretch.errors import DeviceError, FileError, UsageError
-from nnstretch.settings import atomic_write
+from nnstretch.support.settings import atomic_write
 
 _CLOCK = "/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq"
 

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.bench.client import EngineError, EngineProcess
-from nnstretch.bench.comparison import largest_error
+from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.compare import largest_error
+from nnstretch.bench.comparison.reference import reference_outputs
+from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.reference import reference_outputs
-from nnstretch.bench.statistics import significant
-from nnstretch.bench.subject import random_feeds
-from nnstretch.bench.turns import Progress, Settings, Timed, take_turns
-from nnstretch.compiler import compile_model
-from nnstretch.devices.spec import all_cores
-from nnstretch.processors import build_processors
-from nnstretch.scheduler.session import Session
-from nnstretch.scheduler.streams.arrangement import Arrangement, choose
-from nnstretch.scheduler.streams.session import StreamSession
-from nnstretch.throughput import arrangements
+from nnstretch.bench.timing.interleaving import Progress, Settings, Timed, take_turns
+from nnstretch.bench.timing.statistics import significant
+from nnstretch.compiler.compile import compile_model
+from nnstretch.compiler.processors import build_processors
+from nnstretch.compiler.streams import arrangements
+from nnstretch.devices.base.spec import all_cores
+from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
+from nnstretch.scheduler.runtime.streams.session import StreamSession
 
 _FEWEST = 12
 """Inputs in a turn, per stream: so many that beginning and end of a turn hardly count."""

@@ -1,16 +1,16 @@
 """Branching: gives a trained network parallel, scaled branches with inherited weights (NN-Stretch)."""
 
-from nnstretch.branching.control import single_branch_control
-from nnstretch.branching.design import BranchDesign, Design, Merge, SegmentDesign, load_design, save_design
-from nnstretch.branching.export import export_branched
-from nnstretch.branching.limits import SearchLimits
-from nnstretch.branching.network import BranchedNetwork
-from nnstretch.branching.predictor import LatencyPredictor
-from nnstretch.branching.published import PublishedNetwork, read_published, write_published
-from nnstretch.branching.publishing import published_of
-from nnstretch.branching.search import search
-from nnstretch.branching.search_report import SearchReport
+from nnstretch.branching.design.design import BranchDesign, Design, Merge, SegmentDesign, load_design, save_design
+from nnstretch.branching.latency.predictor import LatencyPredictor
+from nnstretch.branching.pycls.files import PublishedNetwork, read_published, write_published
+from nnstretch.branching.pycls.from_design import published_of
+from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.report import SearchReport
+from nnstretch.branching.search.search import search
 from nnstretch.branching.stretch import PublishedResult, StretchResult, published, rebuild, stretch
+from nnstretch.branching.transform.control import single_branch_control
+from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.network import BranchedNetwork
 
 __all__ = [
     "BranchDesign",

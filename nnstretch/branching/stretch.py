@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nnstretch.branching.blueprint import blueprint
-from nnstretch.branching.build import build
-from nnstretch.branching.design import Design, Merge
-from nnstretch.branching.limits import SearchLimits
-from nnstretch.branching.network import BranchedNetwork
-from nnstretch.branching.prediction import Prediction
-from nnstretch.branching.predictor import LatencyPredictor, Trial
+from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE
+from nnstretch.branching.design.blueprint import blueprint
+from nnstretch.branching.design.design import Design, Merge
+from nnstretch.branching.latency.prediction import Prediction
+from nnstretch.branching.latency.predictor import LatencyPredictor, Trial
 from nnstretch.branching.progress import Progress, silent
-from nnstretch.branching.published import PublishedNetwork
-from nnstretch.branching.published_design import design_of, differences, merge_of
-from nnstretch.branching.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.search import search_blueprint
-from nnstretch.branching.search_report import SearchReport
+from nnstretch.branching.pycls.files import PublishedNetwork
+from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
+from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.report import SearchReport
+from nnstretch.branching.search.search import search_blueprint
+from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.zoo.weights import initialise
 
 

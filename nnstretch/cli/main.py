@@ -15,17 +15,17 @@ from typing import Any
 
 import typer
 
-from nnstretch.cli.bench import bench
-from nnstretch.cli.compile import compile_command
-from nnstretch.cli.devices import devices
-from nnstretch.cli.evaluate import evaluate
-from nnstretch.cli.profiles import profiles
-from nnstretch.cli.quantize import quantize_command
-from nnstretch.cli.run import run
-from nnstretch.cli.stretch import stretch
-from nnstretch.cli.train import train
-from nnstretch.cli.tune import tune
-from nnstretch.cli.zoo import zoo
+from nnstretch.cli.commands.bench import bench
+from nnstretch.cli.commands.compile import compile_command
+from nnstretch.cli.commands.devices import devices
+from nnstretch.cli.commands.evaluate import evaluate
+from nnstretch.cli.commands.profiles import profiles
+from nnstretch.cli.commands.quantize import quantize_command
+from nnstretch.cli.commands.run import run
+from nnstretch.cli.commands.stretch import stretch
+from nnstretch.cli.commands.train import train
+from nnstretch.cli.commands.tune import tune
+from nnstretch.cli.commands.zoo import zoo
 from nnstretch.errors import NNStretchError
 
 USAGE_STATUS = 2

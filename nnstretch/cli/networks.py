@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from torch import Tensor, nn
 
-    from nnstretch.branching.design import Design
+    from nnstretch.branching.design.design import Design
 
 METADATA_KEY = "nnstretch.network"
 _SMALL = 96
@@ -69,14 +69,14 @@ class Network:
     @property
     def macs(self) -> int:
         """Multiply-accumulates for one image."""
-        from nnstretch.branching.accounting import count_macs
+        from nnstretch.branching.design.accounting import count_macs
 
         return count_macs(self.module, self.example_input)
 
     @property
     def parameters(self) -> int:
         """Learnable scalars."""
-        from nnstretch.branching.accounting import count_parameters
+        from nnstretch.branching.design.accounting import count_parameters
 
         return count_parameters(self.module)
 
@@ -98,8 +98,8 @@ class Network:
     def export(self) -> ir.Model:
         """The graph, not fused; layers of a branched network know their processors."""
         if self.design is not None:
-            from nnstretch.branching.export import export_branched
-            from nnstretch.branching.network import BranchedNetwork
+            from nnstretch.branching.transform.export import export_branched
+            from nnstretch.branching.transform.network import BranchedNetwork
 
             assert isinstance(self.module, BranchedNetwork)
             return export_branched(self.module, self.example_input)
@@ -143,7 +143,7 @@ def branch(network: Network, design: Path) -> Network:
     Raises:
         FileError, DesignError: it cannot be read, or is for another network.
     """
-    from nnstretch.branching.design import load_design
+    from nnstretch.branching.design.design import load_design
     from nnstretch.branching.stretch import rebuild
 
     made = load_design(design)

@@ -179,7 +179,7 @@ def several_processors(text: str, purpose: str) -> tuple[str, ...]:
     Raises:
         UsageError: they are not understood, or too few.
     """
-    from nnstretch.devices.spec import parse_processors
+    from nnstretch.devices.base.spec import parse_processors
 
     names = tuple(str(spec) for spec in parse_processors(text))
     if len(names) < 2:

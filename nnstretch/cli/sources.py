@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
-    from nnstretch.scheduler.adaptive.session import AdaptiveSession
-    from nnstretch.scheduler.any_session import LatencySession
-    from nnstretch.scheduler.session import Session
-    from nnstretch.scheduler.streams.session import StreamSession
+    from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.runtime.any_session import LatencySession
+    from nnstretch.scheduler.runtime.session import Session
+    from nnstretch.scheduler.runtime.streams.session import StreamSession
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Source:
         if self.is_package:
             raise UsageError(f"{self.model} is a package; give the model that it was made from")
         if self.weights is None and self.design is None:
-            from nnstretch.compiler import load_any
+            from nnstretch.compiler.compile import load_any
 
             return load_any(self.model, None, dict(self.shapes), self.batch)
         if self.shapes:
@@ -87,9 +87,9 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler import compile_model
-        from nnstretch.processors import build_processors
-        from nnstretch.scheduler.session import Session
+        from nnstretch.compiler.compile import compile_model
+        from nnstretch.compiler.processors import build_processors
+        from nnstretch.scheduler.runtime.session import Session
 
         if self.is_package:
             self.check_package(processors, threads)
@@ -105,9 +105,9 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.processors import build_processors
-        from nnstretch.scheduler.streams.session import StreamSession
-        from nnstretch.throughput import arrangements, load_streams
+        from nnstretch.compiler.processors import build_processors
+        from nnstretch.compiler.streams import arrangements, load_streams
+        from nnstretch.scheduler.runtime.streams.session import StreamSession
 
         if self.is_package:
             self.check_package(processors, threads)
@@ -130,7 +130,7 @@ class Source:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.plans import compile_plans
+        from nnstretch.compiler.several_plans import compile_plans
 
         return compile_plans(
             self.load(),
@@ -151,7 +151,7 @@ class Source:
             NNStretchError: what was found, what was wanted and what to do.
         """
         from nnstretch.package import read_package
-        from nnstretch.scheduler.adaptive.session import AdaptiveSession
+        from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
         if not self.is_package:
             if policy is None:

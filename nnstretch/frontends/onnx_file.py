@@ -18,7 +18,7 @@ from onnx_ir.passes import common
 from nnstretch.errors import ModelError
 from nnstretch.frontends.input_shapes import fix_batch, fix_shapes
 from nnstretch.frontends.onnx_message import Message, first_line, read_message
-from nnstretch.settings import atomic_write
+from nnstretch.support.settings import atomic_write
 
 # Older operator sets are converted to this one: from here on the operators that the passes know take their
 # bounds, axes and pads as inputs, and Softmax works on one axis.

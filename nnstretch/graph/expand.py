@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from nnstretch.graph.grid import LOWEST, Grid
 from nnstretch.graph.layer import DOMAIN, Layer, TensorType
 from nnstretch.graph.layers import CAPTURES, ENCODED, OPSET, GraphNode
 from nnstretch.graph.onnx_operators import write_float
 from nnstretch.graph.onnx_writer import OPSET_VERSION, OnnxWriter
+from nnstretch.graph.quantization import LOWEST, Grid
 
 
 def expand(layer: Layer) -> onnx.ModelProto:

@@ -1,6 +1,6 @@
 """Layers: what one node of a fused graph computes, as routines and the scheduler see it.
 
-After the passes of `nnstretch.graph.passes` a node is either of domain `nnstretch` and one of the operators below, or still
+After the passes of `nnstretch.passes` a node is either of domain `nnstretch` and one of the operators below, or still
 a plain ONNX operator, which only the fallback (ONNX Runtime) can run.
 
 ============  ====================================================  ======================================================
@@ -59,7 +59,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
-from nnstretch.graph.grid import Grid
+from nnstretch.graph.quantization import Grid
 
 DOMAIN = "nnstretch"
 CHAIN = "Chain"

@@ -15,7 +15,7 @@ from nnstretch.errors import ModelError
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import DOMAIN, Attribute, Layer, TensorType
 from nnstretch.graph.module_path import module_path
-from nnstretch.graph.passes.rewriting import DEFAULT_DOMAINS, activation_of, grid_of
+from nnstretch.passes.rewriting import DEFAULT_DOMAINS, activation_of, grid_of
 
 # Attributes of layers that only the fallback runs, beside the operator's own.
 OPSET = "opset_version"

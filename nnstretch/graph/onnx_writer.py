@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from nnstretch.graph.grid import Grid
 from nnstretch.graph.layer import TensorType
+from nnstretch.graph.quantization import Grid
 
 # What canonical layers alone are written in; their operators mean the same in every version from 13 on.
 OPSET_VERSION = 20

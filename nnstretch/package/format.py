@@ -1,7 +1,7 @@
 """The package file: a ZIP archive whose entries are stored uncompressed, so that weights can be mapped from it.
 
     nnstretch.json      format version, entries with sizes and SHA-256, free-form metadata
-    plan.json           the plan (nnstretch.scheduler.plan)
+    plan.json           the plan (nnstretch.scheduler.plan.schema)
     constants.bin       prepared weights; starts at a multiple of 4096 bytes
     opencl/NAME.cl      sources of the OpenCL kernels that the plan launches
     onnx/N.onnx         models of what ONNX Runtime computes; N is the place of the model's name in `nnstretch.json`'s "models"
@@ -30,7 +30,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnstretch.errors import FileError, PackageError
-from nnstretch.settings import atomic_write
+from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 2
 _ONLY_PLAN = "plan"  # what the plan of a package of format 1 is called

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nnstretch.devices.engine.instruction_sets import Isa
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.errors import PackageError, UsageError
-from nnstretch.scheduler.compiled import Compiled
-from nnstretch.scheduler.plan import Plan, PlanBuffer, PlanStep, PlanTensor
-from nnstretch.settings import atomic_write
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep, PlanTensor
+from nnstretch.support.settings import atomic_write
 
 MAGIC = struct.unpack("<q", b"NNSMODEL")[0]
 VERSION = 1

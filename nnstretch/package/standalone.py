@@ -15,12 +15,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from nnstretch.devices.engine.binaries import EXAMPLE, HEADER, LIBRARY, build_binaries
-from nnstretch.devices.engine.instruction_sets import BuildTarget
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget
+from nnstretch.devices.engine.build.standalone import EXAMPLE, HEADER, LIBRARY, build_binaries
 from nnstretch.errors import FileError, UsageError
 from nnstretch.package.model_file import check_standalone, write_model_file
-from nnstretch.scheduler.compiled import Compiled
-from nnstretch.settings import atomic_write
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.support.settings import atomic_write
 
 SUFFIX = ".nnm"
 

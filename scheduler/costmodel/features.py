@@ -47,11 +47,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.devices.routine import REORDER, Parameters
-from nnstretch.devices.winograd import Axis, Division
+from nnstretch.devices.algorithms.winograd import Axis, Division
+from nnstretch.devices.base.routine import REORDER, Parameters
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.scheduler.costmodel.workload import Shape, Workload
-from nnstretch.scheduler.profiling.rows import CACHE_STATES, CacheState
+from nnstretch.scheduler.measurement.store.rows import CACHE_STATES, CacheState
 
 FEATURES_VERSION = 2
 """To be raised whenever a feature changes its meaning: models of another version are trained again."""

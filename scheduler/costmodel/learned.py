@@ -7,17 +7,17 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import Parameters, Routine
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
 from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
 from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
-from nnstretch.scheduler.costs import Candidate, CostModel
-from nnstretch.scheduler.profiling.caches import CacheSizes, layer_state, network_state
-from nnstretch.scheduler.profiling.rows import CacheState, Measurement
-from nnstretch.scheduler.profiling.store import ProfileStore
-from nnstretch.settings import cache_dir
+from nnstretch.scheduler.measurement.caches import CacheSizes, layer_state, network_state
+from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.support.settings import cache_dir
 
 _GROWN = 1.2
 """Trees are trained again when the store has so many times the samples that they know."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nnstretch.devices.routine import Parameters
-from nnstretch.scheduler.profiling.rows import CacheState, Measurement
-from nnstretch.scheduler.profiling.store import ProfileStore
+from nnstretch.devices.base.routine import Parameters
+from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
+from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 _INSIDE = re.compile(r" in [0-9a-f]{16}$")
 """Ends the workload of a layer that was timed inside a whole network."""

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.devices.routine import Parameters
+from nnstretch.devices.base.routine import Parameters
 from nnstretch.errors import MissingExtraError
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.samples import Sample
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
-from nnstretch.scheduler.profiling.rows import CacheState
-from nnstretch.settings import atomic_write
+from nnstretch.scheduler.measurement.store.rows import CacheState
+from nnstretch.support.settings import atomic_write
 
 _PRODUCTS_PER_SECOND = 50e9  # of one core
 _BYTES_PER_SECOND = 20e9

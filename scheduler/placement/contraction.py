@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.devices.routine import PLAIN, Layout
-from nnstretch.scheduler.choice import Choice, Fused
+from nnstretch.devices.base.routine import PLAIN, Layout
+from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.planner import ChoiceSpace
-from nnstretch.scheduler.units import UnitGraph
+from nnstretch.scheduler.selection.choice import Choice, Fused
 
 _VIEWS = ("Concat", "Reshape", "Slice")
 _LONGEST_CHAIN = 2

@@ -22,18 +22,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nnstretch.graph.placement import branch_of, branched_segments
-from nnstretch.scheduler.candidates import selection_problem, single_choices
-from nnstretch.scheduler.choice import Choice
-from nnstretch.scheduler.placement.applying import Applied, apply, narrowed
-from nnstretch.scheduler.placement.cells import place
+from nnstretch.scheduler.lowering.candidates import selection_problem, single_choices
+from nnstretch.scheduler.placement.apply import Applied, apply, narrowed
 from nnstretch.scheduler.placement.contraction import Contraction, contract
 from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
+from nnstretch.scheduler.placement.regions import place
 from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
-from nnstretch.scheduler.plan import Plan
+from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import ChoiceSpace, lane_pool, plan_of
-from nnstretch.scheduler.problem import Assignment, Selector
-from nnstretch.scheduler.selectors import default_selector
+from nnstretch.scheduler.selection import default_selector
+from nnstretch.scheduler.selection.choice import Choice
+from nnstretch.scheduler.selection.problem import Assignment, Selector
 from nnstretch.scheduler.simulation.timing import Interplay, simulate
 
 _ROUNDS = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import GraphNode
-from nnstretch.graph.parts import (
+from nnstretch.graph.slices import (
     bounds,
     channels_of,
     concat_layer,
@@ -22,8 +22,8 @@ from nnstretch.graph.parts import (
     slice_layer,
     sliced_inputs,
 )
+from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.placement.problem import Part, Way
-from nnstretch.scheduler.units import Unit, UnitGraph
 
 CHANNELS = 16
 """Shares are multiples of so many channels, which are a vector or several in every blocked layout."""

@@ -6,16 +6,16 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from nnstretch.devices.processor import Processor
-from nnstretch.devices.routine import PLAIN, Parameters, Routine
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import PLAIN, Parameters, Routine
 from nnstretch.devices.simulated.latency import layer_seconds
 from nnstretch.devices.simulated.processor import SimulatedProcessor
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.costmodel.trees import Errors
-from nnstretch.scheduler.costs import CostModel
-from nnstretch.scheduler.views import becomes_view
+from nnstretch.scheduler.lowering.views import becomes_view
 
 
 def one_soc(processors: Sequence[Processor]) -> SocProfile | None:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.simulated.latency import layer_kind, loss
 from nnstretch.devices.simulated.processor import SimulatedProcessor
 from nnstretch.devices.simulated.profile import PairProfile, ProcessorProfile, SocProfile, Throughput
-from nnstretch.devices.spec import ProcessorSpec
 from nnstretch.errors import UsageError
 from nnstretch.graph.layers import layers
-from nnstretch.scheduler.plan import Plan
+from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, costs_nothing
 from nnstretch.scheduler.simulation.timing import ProfileInterplay, simulate

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import DeviceError
-from nnstretch.scheduler.plan import Plan, PlanSubgraph
+from nnstretch.scheduler.plan.schema import Plan, PlanSubgraph
+from nnstretch.scheduler.runtime.timeline import Timeline, plan_timeline
 from nnstretch.scheduler.simulation.events import Task, TaskTimes, run_tasks
-from nnstretch.scheduler.timeline import Timeline, plan_timeline
 
 _NANO = 1e9
 _ELEMENT_BYTES = 4

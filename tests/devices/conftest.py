@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import heavy_routines
-from nnstretch.devices.engine import build
-from nnstretch.devices.engine.binding import Engine
-from nnstretch.devices.engine.instruction_sets import ISAS, Isa, local_isa
-from nnstretch.devices.opencl import drivers
-from nnstretch.devices.routine import Routine
-from nnstretch.devices.spec import ProcessorSpec, usable_cores
+from nnstretch.devices.engine.binding.library import Engine
+from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_isa
+from nnstretch.devices.opencl.runtime import drivers
 
 if TYPE_CHECKING:
     import pyopencl
@@ -36,7 +36,7 @@ def native(isa: Isa) -> Iterator[Engine]:
     made = Engine(build.build_engine(isa))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
-        patch.setattr("nnstretch.devices.engine.program.engine", lambda: made)
+        patch.setattr("nnstretch.devices.engine.binding.program.engine", lambda: made)
         yield made
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from nnstretch.cli.main import main
 from nnstretch.graph.layers import GraphNode, graph_inputs, layers
-from nnstretch.graph.passes import optimize
 from nnstretch.graph.reference import relative_error, run_layers, run_proto
-from tests.nnstretch.command_line import Answer, Cli
+from nnstretch.passes import optimize
+from tests.kits.command_line import Answer, Cli
 
 
 def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nnstretch.scheduler import loading
-from tests.devices.opencl_faults import Faults
+from nnstretch.scheduler.runtime import loading
+from tests.kits.opencl_faults import Faults
 
 
 @pytest.fixture(scope="module")

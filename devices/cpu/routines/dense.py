@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from nnstretch.devices.cpu.routines.childnet import pipeline
-from nnstretch.devices.cpu.routines.light_base import INPUT, OUTPUT
-from nnstretch.devices.cpu.routines.light_reorder import change_layout
-from nnstretch.devices.cpu.routines.window import has_native_operands, is_convolution, lowering
-from nnstretch.devices.prepared import Piece, Prepared
-from nnstretch.devices.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters, Routine
-from nnstretch.devices.strided import StridedCopy
+from nnstretch.devices.algorithms.strided import StridedCopy
+from nnstretch.devices.base.constants import Piece, Prepared
+from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.cpu.routines.convolution.childnet import pipeline
+from nnstretch.devices.cpu.routines.convolution.geometry import has_native_operands, is_convolution, lowering
+from nnstretch.devices.cpu.routines.memory_bound.base import INPUT, OUTPUT
+from nnstretch.devices.cpu.routines.memory_bound.reorder import change_layout
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 TURNED = 240

@@ -2,7 +2,7 @@
  * Tiles of M × M pixels are encoded from patches of ALPHA × ALPHA to POSITIONS numbers per channel; at each position the sum
  * over input channels is a product of matrices, and the sums are decoded to pixels. Strides and kernels of more taps than the
  * transform's are sums of several convolutions, parts, each with its own patches, which are added like input channels
- * (devices/winograd.py).
+ * (devices/algorithms/winograd.py).
  *
  * On a CPU an item does all three for a block of tiles, and what lies between stays in its core's cache. Other devices do them
  * one after the other. Tiles are counted through all images.

@@ -1,6 +1,6 @@
 /* The one-dimensional transforms of Winograd's minimal filtering F(M, TAPS), in place on numbers that lie `step` apart, for
  * ALPHA = M + TAPS - 1 = 4, 6 or 8 positions; infinity's counts for the last output alone. Their points are those of
- * devices/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
+ * devices/algorithms/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
  *
  * An item handles LANES neighbouring lanes as one `vec`: a whole block on a CPU, one lane on other devices.
  */

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.devices.routine import Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
+from nnstretch.devices.base.routine import Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
 
 DTYPE = "float32"

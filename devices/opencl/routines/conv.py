@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import (
     DTYPE,
     INPUT,
@@ -17,7 +18,6 @@ from nnstretch.devices.opencl.routines.base import (
     is_image,
     padded,
 )
-from nnstretch.devices.routine import PLAIN, Layout, Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.graph.layer import Layer
 
 _PLANAR_CHANNELS = 8  # up to so many channels a plain input is read without being blocked first

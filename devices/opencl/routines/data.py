@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nnstretch.devices.opencl.routines.base import HALF, INPUT, OpenCLRoutine, PlainRoutine, ceil_div, is_image
-from nnstretch.devices.routine import (
+from nnstretch.devices.base.routine import (
     REORDER,
     KernelCall,
     Layout,
@@ -15,6 +14,7 @@ from nnstretch.devices.routine import (
     Parameters,
     reorder_layouts,
 )
+from nnstretch.devices.opencl.routines.base import HALF, INPUT, OpenCLRoutine, PlainRoutine, ceil_div, is_image
 from nnstretch.graph.layer import Layer
 
 

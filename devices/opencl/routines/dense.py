@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nnstretch.devices.base.routine import Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, constant, padded
-from nnstretch.devices.routine import Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.graph.layer import Layer
 
 _ROWS = 4  # rows of x that share each load of a weight

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.base.routine import NO_PARAMETERS, Layout, Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import (
     INPUT,
     OpenCLRoutine,
@@ -16,7 +17,6 @@ from nnstretch.devices.opencl.routines.base import (
     is_image,
     padded,
 )
-from nnstretch.devices.routine import NO_PARAMETERS, Layout, Lowering, Operand, Parameters
 from nnstretch.graph.layer import Layer
 
 _BINARY = ("Add", "Sub", "Mul")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nnstretch.devices.base.routine import Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, constant, is_image
-from nnstretch.devices.routine import Lowering, Parameters
 from nnstretch.graph.layer import Layer
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")

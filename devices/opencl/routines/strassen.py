@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.algorithms.strassen import LEAST_HALF, strassen_weights
+from nnstretch.devices.base.routine import Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import (
     INPUT,
     OUTPUT,
@@ -16,8 +18,6 @@ from nnstretch.devices.opencl.routines.base import (
     padded,
 )
 from nnstretch.devices.opencl.routines.conv import ConvShape, conv_shape, most_pixels
-from nnstretch.devices.routine import Lowering, Operand, Parameters, has_constant_weights
-from nnstretch.devices.strassen import LEAST_HALF, strassen_weights
 from nnstretch.graph.layer import Layer
 
 _VECTORS = (2, 3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
+from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, PlainRoutine, ceil_div
-from nnstretch.devices.routine import PLAIN, Layout, Lowering, Parameters
-from nnstretch.devices.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
 from nnstretch.graph.layer import Layer
 
 

@@ -7,6 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nnstretch.devices.algorithms.winograd import Axis, Division, weight_panels
+from nnstretch.devices.base.routine import (
+    PLAIN,
+    KernelCall,
+    Launch,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    has_constant_weights,
+)
 from nnstretch.devices.opencl.routines.base import (
     DTYPE,
     HALF,
@@ -19,17 +30,6 @@ from nnstretch.devices.opencl.routines.base import (
     padded,
 )
 from nnstretch.devices.opencl.routines.conv import ConvShape, channel_ranges, conv_shape
-from nnstretch.devices.routine import (
-    PLAIN,
-    KernelCall,
-    Launch,
-    Layout,
-    Lowering,
-    Operand,
-    Parameters,
-    has_constant_weights,
-)
-from nnstretch.devices.winograd import Axis, Division, weight_panels
 from nnstretch.graph.layer import Layer
 
 # The transforms that kernels have, as (alpha, taps).
@@ -56,8 +56,8 @@ class Winograd(OpenCLRoutine):
     """F(m×m, r×r) for square kernels with strides of 1 or 2 and no dilation, blocked out, and in but for few channels.
 
     On a CPU one kernel encodes, multiplies and decodes a block of tiles after the other; elsewhere each part is a kernel.
-    Strides and kernels with more taps than a transform are sums of several convolutions (devices/winograd.py). Few channels
-    are read from a plain tensor: their pixels a stride apart become channels of a tensor between.
+    Strides and kernels with more taps than a transform are sums of several convolutions (devices/algorithms/winograd.py). Few
+    channels are read from a plain tensor: their pixels a stride apart become channels of a tensor between.
 
     Parameters: `alpha`, positions of a tile along an axis, m + r - 1; `taps` of the transform, r; `tiles` of a product's
     register tile; `block`, tiles that are encoded before they are multiplied, a multiple of `tiles`.

@@ -40,7 +40,7 @@ class LiteRtEngine(Engine):
 
 def prepare(job: Job, folder: Path, report: Report) -> Path:
     """The model as a TFLite file."""
-    from nnstretch.devices.tflite.writer import write_tflite
+    from nnstretch.devices.external.litert.writer import write_tflite
     from nnstretch.frontends.onnx_file import load as load_onnx
 
     path = folder / "model.tflite"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import nnstretch
+from nnstretch.bench.comparison.layers import layer_table
 from nnstretch.bench.engines.interface import Engine, Job, Report
-from nnstretch.bench.layers import layer_table
-from nnstretch.devices.spec import format_cores
-from nnstretch.scheduler.session import Session
+from nnstretch.devices.base.spec import format_cores
+from nnstretch.scheduler.runtime.session import Session
 
 _TRACED_RUNS = 15
 

@@ -1,0 +1,57 @@
+"""Strassen's algorithm for 1 × 1 convolutions on any processor: what weights become under one step of it.
+
+The counterpart of engine/kernels/conv_strassen.c and opencl/kernels/conv_strassen.cl, which read the same order of weights.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Piece, Prepared
+
+LEAST_HALF = 3
+"""Blocks of a half of the input channels from which on a product saved outweighs the sums that it takes."""
+
+
+def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> Prepared:
+    """Weights O,C,1,1 as the kernels read them flat: pairs of panels, then blocks without a partner."""
+    outputs, channels = weight.shape[:2]
+    lanes = -(-outputs // block) * block
+    half, width = channels // block // 2 * block, vectors * block
+    columns = lanes // (2 * width) * width
+    source = weight.reshape(outputs, channels)
+    size = (7 * half + 3 * (channels - 2 * half)) * width
+    pieces = [
+        Piece(first // width * size, size, partial(_write_pair, source, (first, columns + first), half))
+        for first in range(0, columns, width)
+    ]
+    begin = columns // width * size
+    pieces += [
+        Piece(begin + (first - 2 * columns) * channels, channels * block, partial(_write_single, source, first))
+        for first in range(2 * columns, lanes, block)
+    ]
+    return Prepared(begin + (lanes - 2 * columns) * channels, pieces)
+
+
+def _write_pair(source: np.ndarray, firsts: tuple[int, int], half: int, place: np.ndarray) -> None:
+    """Writes what is multiplied for two panels of outputs that begin with `firsts`: matrices of input channels × outputs."""
+    channels = source.shape[1]
+    width = place.size // (7 * half + 3 * (channels - 2 * half))
+    one, two = np.zeros((2, channels, width))
+    for panel, first in zip((one, two), firsts, strict=True):
+        rows = source[first : first + width]
+        panel[:, : len(rows)] = rows.T
+    t1, t3 = two[:half] - one[:half], two[half : 2 * half] - two[:half]
+    t2 = two[half : 2 * half] - t1
+    rest1, rest2 = one[2 * half :], two[2 * half :]
+    made = (one[: 2 * half], rest1, t2, t3, one[half : 2 * half] - t2, rest1, t1, two[half : 2 * half], rest2)
+    np.concatenate(made, out=place.reshape(-1, width), casting="same_kind")
+
+
+def _write_single(source: np.ndarray, first: int, place: np.ndarray) -> None:
+    """Writes a block of outputs that is computed by itself, as input channels × outputs."""
+    panel = place.reshape(source.shape[1], -1)
+    rows = source[first : first + panel.shape[1]]
+    panel[:, : len(rows)] = rows.T

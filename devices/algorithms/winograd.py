@@ -1,0 +1,256 @@
+"""Winograd's minimal filtering on any processor: its points, and what kernels become under its transforms.
+
+The counterpart of engine/kernels/winograd_parts.h and of the weights' order in engine/kernels/winograd.c. OpenCL's kernels read
+the same order of undivided kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Constant, Piece, Prepared, whole
+
+_ENCODED = 16
+"""Input channels that are encoded at once."""
+
+POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
+"""The interpolation's points besides 0 and infinity, each with its negative, by the positions alpha of a transform.
+
+The transforms of inputs and outputs (engine/kernels/winograd_transform.h, opencl/kernels/winograd_transform.cl) are made for
+these.
+"""
+
+
+def kernel_transform(alpha: int, taps: int) -> np.ndarray:
+    """The matrix alpha×taps that encodes one dimension of a kernel, in float64.
+
+    Row p is (1, p, p², …) divided by the product of p - q over the other points q, which makes up for input transforms whose
+    polynomials have the leading coefficient 1; the last row is infinity's.
+    """
+    points = np.array([0.0, *(sign * point for point in POINTS[alpha] for sign in (1, -1))])
+    differences = points[:, None] - points[None, :] + np.eye(len(points))
+    rows = points[:, None] ** np.arange(taps) / differences.prod(axis=1)[:, None]
+    return np.vstack([rows, np.eye(taps)[-1:]])
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A kernel along one axis, divided for transforms of `alpha` positions and `taps` taps.
+
+    A part has taps that are `stride` apart, at most as many as the transform. A kernel of one tap is left as it is.
+    """
+
+    kernel: int
+    stride: int
+    alpha: int
+    taps: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether the axis is not transformed."""
+        return self.kernel == 1
+
+    @property
+    def positions(self) -> int:
+        """Positions of an encoded tile."""
+        return 1 if self.plain else self.alpha
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a tile."""
+        return 1 if self.plain else self.alpha - self.taps + 1
+
+    @cached_property
+    def first_taps(self) -> tuple[int, ...]:
+        """The tap with which each part begins."""
+        if self.plain:
+            return (0,)
+        longest = math.ceil(self.kernel / self.stride)
+        pieces = math.ceil(longest / self.taps)
+        return tuple(phase + self.stride * piece * self.taps for phase in range(self.stride) for piece in range(pieces))
+
+    def whole(self, part: int) -> bool:
+        """Whether the part has as many taps as the transform; others are 0 at infinity."""
+        return self.plain or self.first_taps[part] + self.stride * (self.taps - 1) < self.kernel
+
+    @cached_property
+    def all_parts(self) -> int:
+        """Parts that are not 0, summed over all positions."""
+        whole = sum(map(self.whole, range(len(self.first_taps))))
+        return (self.positions - 1) * len(self.first_taps) + whole
+
+    def transform(self, part: int) -> np.ndarray:
+        """The matrix positions×kernel that encodes a part, in float64."""
+        if self.plain:
+            return np.ones((1, 1))
+        picked = range(self.first_taps[part], self.kernel, self.stride)[: self.taps]
+        result = np.zeros((self.alpha, self.kernel))
+        result[:, list(picked)] = kernel_transform(self.alpha, self.taps)[:, : len(picked)]
+        return result
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a kernel is divided into parts along both axes."""
+
+    down: Axis
+    across: Axis
+
+    @cached_property
+    def parts(self) -> list[tuple[int, int]]:
+        """Parts of both axes, such that those with whole rows, and those with whole columns, follow one another."""
+        both = [(i, j) for i in range(len(self.down.first_taps)) for j in range(len(self.across.first_taps))]
+        kinds = [(True, False), (True, True), (False, True), (False, False)]
+        return sorted(both, key=lambda part: kinds.index((self.down.whole(part[0]), self.across.whole(part[1]))))
+
+    def parts_at(self, position: int) -> slice:
+        """The parts that have weights at a position."""
+        row, column = divmod(position, self.across.positions)
+        infinite_row = not self.down.plain and row == self.down.alpha - 1
+        infinite_column = not self.across.plain and column == self.across.alpha - 1
+        needed = [
+            index
+            for index, (i, j) in enumerate(self.parts)
+            if (self.down.whole(i) or not infinite_row) and (self.across.whole(j) or not infinite_column)
+        ]
+        return slice(needed[0], needed[-1] + 1) if needed else slice(0, 0)
+
+    @property
+    def positions(self) -> int:
+        """Positions of an encoded tile."""
+        return self.down.positions * self.across.positions
+
+    @property
+    def all_parts(self) -> int:
+        """Parts that are not 0, summed over all positions."""
+        return self.down.all_parts * self.across.all_parts
+
+    def encoded(self, weight: np.ndarray) -> np.ndarray:
+        """Weights O,C/g,KH,KW encoded to position, part, O, C/g."""
+        outputs, per_group = weight.shape[:2]
+        taps = weight.reshape(outputs * per_group, -1).T.astype(np.float64)
+        result = np.empty((self.positions, len(self.parts), outputs * per_group), np.float32)
+        for index, (i, j) in enumerate(self.parts):
+            result[:, index] = np.kron(self.down.transform(i), self.across.transform(j)) @ taps
+        return result.reshape(self.positions, len(self.parts), outputs, per_group)
+
+
+def weight_panels(
+    weight: np.ndarray, groups: int, width: int, block: int, division: Division, *, halved: bool
+) -> np.ndarray:
+    """Weights O,C/g,KH,KW as the kernels read them: one row per panel of `width` output channels.
+
+    A panel holds [position][piece][input block][part][input channel][output channel] with only those input channels that its
+    groups read and those parts that are not 0 at the position. Its pieces are its halves where these are computed one by one,
+    which is where they belong to different groups, if `halved`. `width` is a multiple of `block`, the blocked layout's.
+    """
+    outputs, per_group = weight.shape[:2]
+    encoded = division.encoded(weight)
+    padded = -(-outputs // block) * block
+    if groups == 1:
+        full = np.zeros((*encoded.shape[:2], padded, per_group), np.float32)
+        full[:, :, :outputs] = encoded
+        return np.concatenate(list(_dense_rows(full, width, block, division)), axis=1)
+    pieces = [_pieces(first, width, outputs, outputs // groups, halved) for first in range(0, padded, width)]
+    return _grouped_panels(encoded, outputs // groups, pieces, block, division)
+
+
+def prepared_panels(
+    weight: np.ndarray, groups: int, width: int, block: int, division: Division, *, halved: bool
+) -> Constant:
+    """What `weight_panels` makes, flat; of one group of channels where it shall lie."""
+    if groups > 1:
+        return weight_panels(weight, groups, width, block, division, halved=halved)
+    outputs, channels = weight.shape[:2]
+    padded = -(-outputs // block) * block
+    used = [position for position in range(division.positions) if division.parts_at(position) != slice(0, 0)]
+    if len(division.parts) > 1:
+        make = partial(weight_panels, weight, groups, width, block, division, halved=halved)
+        return whole(division.all_parts * channels * padded, make)
+    ((i, j),) = division.parts
+    transform = np.kron(division.down.transform(i), division.across.transform(j))[used]
+    source = weight.reshape(outputs, channels, -1)
+    size = len(used) * channels * width
+    pieces = [
+        Piece(number * size, size, partial(_write_encoded, source[first : first + width], width, transform))
+        for number, first in enumerate(range(0, padded, width))
+    ]
+    return Prepared(size * len(pieces), pieces)
+
+
+def _write_encoded(rows: np.ndarray, width: int, transform: np.ndarray, place: np.ndarray) -> None:
+    """Encodes weights of up to `width` outputs, O,C,taps, as position,C,width; so many at once as caches hold."""
+    outputs, channels, taps = rows.shape
+    panel = place.reshape(len(transform), channels, width)
+    for begin in range(0, channels, _ENCODED):
+        part = rows[:, begin : begin + _ENCODED]
+        lanes = np.zeros((taps, part.shape[1], width))
+        lanes[..., :outputs] = part.transpose(2, 1, 0)
+        panel[:, begin : begin + _ENCODED] = (transform @ lanes.reshape(taps, -1)).reshape(-1, *lanes.shape[1:])
+
+
+def _dense_rows(encoded: np.ndarray, width: int, block: int, division: Division) -> Iterator[np.ndarray]:
+    """What all panels hold of one position and input block after another: arrays of panel, weight."""
+    outputs, channels = encoded.shape[2:]
+    step = block if len(division.parts) > 1 else channels
+    for position in range(division.positions):
+        parts = encoded[position, division.parts_at(position)]
+        for first in range(0, channels, step):
+            lanes = parts[..., first : first + step]
+            panels = lanes.reshape(len(parts), outputs // width, width, lanes.shape[-1])
+            yield panels.transpose(1, 0, 3, 2).reshape(outputs // width, -1)
+
+
+def _pieces(first: int, width: int, outputs: int, per_group: int, halved: bool) -> list[tuple[int, int]]:
+    """The output channels [begin, end) that a panel of `width` from `first` on computes together, as the kernels see it."""
+    middle, end = first + width // 2, first + width
+    if halved and per_group % (width // 2) == 0 and middle < outputs and first // per_group != middle // per_group:
+        return [(first, middle), (middle, end)]
+    return [(first, end)]
+
+
+def _grouped_panels(
+    encoded: np.ndarray, per_group: int, panels: list[list[tuple[int, int]]], block: int, division: Division
+) -> np.ndarray:
+    """Panels of weights [position][part][output][input channel of its group]; channels of other groups get zeros."""
+    rows = []
+    for pieces in panels:
+        made = [_piece(encoded, per_group, begin, end) for begin, end in pieces]
+        parts = [
+            blocked[position, division.parts_at(position)].ravel()
+            for position in range(division.positions)
+            for first, piece in made
+            for blocked in _blocks(first, piece, block)
+        ]
+        rows.append(np.concatenate(parts))
+    result = np.zeros((len(rows), max(map(len, rows))), np.float32)
+    for to, row in zip(result, rows, strict=True):
+        to[: row.size] = row
+    return result
+
+
+def _piece(encoded: np.ndarray, per_group: int, begin: int, end: int) -> tuple[int, np.ndarray]:
+    """The first input channel, and weights [position][part][input channel][output] of the outputs [begin, end)."""
+    positions, parts, outputs, inputs = encoded.shape
+    first, last = begin // per_group, (min(end, outputs) - 1) // per_group
+    piece = np.zeros((positions, parts, (last - first + 1) * inputs, end - begin), np.float32)
+    for group in range(first, last + 1):
+        low, high = max(begin, group * per_group), min(end, (group + 1) * per_group, outputs)
+        rows = slice((group - first) * inputs, (group - first + 1) * inputs)
+        piece[:, :, rows, low - begin : high - begin] = encoded[:, :, low:high].transpose(0, 1, 3, 2)
+    return first * inputs, piece
+
+
+def _blocks(first: int, piece: np.ndarray, block: int) -> Iterator[np.ndarray]:
+    """A piece whose first input channel is `first`, cut where blocks of input channels end."""
+    lanes = piece.shape[2]
+    begin = 0
+    while begin < lanes:
+        end = min(lanes, begin + block - (first + begin) % block)
+        yield piece[:, :, begin:end]
+        begin = end

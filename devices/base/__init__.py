@@ -1,0 +1,1 @@
+"""Contracts and descriptions that all processors share."""

@@ -1,0 +1,40 @@
+"""What the routines for convolutions of blocked tensors share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from nnstretch.devices.base.routine import Layout, Parameters, Routine
+from nnstretch.devices.cpu.routines.convolution.geometry import Window, is_convolution
+from nnstretch.graph.layer import Layer
+
+TileT = TypeVar("TileT")
+
+
+class BlockedConvolution(Routine):
+    """A convolution that reads and writes the engine's blocked layout."""
+
+    def __init__(self, block: int) -> None:
+        """`block` is the engine's."""
+        self.layout = Layout(block)
+
+    def supports(self, layer: Layer) -> bool:
+        return is_convolution(layer) and self.covers(Window.of(layer))
+
+    @abstractmethod
+    def covers(self, window: Window) -> bool:
+        """Whether the kernels compute a convolution of this geometry."""
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (self.layout,) * len(layer.activations), (self.layout,)
+
+
+class TiledConvolution(BlockedConvolution, Generic[TileT]):
+    """A blocked convolution with one kernel per register tile."""
+
+    def __init__(self, block: int, tiles: Sequence[TileT]) -> None:
+        """`block` is the engine's; `tiles` are the register tiles that it has, in an order that the routine names."""
+        super().__init__(block)
+        self.tiles = tuple(tiles)

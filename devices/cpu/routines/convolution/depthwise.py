@@ -1,0 +1,52 @@
+"""Convolutions whose groups lie within a block: depthwise, and narrow groups as in ResNeXt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.routines.convolution.blocked import BlockedConvolution
+from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.graph.layer import Layer
+
+UNIT_FLOATS = 1 << 15
+"""Output floats per unit of work at least, so that handing it over costs little."""
+
+FEW_ROWS = 4
+"""Output rows per unit where a plane is read from afar: strips of few rows take memory in the order that it lies in."""
+
+
+class DepthwiseConvolution(BlockedConvolution):
+    """Groups of 1, 2, 4 or 8 channels (fewer than a block) with as many outputs each.
+
+    Routine parameters:
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "depthwise")
+
+    def covers(self, window: Window) -> bool:
+        width = window.channels // window.groups
+        return window.channels == window.outputs and width in (1, 2, 4, 8) and width < self.layout.block
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        rows = min(-(-UNIT_FLOATS // (window.out_width * self.layout.block)), window.out_height)
+        wide = window.out_width * self.layout.block * window.out_height > UNIT_FLOATS
+        return tuple({"rows": r} for r in ((rows, FEW_ROWS) if wide and rows > FEW_ROWS else (rows,)))
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        rows = Window.of(layer).out_height
+        return distinct(self.parameter_space(layer), ({"rows": part} for part in shares(rows, rows)))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        window = Window.of(layer)
+        block = self.layout.block
+        width = window.channels // window.groups
+        lanes = -(-window.channels // block) * block
+        weights = np.zeros((lanes, width, window.taps), np.float32)
+        weights[: window.channels] = layer.constants[1].reshape(window.channels, width, window.taps)
+        panels = weights.reshape(lanes // block, block, width, window.taps).transpose(0, 3, 2, 1)
+        return lowering(f"depthwise_g{width}", layer, panels, lanes, (*window.words(), parameters["rows"]))

@@ -1,0 +1,128 @@
+"""What the routines for convolutions share: which layers they accept, geometry, and operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Constant
+from nnstretch.devices.base.routine import KernelCall, Lowering, Operand, has_constant_weights
+from nnstretch.graph.layer import Layer
+
+
+@dataclass(frozen=True)
+class Window:
+    """Geometry of a convolution. Pads at the bottom and at the right follow from the output's size."""
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    outputs: int
+    out_height: int
+    out_width: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int]
+    dilations: tuple[int, int]
+    groups: int
+
+    @classmethod
+    def of(cls, layer: Layer) -> Window:
+        """The geometry of a layer of operator Conv."""
+        batch, channels, height, width = layer.type_of(0).shape
+        _, outputs, out_height, out_width = layer.outputs[0].shape
+        kernel_height, kernel_width = layer.type_of(1).shape[2:]
+        stride_height, stride_width = layer.ints("strides")
+        dilation_height, dilation_width = layer.ints("dilations")
+        groups = layer.attributes["groups"]
+        assert isinstance(groups, int)
+        return cls(
+            batch=batch,
+            channels=channels,
+            height=height,
+            width=width,
+            outputs=outputs,
+            out_height=out_height,
+            out_width=out_width,
+            kernel=(kernel_height, kernel_width),
+            strides=(stride_height, stride_width),
+            pads=(layer.ints("pads")[0], layer.ints("pads")[1]),
+            dilations=(dilation_height, dilation_width),
+            groups=groups,
+        )
+
+    @property
+    def taps(self) -> int:
+        """Positions of the kernel."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def pixels(self) -> int:
+        """Positions of the output."""
+        return self.out_height * self.out_width
+
+    def words(self) -> tuple[int, ...]:
+        """The first parameters of every convolution kernel."""
+        return (
+            self.batch,
+            self.channels,
+            self.height,
+            self.width,
+            self.outputs,
+            self.out_height,
+            self.out_width,
+            *self.kernel,
+            *self.strides,
+            *self.pads,
+            *self.dilations,
+        )
+
+
+LARGEST_EXTENT = 1 << 20
+LARGEST_WINDOW = 1 << 12
+
+
+def is_convolution(layer: Layer) -> bool:
+    """Whether `layer` is a 2-D float32 convolution with constant weights that the kernels' bounds admit."""
+    if layer.op != "Conv" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 4:
+        return False
+    pads = layer.ints("pads")
+    window = Window.of(layer)
+    extents = window.words()[:7]
+    steps = (*window.kernel, *window.strides, *window.dilations)
+    return (
+        all(0 < extent <= LARGEST_EXTENT for extent in extents)
+        and all(0 < step <= LARGEST_WINDOW for step in steps)
+        and all(0 <= pad <= LARGEST_WINDOW for pad in pads)
+    )
+
+
+def has_native_operands(layer: Layer) -> bool:
+    """Whether a Conv or Dense layer computes in float32 on a run-time input with weights and bias known now."""
+    floats = all(t.dtype == "float32" for t in (*layer.inputs, *layer.outputs) if t is not None)
+    return floats and has_constant_weights(layer) and 0 not in layer.constants and 3 not in layer.constants
+
+
+def operands(layer: Layer) -> tuple[Operand | None, ...]:
+    """What every kernel of this family reads: input, weights (constant 0), bias (constant 1), residual."""
+    return (
+        Operand("input", 0),
+        Operand("constant", 0),
+        Operand("constant", 1) if layer.has(2) else None,
+        Operand("input", 3) if layer.has(3) else None,
+    )
+
+
+def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, parameters: tuple[int, ...]) -> Lowering:
+    """One call of `kernel` with prepared weights and the bias, padded with zeros to `lanes` floats."""
+    made = np.ascontiguousarray(weights, dtype=np.float32) if isinstance(weights, np.ndarray) else weights
+    constants: list[Constant] = [made]
+    if layer.has(2):
+        bias = np.zeros(lanes, np.float32)
+        bias[: layer.type_of(1).shape[0]] = layer.constants[2]
+        constants.append(bias)
+    words = (*parameters, *layer.activation.words())
+    call = KernelCall(kernel, operands(layer), (Operand("output", 0),), words, in_place=3 if layer.has(3) else None)
+    return Lowering((call,), tuple(constants))

@@ -1,0 +1,196 @@
+"""Pairs of convolutions of which one is depthwise and the other pointwise: what lies between them never leaves the caches.
+
+The inverted residual blocks of mobile networks are a pointwise convolution that makes channels more, a depthwise one and a
+pointwise one that makes them fewer; the tensors in the middle are the largest of these networks.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from nnstretch.devices.base.routine import (
+    Descriptor,
+    KernelCall,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    Routine,
+    distinct,
+    shares,
+)
+from nnstretch.devices.cpu.routines.convolution.geometry import Window, is_convolution
+from nnstretch.graph.layer import CHAIN, Layer
+
+SCRATCH_BYTES = 384 << 10
+"""Scratch memory that leaves room for weights and pixels in the second-level caches of many CPUs."""
+
+UNITS = 16
+"""Units of work that up to four threads share without one waiting long for another."""
+
+
+class Pair(Routine):
+    """What both kinds of pairs share.
+
+    Routine parameters:
+        pixels, vectors: the register tile of the pointwise convolution, which names the kernel.
+        band: output rows whose middle is in scratch memory at a time, which are a unit of work.
+    """
+
+    def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
+        """`block` is the engine's; `tiles` are its register tiles (pixels, vectors)."""
+        self.layout = Layout(block)
+        self.tiles = tuple(tiles)
+
+    def supports(self, layer: Layer) -> bool:
+        if layer.op != CHAIN or len(layer.chain) != 2 or not all(map(is_convolution, layer.chain)):
+            return False
+        return layer.wiring[1].count(-1) == 1 and layer.wiring[1][0] == -1 and self._fits(*layer.chain)
+
+    @abstractmethod
+    def _fits(self, first: Layer, second: Layer) -> bool:
+        """Whether two convolutions are of the kinds that this routine fuses."""
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (self.layout,) * len(layer.activations), (self.layout,)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        rows = layer.outputs[0].shape[2]
+        channels = next(Window.of(link).outputs for link in layer.chain if self._is_pointwise(link))
+        settings = (
+            {"pixels": pixels, "vectors": vectors, "band": band}
+            for pixels, vectors in self.tiles
+            if self._blocks(channels) % vectors == 0
+            for band in shares(rows, rows)
+        )
+        return distinct(self.parameter_space(layer), settings)
+
+    def _tiles(self, channels: int) -> list[tuple[int, int]]:
+        """The two narrowest tiles that divide the output vectors of the pointwise convolution.
+
+        Narrow panels keep the middle near, and with few input channels what matters is how often a tile starts.
+        """
+        return sorted((t for t in self.tiles if self._blocks(channels) % t[1] == 0), key=lambda t: t[1])[:2]
+
+    def _settings(
+        self, channels: int, rows: int, row_bytes: Callable[[int], int], least: Callable[[int], int]
+    ) -> Sequence[Parameters]:
+        """Two tiles, each with the two highest bands that fit and leave work for several threads.
+
+        Args:
+            channels: outputs of the pointwise convolution.
+            rows: of the output.
+            row_bytes: scratch memory per output row where the tile has so many vectors.
+            least: bands that are wanted where the tile has so many vectors.
+        """
+        settings: list[Parameters] = []
+        for pixels, vectors in self._tiles(channels):
+            shares = (-(-rows // parts) for parts in (1, 2, 4, 8, 16, 32, 64, 128) if parts >= least(vectors))
+            bands = [band for band in shares if band * row_bytes(vectors) <= SCRATCH_BYTES] or [1]
+            settings += [{"pixels": pixels, "vectors": vectors, "band": band} for band in dict.fromkeys(bands[:2])]
+        return tuple(settings)
+
+    def _blocks(self, channels: int) -> int:
+        return -(-channels // self.layout.block)
+
+    def _lowering(self, layer: Layer, parameters: Parameters, weights: Sequence[np.ndarray], other: int) -> Lowering:
+        """One call with both layers' prepared weights; `other` is the kernel's parameter of that name."""
+        first, second = layer.chain
+        constants: list[np.ndarray] = []
+        reads: list[Operand | None] = [Operand("input", 0)]
+        for link, weight in zip((first, second), weights, strict=True):
+            reads += [Operand("constant", len(constants)), None]
+            constants.append(np.ascontiguousarray(weight, np.float32))
+            if link.has(2):
+                reads[-1] = Operand("constant", len(constants))
+                constants.append(self._padded(link.constants[2]))
+        reads.append(Operand("input", layer.wiring[1][-1]) if second.has(3) else None)
+        depthwise = first if self._is_depthwise(first) else second
+        words = (*Window.of(depthwise).words(), other, parameters["band"])
+        kernel = f"{self.descriptor.algorithm}_p{parameters['pixels']}v{parameters['vectors']}"
+        call = KernelCall(
+            kernel,
+            tuple(reads),
+            (Operand("output", 0),),
+            (*words, *first.activation.words(), *second.activation.words()),
+            in_place=len(reads) - 1 if second.has(3) else None,
+        )
+        return Lowering((call,), tuple(constants))
+
+    def _padded(self, bias: np.ndarray) -> np.ndarray:
+        lanes = np.zeros(self._blocks(len(bias)) * self.layout.block, np.float32)
+        lanes[: len(bias)] = bias
+        return lanes
+
+    def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> np.ndarray:
+        window, width = Window.of(layer), parameters["vectors"] * self.layout.block
+        lanes = np.zeros((self._blocks(window.outputs) * self.layout.block, window.channels), np.float32)
+        lanes[: window.outputs] = layer.constants[1].reshape(window.outputs, window.channels)
+        return lanes.reshape(-1, width, window.channels).transpose(0, 2, 1)
+
+    def _depthwise_weights(self, layer: Layer) -> np.ndarray:
+        window, block = Window.of(layer), self.layout.block
+        lanes = np.zeros((self._blocks(window.channels) * block, window.taps), np.float32)
+        lanes[: window.channels] = layer.constants[1].reshape(window.channels, window.taps)
+        return lanes.reshape(-1, block, window.taps).transpose(0, 2, 1)
+
+    @staticmethod
+    def _is_depthwise(layer: Layer) -> bool:
+        window = Window.of(layer)
+        return window.groups == window.channels == window.outputs
+
+    @staticmethod
+    def _is_pointwise(layer: Layer) -> bool:
+        window = Window.of(layer)
+        moves = window.taps > 1 or window.strides != (1, 1) or any(layer.ints("pads"))
+        return window.groups == 1 and not moves
+
+
+class ExpandDepthwise(Pair):
+    """A pointwise convolution without residual, then a depthwise one.
+
+    Rows that two bands share are computed once, but twice where the bands fall to two threads.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "expand_depthwise")
+
+    def _fits(self, first: Layer, second: Layer) -> bool:
+        return self._is_pointwise(first) and self._is_depthwise(second) and not first.has(3)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer.chain[1])
+        blocks = self._blocks(window.channels)
+        row = self.layout.block * 4 * window.width * window.strides[0]
+        return self._settings(
+            window.channels,
+            window.out_height,
+            lambda vectors: vectors * row,
+            lambda vectors: -(-UNITS * vectors // (window.batch * blocks)),
+        )
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        first, second = layer.chain
+        weights = (self._pointwise_weights(first, parameters), self._depthwise_weights(second))
+        return self._lowering(layer, parameters, weights, Window.of(first).channels)
+
+
+class DepthwiseProject(Pair):
+    """A depthwise convolution without residual, then a pointwise one."""
+
+    descriptor = Descriptor("cpu", "float32", "depthwise_project")
+
+    def _fits(self, first: Layer, second: Layer) -> bool:
+        return self._is_depthwise(first) and self._is_pointwise(second) and not first.has(3)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window, outputs = Window.of(layer.chain[0]), Window.of(layer.chain[1]).outputs
+        row = self._blocks(window.channels) * self.layout.block * 4 * window.out_width
+        return self._settings(outputs, window.out_height, lambda _: row, lambda _: 2)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        first, second = layer.chain
+        weights = (self._depthwise_weights(first), self._pointwise_weights(second, parameters))
+        return self._lowering(layer, parameters, weights, Window.of(second).outputs)

@@ -1,0 +1,78 @@
+"""First layers: convolution of a plain tensor with few channels to a blocked one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.graph.layer import Layer
+
+ROWS = 8
+"""Output rows per unit at most: few enough for the second-level cache, enough to use packed input rows several times."""
+
+UNITS = 16
+"""Units of work that up to four threads share evenly."""
+
+MOST_BANDS = 1 << 10
+"""Parts into which a thorough search cuts the output's rows at most."""
+
+PACKED_BYTES = 1 << 26
+"""Most that the kernel admits for the packed input rows of a unit."""
+
+
+def _packed_bytes(window: Window) -> int:
+    """What the kernel's scratch takes for the padded rows of a unit, at most."""
+    rows = (ROWS - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
+    columns = window.out_width * window.strides[1] + window.kernel[1] * window.dilations[1]
+    return window.channels * rows * columns * 4
+
+
+class PlanarConvolution(TiledConvolution[tuple[int, int]]):
+    """Convolution that reads NCHW with fewer channels than a block, and writes the blocked layout.
+
+    `tiles` are the engine's, best first.
+
+    Routine parameters:
+        pixels, vectors: the register tile, which names the kernel.
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "planar")
+
+    def covers(self, window: Window) -> bool:
+        few = window.groups == 1 and window.channels < self.layout.block
+        return few and _packed_bytes(window) <= PACKED_BYTES
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        inputs, outputs = super().layouts(layer, parameters)
+        return (PLAIN, *inputs[1:]), outputs
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        blocks = -(-window.outputs // self.layout.block)
+        rows = min(ROWS, -(-window.out_height // UNITS))
+        return tuple(
+            {"pixels": pixels, "vectors": vectors, "rows": rows}
+            for pixels, vectors in self.tiles
+            if blocks % vectors == 0
+        )
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        default = self.parameter_space(layer)
+        rows = [part for part in shares(Window.of(layer).out_height, MOST_BANDS) if part <= ROWS]
+        return distinct(default, ({**setting, "rows": part} for setting in default for part in rows))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        window = Window.of(layer)
+        vectors = parameters["vectors"]
+        width = vectors * self.layout.block
+        lanes = -(-window.outputs // self.layout.block) * self.layout.block
+        weights = np.zeros((lanes, window.channels * window.taps), np.float32)
+        weights[: window.outputs] = layer.constants[1].reshape(window.outputs, -1)
+        panels = weights.reshape(lanes // width, width, -1).transpose(0, 2, 1)
+        kernel = f"conv_planar_p{parameters['pixels']}v{vectors}"
+        return lowering(kernel, layer, panels, lanes, (*window.words(), parameters["rows"]))

@@ -1,0 +1,200 @@
+"""Winograd convolution of blocked tensors: a childnet of encoding, products of matrices, and decoding (SoftNeuro)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnstretch.devices.algorithms.winograd import Axis, Division, prepared_panels
+from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
+from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.graph.layer import Layer
+
+TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
+"""The transforms F(alpha - taps + 1, taps) that the engine has, as (alpha, taps)."""
+
+LARGEST_STRIDE = 2
+
+AXIS_PARTS = 8
+"""Parts along one axis that a kernel may have."""
+
+HALVED_BLOCK = 16
+"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
+
+LEAST_GROUP = 4
+"""Input channels per group below which encoding costs more than the products save."""
+
+CACHED_WEIGHTS = 1 << 20
+"""Encoded weights that a second-level cache holds for the most part."""
+
+ENCODED_BYTES = 1 << 19
+"""Encoded input of a block of tiles that a second-level cache holds while weights pass through it."""
+
+FEW_TILES, MANY_TILES = 16, 28
+"""Tiles per block with which weights are used often enough to come in time from a second-level cache, and from memory."""
+
+MEMORY_COST = 11
+"""Multiply-adds of vectors in the time in which a vector of weights comes from memory."""
+
+UNITS = 4
+"""Units of work that there are at least, so that threads can share; where a block's are shared, each thread encodes it."""
+
+MOST_PARTS = 64
+"""Blocks into which a thorough search cuts the tiles at most."""
+
+TRANSFORM_COST = {4: 60, 6: 160, 8: 400}
+"""Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles, by positions along both axes."""
+
+LINE_COST = {4: 12, 6: 20, 8: 30}
+"""The same of transforms along one axis."""
+
+PRODUCT_COST = 4
+"""The same of starting the sum of a tile at one position and storing it: few channels are not worth it."""
+
+WORTH_MEASURING = 1.25
+"""A transform is not measured if it is guessed to take so many times as long as the best."""
+
+WORTH_TRYING = 0.9
+"""A kernel that is no plain 3×3 is not tried if it is guessed to take more than so much of a direct convolution's time."""
+
+
+class WinogradConvolution(TiledConvolution[tuple[int, int]]):
+    """F(m×m, r×r) for convolutions with kernels of several taps, strides of 1 or 2, and no dilation.
+
+    Kernels of one row or column are transformed along one axis; strides and kernels with more taps than a transform are sums of
+    several convolutions (parts). Few channels are read from plain tensors, others from blocked ones.
+
+    `tiles` are the engine's, best first, the last of one vector.
+
+    Routine parameters:
+        alpha: positions of a tile along an axis, m + r - 1; more of them multiply less, read more weights and lose more digits.
+        taps: of the transform, r.
+        tiles, vectors: the register tile of the products.
+        block: tiles that a thread encodes before it multiplies; their encoded input should fit its cache.
+        panels: panels of outputs per unit of work; a thread that gets several units of a block encodes it once.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "winograd")
+
+    def covers(self, window: Window) -> bool:
+        plain = max(window.strides) <= LARGEST_STRIDE and window.dilations == (1, 1)
+        if not plain or window.taps == 1 or not self.divisions(window):
+            return False
+        if window.groups > 1 and window.channels // window.groups < LEAST_GROUP:
+            return False
+        if window.kernel == (3, 3) and window.strides == (1, 1) and not _is_planar(window):
+            return True
+        best = min(self._cost(window, division) for division in self.divisions(window))
+        return best < WORTH_TRYING * self._direct_cost(window)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        first = PLAIN if _is_planar(Window.of(layer)) else self.layout
+        return (first, *(self.layout for _ in layer.activations[1:])), (self.layout,)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        costs = {division: self._cost(window, division) for division in self.divisions(window)}
+        best, *others = sorted(costs, key=costs.__getitem__)
+        tile = next(tile for tile in self.tiles if self._fits(window, tile[1]))
+        worth = [best, *(d for d in others[:1] if costs[d] < WORTH_MEASURING * costs[best])]
+        return tuple(self._setting(window, division, tile) for division in worth)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        window = Window.of(layer)
+        settings = (
+            {
+                "alpha": division.down.alpha,
+                "taps": division.down.taps,
+                "tiles": tiles,
+                "vectors": vectors,
+                "block": block,
+                "panels": panels,
+            }
+            for division in self.divisions(window)
+            for tiles, vectors in self.tiles
+            if self._fits(window, vectors)
+            for block in shares(_tiles(window, division), MOST_PARTS)
+            for panels in shares(-(-window.outputs // self.layout.block) // vectors, UNITS)
+        )
+        return distinct(self.parameter_space(layer), settings)
+
+    def divisions(self, window: Window) -> list[Division]:
+        """The kernel divided for each transform that has no more taps than the longer axis."""
+        most = max(-(-k // s) for k, s in zip(window.kernel, window.strides, strict=True))
+        divisions = [division_of(window, alpha, taps) for alpha, taps in TRANSFORMS if taps <= most]
+        return [d for d in divisions if max(len(d.down.first_taps), len(d.across.first_taps)) <= AXIS_PARTS]
+
+    def _encoded_blocks(self, window: Window, division: Division) -> int:
+        """Vectors of encoded input per position of a tile."""
+        parts = len(division.parts)
+        block = self.layout.block
+        return -(-window.channels * parts // block) if _is_planar(window) else -(-window.channels // block) * parts
+
+    def _setting(self, window: Window, division: Division, tile: tuple[int, int]) -> dict[str, int]:
+        """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
+        per_tile = division.positions * self._encoded_blocks(window, division) * self.layout.block * 4
+        weights = division.all_parts * window.channels // window.groups * window.outputs * 4
+        at_once = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
+        tiles = _tiles(window, division)
+        panels = -(-window.outputs // self.layout.block) // tile[1]
+        blocks = -(-tiles // at_once)
+        blocks += blocks % 2 if blocks > 1 else 0
+        chunks = min(panels, -(-UNITS // blocks))
+        transform = {"alpha": division.down.alpha, "taps": division.down.taps}
+        block = {"block": -(-tiles // blocks), "panels": -(-panels // chunks)}
+        return {**transform, "tiles": tile[0], "vectors": tile[1], **block}
+
+    def _cost(self, window: Window, division: Division) -> float:
+        """A guess at the time, in multiply-adds of vectors.
+
+        Products wait for their weights where those come from memory too slowly.
+        """
+        tiles = _tiles(window, division)
+        inputs = self._encoded_blocks(window, division)
+        outputs = -(-window.outputs // self.layout.block)
+        weights = division.all_parts * outputs * window.channels // window.groups
+        flat = division.down.plain or division.across.plain
+        transform = (LINE_COST if flat else TRANSFORM_COST)[division.down.alpha]
+        packing = division.positions * len(division.parts) * window.channels if _is_planar(window) else 0
+        sums = PRODUCT_COST * division.positions * outputs
+        return max(weights * tiles, weights * MEMORY_COST) + (transform * (inputs + outputs) + packing + sums) * tiles
+
+    def _direct_cost(self, window: Window) -> float:
+        """The multiply-adds of vectors of a direct convolution."""
+        outputs = -(-window.outputs // self.layout.block)
+        return float(window.batch * window.pixels * window.taps * outputs * window.channels // window.groups)
+
+    def _fits(self, window: Window, vectors: int) -> bool:
+        """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
+        if -(-window.outputs // self.layout.block) % vectors:
+            return False
+        per_group = window.outputs // window.groups
+        return vectors == 1 or window.groups == 1 or per_group % (vectors * self.layout.block) == 0
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        window = Window.of(layer)
+        alpha, taps, vectors = parameters["alpha"], parameters["taps"], parameters["vectors"]
+        kernel = f"winograd_a{alpha}r{taps}t{parameters['tiles']}v{vectors}"
+        width, block = vectors * self.layout.block, self.layout.block
+        halved = block == HALVED_BLOCK and vectors == 1
+        division = division_of(window, alpha, taps)
+        weights = prepared_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
+        lanes = -(-window.outputs // block) * block
+        words = (window.groups, int(_is_planar(window)), parameters["block"], parameters["panels"])
+        return lowering(kernel, layer, weights, lanes, (*window.words(), *words))
+
+
+def division_of(window: Window, alpha: int, taps: int) -> Division:
+    """The window's kernel divided for a transform of `alpha` positions and `taps` taps."""
+    down, across = (Axis(k, s, alpha, taps) for k, s in zip(window.kernel, window.strides, strict=True))
+    return Division(down, across)
+
+
+def _is_planar(window: Window) -> bool:
+    """Whether the input is read as a plain tensor."""
+    return window.groups == 1 and window.channels < LEAST_GROUP
+
+
+def _tiles(window: Window, division: Division) -> int:
+    down, across = division.down.outputs, division.across.outputs
+    return window.batch * -(-window.out_height // down) * -(-window.out_width // across)

@@ -1,0 +1,1 @@
+"""CPU routines for memory-bound layers."""

@@ -1,0 +1,128 @@
+"""What the light routines share: they see planes of pixels of 1 lane (plain) or a block of lanes."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.graph.layer import Layer
+
+BLOCK = "block"
+"""The one parameter of light routines: block of the layout that they read and write, 0 for plain."""
+
+BLOCKS = (4, 8, 16)
+"""Blocks that the kernels know."""
+
+INPUT = Operand("input", 0)
+OUTPUT = Operand("output", 0)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How kernels see a stored tensor: `planes` × `pixels` × `lanes` floats."""
+
+    planes: int
+    pixels: int
+    lanes: int
+
+    @property
+    def row(self) -> int:
+        """Floats of one plane."""
+        return self.pixels * self.lanes
+
+    @property
+    def floats(self) -> int:
+        """Floats of the whole tensor, padding lanes included."""
+        return self.planes * self.row
+
+
+def planes_of(shape: tuple[int, ...], block: int) -> Planes:
+    """The planes of a tensor of rank 4, or of a plain one of rank 2 or more."""
+    images, channels = shape[:2]
+    lanes = block or 1
+    return Planes(images * -(-channels // lanes), math.prod(shape[2:]), lanes)
+
+
+def stored_floats(shape: tuple[int, ...], block: int) -> int:
+    """Floats that a tensor takes in the layout of that block."""
+    return math.prod(Layout(block).storage_shape(shape))
+
+
+def per_channel(values: np.ndarray, block: int) -> np.ndarray:
+    """One float32 per channel, with zeros for the lanes that pad the last block."""
+    padding = -values.size % block if block else 0
+    return np.pad(values.reshape(-1).astype(np.float32), (0, padding))
+
+
+def to_blocked(array: np.ndarray, block: int) -> np.ndarray:
+    """A row-major array, of rank 4 unless `block` is 0, as stored; padding lanes are zero."""
+    if not block:
+        return np.ascontiguousarray(array, dtype=np.float32)
+    n, c, h, w = array.shape
+    padded = np.pad(array.astype(np.float32), ((0, 0), (0, -c % block), (0, 0), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(n, -1, block, h, w).transpose(0, 1, 3, 4, 2))
+
+
+def activate_in_place(layer: Layer, floats: int) -> tuple[KernelCall, ...]:
+    """The call that applies the activation to the stored output, for kernels that do not; or no call."""
+    if not layer.activation.kind:
+        return ()
+    return (KernelCall("eltwise/unary", (OUTPUT,), (OUTPUT,), (floats, *layer.activation.words())),)
+
+
+class LightRoutine(Routine):
+    """A routine with one kernel family for both layouts.
+
+    Args:
+        block: block of the blocked layout, 4, 8 or 16; None for that of this machine's vectors.
+    """
+
+    operators: frozenset[str]
+
+    def __init__(self, block: int | None = None) -> None:
+        self._block = block
+
+    @property
+    def block(self) -> int:
+        """Block of the blocked layout that this routine offers."""
+        return self._block or local_isa().block
+
+    def supports(self, layer: Layer) -> bool:
+        """Whether `layer` is one of the operators, all float32, and within what the kernel can do."""
+        types = [t for t in (*layer.inputs, *layer.outputs) if t is not None]
+        return (
+            layer.op in self.operators
+            and all(t.dtype == "float32" and t.elements > 0 for t in types)
+            and self.covers(layer)
+        )
+
+    @abstractmethod
+    def covers(self, layer: Layer) -> bool:
+        """Whether the kernel can do a layer of the right operator and element type."""
+
+    def blockable(self, layer: Layer) -> bool:
+        """Whether the blocked layout can be offered: by default, if all run-time tensors have rank 4."""
+        types = [*(layer.type_of(i) for i in layer.activations), *layer.outputs]
+        return all(len(t.shape) == 4 for t in types)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The blocked layout first, where it can be."""
+        plain = MappingProxyType({BLOCK: 0})
+        return (MappingProxyType({BLOCK: self.block}), plain) if self.blockable(layer) else (plain,)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """The same layout for everything that has rank 4 or is plain anyway."""
+        layout = Layout(parameters[BLOCK])
+        inputs = tuple(layout if len(layer.type_of(i).shape) == 4 else PLAIN for i in layer.activations)
+        return inputs, tuple(layout for _ in layer.outputs)
+
+    @abstractmethod
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """The calls that compute `layer`."""

@@ -1,0 +1,131 @@
+"""Element-wise layers: activations, sums, differences, products, and a line per channel."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.cpu.routines.memory_bound.base import (
+    BLOCK,
+    INPUT,
+    OUTPUT,
+    LightRoutine,
+    per_channel,
+    planes_of,
+    stored_floats,
+    to_blocked,
+)
+from nnstretch.graph.layer import Layer
+
+OPERATORS = {"Add": 0, "Sub": 1, "Mul": 2}
+"""Numbers of the operators in the kernel."""
+
+
+class Relation(Enum):
+    """How the second operand of Add, Sub and Mul relates to the first."""
+
+    SAME = "same shape"
+    CHANNEL = "one value per channel, of each image or of all"
+    SCALAR = "one value"
+    SPREAD = "a constant that broadcasts in another way"
+
+
+def second_operand(layer: Layer) -> Relation | None:
+    """The relation of input 1 to input 0; None if there is no kernel for it."""
+    shape, other = layer.type_of(0).shape, layer.type_of(1).shape
+    if other == shape:
+        return Relation.SAME
+    if layer.type_of(1).elements == 1:
+        return Relation.SCALAR
+    if len(other) > len(shape):
+        return None
+    padded = (1,) * (len(shape) - len(other)) + other
+    if len(shape) == 4 and padded in ((*shape[:2], 1, 1), (1, shape[1], 1, 1)):
+        return Relation.CHANNEL
+    fits = all(b in (1, a) for a, b in zip(shape, padded, strict=True))
+    return Relation.SPREAD if fits and 1 in layer.constants else None
+
+
+class EltwiseRoutine(LightRoutine):
+    """Activation, Add, Sub, Mul and Affine; the tensors of any rank where it is plain."""
+
+    descriptor = Descriptor("cpu", "float32", "eltwise")
+    operators = frozenset({"Activation", "Add", "Sub", "Mul", "Affine"})
+
+    def covers(self, layer: Layer) -> bool:
+        """The first operand is computed at run time and has the shape of the output."""
+        shape = layer.type_of(0).shape
+        if 0 in layer.constants or layer.outputs[0].shape != shape:
+            return False
+        if layer.op == "Activation":
+            return True
+        if layer.op == "Affine":
+            channels = shape[1] if len(shape) >= 2 else 0
+            return all(i in layer.constants and layer.type_of(i).elements == channels for i in (1, 2))
+        return second_operand(layer) is not None
+
+    def blockable(self, layer: Layer) -> bool:
+        """If the first operand has rank 4, and a second one of the run has too or is one value."""
+        if len(layer.type_of(0).shape) != 4:
+            return False
+        return 1 not in layer.activations or layer.type_of(1).elements == 1 or len(layer.type_of(1).shape) == 4
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """The same for all, but that one value for all elements is plain."""
+        layout = Layout(parameters[BLOCK])
+        inputs = [layout for _ in layer.activations]
+        if 1 in layer.activations and second_operand(layer) is Relation.SCALAR:
+            inputs[1] = PLAIN
+        return tuple(inputs), (layout,)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call."""
+        block = parameters[BLOCK]
+        if layer.op == "Activation":
+            count = stored_floats(layer.type_of(0).shape, block)
+            values = (count, *layer.activation.words())
+            return Lowering((KernelCall("eltwise/unary", (INPUT,), (OUTPUT,), values, in_place=0),))
+        if layer.op == "Affine":
+            return self._lower_affine(layer, block)
+        return self._lower_binary(layer, block)
+
+    def _lower_affine(self, layer: Layer, block: int) -> Lowering:
+        shape = layer.type_of(0).shape
+        grid = planes_of(shape, block)
+        constants = tuple(per_channel(layer.constants[i], block) for i in (1, 2))
+        reads = (INPUT, Operand("constant", 0), Operand("constant", 1))
+        values = (grid.planes, grid.row, grid.lanes, grid.planes // shape[0], *layer.activation.words())
+        return Lowering((KernelCall("eltwise/affine", reads, (OUTPUT,), values, in_place=0),), constants)
+
+    def _lower_binary(self, layer: Layer, block: int) -> Lowering:
+        shape, relation = layer.type_of(0).shape, second_operand(layer)
+        count = stored_floats(shape, block)
+        # rows, floats per row, lanes of the second operand (0: it is like the first), rows of it
+        rows = (1, count, 0, 1)
+        if relation is Relation.SCALAR:
+            rows = (1, count, 1, 1)
+        elif relation is Relation.CHANNEL:
+            grid = planes_of(shape, block)
+            # (N,C,1,1) has a row for each plane; (1,C,1,1) has those of one image
+            images = layer.type_of(1).elements // shape[1]
+            rows = (grid.planes, grid.row, grid.lanes, grid.planes // shape[0] * images)
+        constants: tuple[np.ndarray, ...] = ()
+        second = Operand("input", 1)
+        if 1 in layer.constants:
+            constants, second = (_stored(layer, relation, block),), Operand("constant", 0)
+        values = (OPERATORS[layer.op], *rows, *layer.activation.words())
+        call = KernelCall("eltwise/binary", (INPUT, second), (OUTPUT,), values, in_place=0)
+        return Lowering((call,), constants)
+
+
+def _stored(layer: Layer, relation: Relation | None, block: int) -> np.ndarray:
+    """The constant second operand as the kernel reads it."""
+    value = layer.constants[1].astype(np.float32)
+    if relation is Relation.SCALAR:
+        return value.reshape(1)
+    shape = layer.type_of(0).shape
+    if relation is Relation.CHANNEL:
+        return np.concatenate([per_channel(image, block) for image in value.reshape(-1, shape[1])])
+    return to_blocked(np.broadcast_to(value, shape), block)

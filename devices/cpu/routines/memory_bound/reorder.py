@@ -1,0 +1,99 @@
+"""Layers that move values and change none: Reshape and the pseudo-layer Reorder."""
+
+from __future__ import annotations
+
+import math
+
+from nnstretch.devices.base.routine import (
+    PLAIN,
+    REORDER,
+    Descriptor,
+    KernelCall,
+    Layout,
+    Lowering,
+    Parameters,
+    Routine,
+    reorder_layouts,
+)
+from nnstretch.devices.cpu.routines.memory_bound.base import (
+    BLOCK,
+    BLOCKS,
+    INPUT,
+    OUTPUT,
+    LightRoutine,
+    activate_in_place,
+)
+from nnstretch.graph.layer import Layer
+
+
+def change_layout(shape: tuple[int, ...], source: int, target: int) -> KernelCall:
+    """The call that takes input 0 of `shape` from the layout of block `source` to that of `target`."""
+    copied = source == target and not (source and shape[1] % source)
+    if copied:
+        return KernelCall("reorder/copy", (INPUT,), (OUTPUT,), (math.prod(shape),))
+    images, channels, height, width = shape
+    values = (images, channels, height * width, source, target)
+    return KernelCall("reorder/layout", (INPUT,), (OUTPUT,), values)
+
+
+class ReshapeRoutine(LightRoutine):
+    """Reshape: a copy, or a change to or from the plain layout that saves an adapt layer beside it.
+
+    With a block, the input is blocked where it has rank 4 (the output is plain), else the output is.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "reshape")
+    operators = frozenset({"Reshape"})
+
+    def covers(self, layer: Layer) -> bool:
+        """Every reshape of a run-time tensor."""
+        return 0 not in layer.constants and layer.type_of(0).elements == layer.outputs[0].elements
+
+    def blockable(self, layer: Layer) -> bool:
+        """If either side has rank 4."""
+        return 4 in (len(layer.type_of(0).shape), len(layer.outputs[0].shape))
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Blocked on one side at most."""
+        layout = Layout(parameters[BLOCK])
+        return ((layout,), (PLAIN,)) if len(layer.type_of(0).shape) == 4 else ((PLAIN,), (layout,))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call, and one more for an activation."""
+        (source,), (target,) = self.layouts(layer, parameters)
+        shape = (layer.outputs[0] if target.block else layer.type_of(0)).shape
+        floats = math.prod(target.storage_shape(layer.outputs[0].shape))
+        call = change_layout(shape, source.block, target.block)
+        return Lowering((call, *activate_in_place(layer, floats)))
+
+
+class ReorderRoutine(Routine):
+    """Reorder: from one layout to another, or a copy."""
+
+    descriptor = Descriptor("cpu", "float32", "reorder")
+
+    def supports(self, layer: Layer) -> bool:
+        """Any change between the plain layout and blocks of 4, 8 and 16 of a float32 tensor."""
+        if layer.op != REORDER or layer.outputs[0].dtype != "float32" or layer.outputs[0].elements == 0:
+            return False
+        layouts = reorder_layouts(layer)
+        if any(layout.dtype for layout in layouts):
+            return False
+        blocks = {layout.block for layout in layouts}
+        return blocks == {0} or (len(layer.outputs[0].shape) == 4 and blocks <= {0, *BLOCKS})
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """As the layer says."""
+        source, target = _blocks(layer)
+        return (Layout(source),), (Layout(target),)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call."""
+        return Lowering((change_layout(layer.outputs[0].shape, *_blocks(layer)),))
+
+
+def _blocks(layer: Layer) -> tuple[int, int]:
+    source, target = layer.attributes["source"], layer.attributes["target"]
+    assert isinstance(source, int)
+    assert isinstance(target, int)
+    return source, target

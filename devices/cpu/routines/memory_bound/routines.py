@@ -1,0 +1,33 @@
+"""The light routines, which move or combine values without multiplying matrices."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.cpu.routines.memory_bound.base import LightRoutine
+from nnstretch.devices.cpu.routines.memory_bound.concat import ConcatRoutine
+from nnstretch.devices.cpu.routines.memory_bound.eltwise import EltwiseRoutine
+from nnstretch.devices.cpu.routines.memory_bound.pool import PoolRoutine
+from nnstretch.devices.cpu.routines.memory_bound.reorder import ReorderRoutine, ReshapeRoutine
+from nnstretch.devices.cpu.routines.memory_bound.resize import ResizeRoutine
+from nnstretch.devices.cpu.routines.memory_bound.softmax import SoftmaxRoutine
+from nnstretch.devices.cpu.routines.memory_bound.strided import StridedRoutine
+
+
+def light_routines(block: int | None = None) -> tuple[LightRoutine, ...]:
+    """All light routines, offering the blocked layout of that block (None: of this machine's vectors)."""
+    return (
+        PoolRoutine(block),
+        EltwiseRoutine(block),
+        ConcatRoutine(block),
+        SoftmaxRoutine(block),
+        ResizeRoutine(block),
+        StridedRoutine(block),
+        ReshapeRoutine(block),
+    )
+
+
+LIGHT_ROUTINES: tuple[Routine, ...] = light_routines()
+"""For the CPU processor: at most one of them supports a layer."""
+
+REORDER_ROUTINE: Routine = ReorderRoutine()
+"""Changes layouts."""

@@ -1,0 +1,53 @@
+"""Transposition and slices."""
+
+from __future__ import annotations
+
+from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, slices_blocks, strided_copy
+from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters
+from nnstretch.devices.cpu.routines.memory_bound.base import (
+    BLOCK,
+    INPUT,
+    OUTPUT,
+    LightRoutine,
+    activate_in_place,
+    stored_floats,
+)
+from nnstretch.graph.layer import Layer
+
+
+class StridedRoutine(LightRoutine):
+    """Transpose and Slice of any tensor that takes at most six dimensions.
+
+    With a block, a transposition to N,H,W,C reads the blocked layout, and a slice reads and writes it.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "strided")
+    operators = frozenset({"Transpose", "Slice"})
+
+    def covers(self, layer: Layer) -> bool:
+        """The tensor is computed at run time and its dimensions suffice."""
+        return 0 not in layer.constants and len(strided_copy(layer).sizes) <= DIMENSIONS
+
+    def blockable(self, layer: Layer) -> bool:
+        """If channels move to the end, or those of whole blocks are taken."""
+        if layer.op == "Transpose":
+            return layer.ints("perm") == CHANNELS_LAST
+        return slices_blocks(layer, self.block)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """What a transposition writes is plain."""
+        layout = Layout(parameters[BLOCK])
+        return (layout,), (PLAIN if layer.op == "Transpose" else layout,)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call, and one more for an activation."""
+        (_,), (target,) = self.layouts(layer, parameters)
+        block = parameters[BLOCK]
+        if layer.op == "Transpose" and block:
+            images, channels, height, width = layer.type_of(0).shape
+            call = KernelCall("strided/channels_last", (INPUT,), (OUTPUT,), (images, channels, height * width, block))
+        else:
+            copy = strided_copy(layer, block).padded()
+            call = KernelCall("strided/copy", (INPUT,), (OUTPUT,), (*copy.sizes, *copy.strides, copy.first))
+        floats = stored_floats(layer.outputs[0].shape, target.block)
+        return Lowering((call, *activate_in_place(layer, floats)))

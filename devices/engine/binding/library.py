@@ -1,0 +1,278 @@
+"""The engine's C interface, loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.devices.engine.build.build import build_engine
+from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ABI = 3
+"""NNS_ABI of nns_engine.h."""
+
+MAX_READS, MAX_WRITES = 16, 4
+"""NNS_MAX_READS, NNS_MAX_WRITES: operands of one step."""
+
+MAX_CORES = 1024
+"""NNS_MAX_CORES: threads of one lane."""
+
+MAX_RATIO = 65536
+"""NNS_MAX_RATIO: of one thread."""
+
+ERROR_BYTES = 512
+
+_CLOCK_READINGS = 5
+
+Pointer = ctypes.c_void_p
+Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(Pointer), ctypes.POINTER(Pointer))
+"""nns_call: a callback for steps of kind NNS_STEP_CALL."""
+
+
+class Region(ctypes.Structure):
+    """nns_region: memory bound to a region of a program."""
+
+    _fields_ = (
+        ("host", Pointer),
+        ("mem", Pointer),
+        ("sharing", ctypes.c_int32),
+        ("lane", ctypes.c_int32),
+    )
+
+
+class Launch(ctypes.Structure):
+    """nns_launch: an OpenCL kernel with its sizes."""
+
+    _fields_ = (
+        ("kernel", Pointer),
+        ("dimensions", ctypes.c_int32),
+        ("global_size", ctypes.c_size_t * 3),
+        ("local_size", ctypes.c_size_t * 3),
+    )
+
+
+class Bindings(ctypes.Structure):
+    """nns_bindings: what a program's numbers stand for in this process."""
+
+    _fields_ = (
+        ("regions", ctypes.POINTER(Region)),
+        ("launches", ctypes.POINTER(Launch)),
+        ("n_launches", ctypes.c_int64),
+        ("queues", ctypes.POINTER(Pointer)),
+        ("call", Call),
+        ("gates", ctypes.POINTER(Launch)),
+        ("flags", Pointer),
+    )
+
+
+class Trace(ctypes.Structure):
+    """nns_trace: times of one run."""
+
+    _fields_ = (
+        ("steps", ctypes.POINTER(ctypes.c_int64)),
+        ("waits", ctypes.POINTER(ctypes.c_int64)),
+        ("begin", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+    )
+
+
+# nns_status -> the error that a caller sees.
+ERRORS: Mapping[int, type[NNStretchError]] = {
+    1: PackageError,
+    2: DeviceError,
+    3: DeviceError,
+    4: DeviceError,
+    5: DeviceError,
+    6: DeviceError,
+}
+
+_WORDS = ctypes.POINTER(ctypes.c_int64)
+_POINTERS = ctypes.POINTER(Pointer)
+_TEXT = (ctypes.c_char_p, ctypes.c_int64)
+_SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "nns_abi": (ctypes.c_int32, ()),
+    "nns_block": (ctypes.c_int32, ()),
+    "nns_kernel_count": (ctypes.c_int64, ()),
+    "nns_kernel_name": (ctypes.c_char_p, (ctypes.c_int64,)),
+    "nns_kernel_find": (ctypes.c_int64, (ctypes.c_char_p,)),
+    "nns_opencl_load": (ctypes.c_int32, (ctypes.c_char_p, *_TEXT)),
+    "nns_program_create": (
+        ctypes.c_int32,
+        (_WORDS, ctypes.c_int64, ctypes.POINTER(Bindings), _POINTERS, *_TEXT),
+    ),
+    "nns_program_run": (ctypes.c_int32, (Pointer, _POINTERS, _POINTERS, ctypes.POINTER(Trace), *_TEXT)),
+    "nns_program_time": (
+        ctypes.c_int32,
+        (Pointer, _POINTERS, _POINTERS, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _WORDS, _WORDS, *_TEXT),
+    ),
+    "nns_program_cancel": (ctypes.c_int64, (Pointer,)),
+    "nns_program_failed_step": (ctypes.c_int64, (Pointer,)),
+    "nns_program_destroy": (None, (Pointer,)),
+    "nns_split": (ctypes.c_int32, (ctypes.c_int64, _WORDS, ctypes.c_int64, _WORDS)),
+    "nns_join_ns": (ctypes.c_double, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32)),
+    "nns_peak_gflops": (ctypes.c_double, (ctypes.c_int32,)),
+    "nns_clock_gflops": (ctypes.c_double, ()),
+    "nns_flush": (None, (Pointer, ctypes.c_int64)),
+}
+
+
+class Engine:
+    """A loaded engine library.
+
+    Attributes:
+        path: the shared library.
+        library: its functions, with argument types set.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"cannot load the engine {path}: {error}; delete the file to build it again") from error
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self.library, name)
+            function.restype, function.argtypes = result, arguments
+        found = self.library.nns_abi()
+        if found != ABI:
+            raise BuildError(f"the engine {path} has interface {found}, this version needs {ABI}; delete the file")
+
+    @property
+    def block(self) -> int:
+        """Floats per vector: the block of the blocked layout."""
+        return int(self.library.nns_block())
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        names = [self.library.nns_kernel_name(i) for i in range(self.library.nns_kernel_count())]
+        return {name.decode(): i for i, name in enumerate(names)}
+
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names of all kernels, by number."""
+        return tuple(self._numbers)
+
+    def find(self, kernel: str) -> int:
+        """The number of a kernel in this engine.
+
+        Raises:
+            PackageError: it has none of that name.
+        """
+        number = self._numbers.get(kernel)
+        if number is None:
+            raise PackageError(f"the engine has no kernel {kernel!r}; compile the package again with this version")
+        return number
+
+    def load_opencl(self, path: str | Path) -> None:
+        """Resolves the OpenCL functions from a shared library that links an ICD loader.
+
+        Raises:
+            DeviceError: the library cannot be loaded or lacks a function.
+        """
+        self.checked(self.library.nns_opencl_load, os.fsencode(path))
+
+    def checked(
+        self, function: Callable[..., int], *arguments: Any, text: ctypes.Array[ctypes.c_char] | None = None
+    ) -> None:
+        """Calls a function that reports errors as status and text, and raises them.
+
+        Who calls often gives `text`, a buffer of ERROR_BYTES that no other call uses meanwhile.
+        """
+        if text is None:
+            text = ctypes.create_string_buffer(ERROR_BYTES)
+        status = function(*arguments, text, ERROR_BYTES)
+        if status:
+            raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
+
+    def split(self, units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:
+        """How many of a step's `units` each thread of a lane begins with.
+
+        Args:
+            units: of the step.
+            ratios: one per thread, 1 to MAX_RATIO; none: all threads are the same.
+            threads: number of threads, needed without ratios.
+
+        Raises:
+            UsageError: a number is out of range.
+        """
+        count = threads if threads is not None else len(ratios)
+        fits = 0 <= units < 1 << 63 and 1 <= count <= MAX_CORES and all(1 <= r <= MAX_RATIO for r in ratios)
+        if not fits or len(ratios) not in (0, count):
+            raise UsageError(f"{units} units cannot be split among {count} threads by {list(ratios)}")
+        parts = (ctypes.c_int64 * count)()
+        self.library.nns_split(units, (ctypes.c_int64 * count)(*ratios) if ratios else None, count, parts)
+        return list(parts)
+
+    def join_ns(self, cores: Sequence[int], steps: int = 200) -> float:
+        """Nanoseconds from one step to the next that a pool of one thread per core takes when there is nothing to compute.
+
+        Args:
+            cores: of the pool.
+            steps: per list; 1 gives the whole cost of waking the workers and waiting for them.
+
+        Raises:
+            DeviceError: this process may not run on these cores.
+        """
+        ns = float(self.library.nns_join_ns((ctypes.c_int32 * len(cores))(*cores), len(cores), steps))
+        if ns < 0:
+            raise DeviceError(f"no thread pool on cores {list(cores)}; this process may not use them all")
+        return ns
+
+    def peak_gflops(self, core: int | None = None, milliseconds: int = 100) -> float:
+        """Measured float32 peak of one thread in GFLOP/s, on `core` or wherever the calling thread runs.
+
+        Raises:
+            FeedError: this process may not run on `core`.
+        """
+        with _on_core(core):
+            return float(self.library.nns_peak_gflops(milliseconds))
+
+    def clock_gflops(self, core: int | None = None) -> float:
+        """GFLOP/s of one thread just now, in a product out of the innermost cache, on `core` or wherever the thread runs.
+
+        It follows the core's clock, and what its neighbours leave it. The best of a few readings: the first two are of a core
+        that wakes up, and one may be interrupted.
+
+        Raises:
+            FeedError: this process may not run on `core`.
+        """
+        with _on_core(core):
+            return float(max(self.library.nns_clock_gflops() for _ in range(_CLOCK_READINGS)))
+
+    def flush(self, memory: np.ndarray) -> None:
+        """Takes a contiguous array out of all caches, where the CPU lets a program do that."""
+        self.library.nns_flush(memory.ctypes.data, memory.nbytes)
+
+
+@contextmanager
+def _on_core(core: int | None) -> Iterator[None]:
+    """The calling thread runs on `core` meanwhile, or wherever it may."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        raise FeedError(f"core {core} cannot be used; this process may use {sorted(before)}") from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@cache
+def engine() -> Engine:
+    """The engine for this machine, built on first use and loaded once per process.
+
+    Raises:
+        BuildError: it cannot be built or loaded.
+    """
+    return Engine(build_engine())

@@ -1,0 +1,303 @@
+"""Programs of the native engine, as Python makes and runs them.
+
+A `Program` checks everything when it is made (in C) and keeps all memory and OpenCL objects that it was given alive until it is
+closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nnstretch.devices.engine.binding import library as binding
+from nnstretch.devices.engine.binding.execution import CallFunction, Calls, Place, RunningProgram, address_of
+from nnstretch.devices.engine.binding.image import (
+    Buffer,
+    Gates,
+    KernelLaunch,
+    Lane,
+    LaneKind,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+    encode,
+    feed_sizes,
+)
+from nnstretch.devices.engine.binding.library import Engine, engine
+from nnstretch.errors import FeedError, UsageError
+from nnstretch.support.closing import Closing
+
+HUGE_PAGE = 2 << 20
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """Times of one run in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        steps: (n_steps, 2): begin and end of each step.
+        waits: (n_subgraphs, 2): begin and end of the wait before each sub-graph; equal if there was none.
+        begin: of the run.
+        end: of the run.
+    """
+
+    steps: np.ndarray
+    waits: np.ndarray
+    begin: int
+    end: int
+
+
+def ask_for_huge_pages(address: int, size: int) -> None:
+    """Has memory that was not written yet lie in huge pages, as far as whole ones fit and the system gives them."""
+    start = -(-address // HUGE_PAGE) * HUGE_PAGE
+    end = (address + size) // HUGE_PAGE * HUGE_PAGE
+    if hasattr(mmap, "MADV_HUGEPAGE") and end > start:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_HUGEPAGE)
+
+
+def aligned_array(size: int, alignment: int = 4096) -> np.ndarray:
+    """A zeroed uint8 array of `size` bytes whose address is a multiple of `alignment` (a power of two).
+
+    Arrays of 2 MiB and more are asked to lie in huge pages.
+    """
+    if size >= HUGE_PAGE:
+        alignment = max(alignment, HUGE_PAGE)
+        memory = mmap.mmap(-1, size + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel without huge pages gives small ones
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(memory, np.uint8)
+    else:
+        whole = np.zeros(size + alignment, np.uint8)
+    start = -address_of(whole) % alignment
+    return whole[start : start + size]
+
+
+class Program(Closing):
+    """A validated program, ready to run.
+
+    Args:
+        lanes, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in a topological order, steps in the order
+            of the sub-graphs.
+        launches: what OpenCL steps run.
+        calls: what call steps call. An NNStretchError raised there comes out of `run`; others, and DeviceErrors, come out as
+            the cause of a DeviceError that says where it was.
+        gates: of OpenCL sub-graphs that may be enqueued before what they wait for is done.
+        native: the engine, by default this machine's.
+        keep: what else must live as long as the program.
+
+    Raises:
+        PackageError: the program is refused; says where and why.
+        DeviceError: no memory, no threads on those cores, or OpenCL failed.
+        UsageError: a region's memory is too small or not contiguous, or a call step names no call.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        regions: Sequence[Region],
+        buffers: Sequence[Buffer],
+        steps: Sequence[Step],
+        subgraphs: Sequence[SubGraph],
+        *,
+        launches: Sequence[KernelLaunch] = (),
+        calls: Sequence[CallFunction] = (),
+        gates: Gates | None = None,
+        native: Engine | None = None,
+        keep: object = None,
+    ) -> None:
+        self._engine = native or engine()
+        self._steps = len(steps)
+        self._subgraphs = len(subgraphs)
+        self._input_bytes = feed_sizes(regions, RegionKind.INPUT)
+        self._output_bytes = feed_sizes(regions, RegionKind.OUTPUT)
+        made = _calls(steps, buffers, calls)
+        if any(lane.kind is LaneKind.OPENCL for lane in lanes):
+            _load_opencl(self._engine)
+        bound = _bind(lanes, regions, launches, made, gates)
+        image = encode(lanes, regions, buffers, steps, subgraphs)
+        handle = ctypes.c_void_p()
+        self._engine.checked(
+            self._engine.library.nns_program_create,
+            image.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
+            image.size,
+            ctypes.byref(bound),
+            ctypes.byref(handle),
+        )
+        feeds = len(self._input_bytes), len(self._output_bytes)
+        pointed = (bound, tuple(lanes), tuple(regions), tuple(launches), gates, keep)
+        self._running = RunningProgram(self._engine, handle, feeds, made, _places(lanes, steps, subgraphs), pointed)
+        self._finalizer = weakref.finalize(self, self._running.close)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run that missed its deadline is not over, and so no other can be made."""
+        return self._running.busy
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray] = (),
+        outputs: Sequence[np.ndarray] = (),
+        *,
+        deadline: float | None = None,
+    ) -> None:
+        """Runs once. Arrays are C-contiguous and hold at least their region's bytes; outputs are written in place.
+
+        Thread-safe: concurrent calls take turns. A `deadline` says how many seconds the run may take, waiting for its turn
+        included; it is then made by another thread, which costs some ten microseconds.
+
+        Raises:
+            UsageError: the deadline is no time, or the program is closed.
+            FeedError: a missing, short, strided or read-only array.
+            DeadlineError: the run is not over in time. It uses the arrays, and the program is `busy`, until what hangs has come
+                back.
+            DeviceError: a device or a call failed, and the program can be run again; or it is `busy`.
+        """
+        if deadline is not None and not 0 < deadline <= threading.TIMEOUT_MAX:
+            raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
+        self._foreign(self._engine.library.nns_program_run, inputs, outputs, None, deadline=deadline)
+
+    def run_traced(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> RunTrace:
+        """As `run`, with the times of every step and wait."""
+        steps = np.zeros((self._steps, 2), np.int64)
+        waits = np.zeros((self._subgraphs, 2), np.int64)
+        words = ctypes.POINTER(ctypes.c_int64)
+        trace = binding.Trace(steps.ctypes.data_as(words), waits.ctypes.data_as(words), 0, 0)
+        self._foreign(self._engine.library.nns_program_run, inputs, outputs, ctypes.byref(trace))
+        return RunTrace(steps, waits, trace.begin, trace.end)
+
+    def time(
+        self,
+        inputs: Sequence[np.ndarray] = (),
+        outputs: Sequence[np.ndarray] = (),
+        *,
+        warmup: int = 3,
+        runs: int = 20,
+        budget_ms: float = 0,
+    ) -> list[int]:
+        """Nanoseconds of each of up to `runs` runs after `warmup` others, in one foreign call.
+
+        Stops early once `budget_ms` has passed and at least 3 runs are timed; 0 means no limit. Errors as for `run`.
+        """
+        times = (ctypes.c_int64 * max(runs, 1))()
+        done = ctypes.c_int64()
+        budget = int(budget_ms * 1e6)
+        self._foreign(
+            self._engine.library.nns_program_time, inputs, outputs, warmup, runs, budget, times, ctypes.byref(done)
+        )
+        return list(times[: done.value])
+
+    def close(self) -> None:
+        """Frees the program; waits for a run in another thread.
+
+        One that has missed its deadline is not waited for: the program is freed when it is over. Closing twice does nothing.
+        """
+        self._finalizer()
+
+    def _foreign(
+        self,
+        function: Any,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        *arguments: Any,
+        deadline: float | None = None,
+    ) -> None:
+        _check_feeds("input", inputs, self._input_bytes, writable=False)
+        _check_feeds("output", outputs, self._output_bytes, writable=True)
+        self._running.run(function, inputs, outputs, arguments, deadline)
+
+
+def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> Calls:
+    table: dict[int, tuple[CallFunction, list[int], list[int]]] = {}
+    for i, step in enumerate(steps):
+        if step.kind is StepKind.CALL:
+            if not 0 <= step.id < len(calls):
+                raise UsageError(f"step {i} names call {step.id} of {len(calls)}")
+            sizes = [
+                [buffers[b].bytes if 0 <= b < len(buffers) else 0 for b in numbers]
+                for numbers in (step.reads, step.writes)
+            ]
+            table[i] = (calls[step.id], sizes[0], sizes[1])
+    return Calls(table)
+
+
+def _places(lanes: Sequence[Lane], steps: Sequence[Step], subgraphs: Sequence[SubGraph]) -> list[Place]:
+    """For each step what it and its lane are called."""
+    numbers = [subgraph.lane for subgraph in subgraphs for _ in range(subgraph.steps)]
+    return [
+        (lanes[lane].name or f"lane {lane}", step.name or f"step {i}")
+        for i, (lane, step) in enumerate(zip(numbers, steps, strict=True))
+    ]
+
+
+def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *, writable: bool) -> None:
+    if len(arrays) < len(sizes):
+        raise FeedError(f"the program has {len(sizes)} {what}s, the run gives {len(arrays)}")
+    for i, size in enumerate(sizes):
+        array = arrays[i]
+        if array.nbytes < size or not array.flags.c_contiguous or (writable and not array.flags.writeable):
+            wanted = f"{size} contiguous{' writable' if writable else ''} bytes"
+            raise FeedError(
+                f"{what} {i} needs {wanted}; found {array.nbytes} with strides {array.strides}, "
+                f"{'writable' if array.flags.writeable else 'read-only'}"
+            )
+
+
+def _bind(
+    lanes: Sequence[Lane],
+    regions: Sequence[Region],
+    launches: Sequence[KernelLaunch],
+    calls: Calls,
+    gates: Gates | None,
+) -> binding.Bindings:
+    bound_regions = (binding.Region * max(len(regions), 1))()
+    for i, region in enumerate(regions):
+        if region.memory is not None:
+            if region.memory.nbytes < region.bytes or not region.memory.flags.c_contiguous:
+                raise UsageError(f"region {i} needs {region.bytes} contiguous bytes; found {region.memory.nbytes}")
+            bound_regions[i].host = address_of(region.memory)
+        bound_regions[i].mem = region.mem.int_ptr if region.mem is not None else None
+        bound_regions[i].sharing = int(region.sharing)
+        bound_regions[i].lane = region.lane
+    queues = (ctypes.c_void_p * len(lanes))(*(lane.queue.int_ptr if lane.queue else None for lane in lanes))
+    # Structures made from arrays keep the arrays alive.
+    bound = binding.Bindings(bound_regions, _bind_launches(launches), len(launches), queues, calls.callback)
+    if gates is not None:
+        bound.gates, bound.flags = _bind_launches(gates.launches), address_of(gates.flags)
+    return bound
+
+
+def _bind_launches(launches: Sequence[KernelLaunch | None]) -> ctypes.Array[binding.Launch]:
+    bound = (binding.Launch * max(len(launches), 1))()
+    for place, launch in zip(bound, launches, strict=False):
+        if launch is None:
+            continue
+        place.kernel = launch.kernel.int_ptr
+        place.dimensions = len(launch.global_size)
+        place.global_size[: len(launch.global_size)] = launch.global_size
+        if launch.local_size is not None:
+            place.local_size[: len(launch.local_size)] = launch.local_size
+    return bound
+
+
+def opencl_library() -> str:
+    """A shared library through which the engine finds the functions of OpenCL."""
+    import pyopencl
+
+    # The extension module links the ICD loader.
+    return str(pyopencl._cl.__file__)
+
+
+@cache
+def _load_opencl(native: Engine) -> None:
+    native.load_opencl(opencl_library())

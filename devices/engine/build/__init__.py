@@ -1,0 +1,1 @@
+"""Builds the native engine: toolchains, instruction sets, libraries."""

@@ -1,0 +1,156 @@
+"""Builds the native engine on first use and keeps it in the cache.
+
+Objects and libraries are named after a hash of everything they are made from: sources, headers, compiler and flags. So a
+changed source rebuilds what it touches, and several processes, instruction sets and versions share one cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain, openmp_toolchain
+from nnstretch.errors import BuildError, FileError
+from nnstretch.support.settings import cache_dir
+
+JOBS = 2
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A C file, what compiles it, and a hash of everything that its object is made from."""
+
+    path: Path
+    toolchain: Toolchain
+    key: str
+
+
+def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp: bool = False) -> Path:
+    """The engine's shared library for `isa` (this machine's by default), built now if the cache does not hold it.
+
+    Args:
+        isa: instruction set.
+        sanitize: "address,undefined" or "thread" for a library that finds errors in itself, built by the system's gcc; a
+            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`).
+        openmp: put OpenMP's threads in the place of the engine's own, for comparison; needs gcc for one file and the linking.
+
+    Raises:
+        BuildError: no compiler, or a source does not compile; names the first error and a file with the whole log.
+        DeviceError: no instruction set fits this machine.
+        FileError: the cache cannot be written.
+    """
+    isa = isa or local_isa()
+    toolchain = make_toolchain(BuildTarget(isa), sanitize)
+    sources = engine_sources(toolchain)
+    if not openmp:
+        return build_file(isa.name, ".so", sources, toolchain, "-shared")
+    gcc = openmp_toolchain(isa)
+    sources = [s for s in sources if s.path.name != "pool.c" or s.path.parent.name != "runtime"]
+    sources += source_files(gcc, c_files("openmp/*.c"), ("include", "runtime"))
+    return build_file(f"{isa.name}-openmp", ".so", sources, gcc, "-shared")
+
+
+def engine_sources(toolchain: Toolchain) -> list[SourceFile]:
+    """The engine's C files."""
+    return source_files(toolchain, c_files("runtime/*.c", "kernels/**/*.c"), ("include", "runtime", "kernels"))
+
+
+def c_files(*patterns: str) -> list[Path]:
+    """The engine's C files that match patterns, such as `kernels/**/*.c`, sorted per pattern."""
+    return [path for pattern in patterns for path in sorted(ENGINE_FOLDER.glob(pattern))]
+
+
+def source_files(toolchain: Toolchain, paths: Iterable[Path], headers_in: Sequence[str]) -> list[SourceFile]:
+    """C files whose objects depend on the headers of some of the engine's folders."""
+    included = [
+        p for folder in headers_in for p in sorted((ENGINE_FOLDER / folder).rglob("*")) if p.suffix in (".h", ".inc")
+    ]
+    headers = _hash(*(path.read_bytes() for path in included))
+    identity = toolchain.identity.encode()
+    return [
+        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), path.read_bytes()))
+        for path in paths
+    ]
+
+
+def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:
+    """A shared library or executable in the cache, built now if it is not there. Errors as for `build_engine`."""
+    directory = cache_dir() / "engine"
+    text = " ".join((toolchain.identity, *link_flags))
+    made = directory / f"{name}-{_hash(text.encode(), *(source.key.encode() for source in sources))}{suffix}"
+    if made.exists():
+        return made
+    cache_dir("engine/objects")
+    with _locked(directory / "lock"):
+        if not made.exists():
+            log.info("building the native engine for %s (once per version)", name)
+            _build(sources, made, toolchain.command, (*toolchain.link_flags, *link_flags))
+    return made
+
+
+def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], link_flags: Sequence[str]) -> None:
+    objects = {source: product.parent / "objects" / f"{source.key}.o" for source in sources}
+    with tempfile.TemporaryDirectory(dir=product.parent, prefix=".build-") as name:
+        build = Path(name)
+
+        def compile_one(item: tuple[SourceFile, Path]) -> None:
+            source, made = item
+            temporary = build / made.name
+            command = [*source.toolchain.command, *source.toolchain.flags, "-c", str(source.path), "-o", str(temporary)]
+            _compile(command, source.path.name)
+            temporary.replace(made)
+
+        with ThreadPoolExecutor(JOBS) as pool:
+            list(pool.map(compile_one, [item for item in objects.items() if not item[1].exists()]))
+        linked = build / product.name
+        _compile([*linker, *map(str, objects.values()), "-o", str(linked), *link_flags], "linking")
+        linked.replace(product)
+
+
+def _compile(command: Sequence[str], what: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    except OSError as error:
+        raise BuildError(
+            f"cannot start the compiler {command[0]}: {error.strerror}; install ziglang or set NNSTRETCH_CC"
+        ) from error
+    if done.returncode:
+        report = done.stderr + done.stdout
+        file = cache_dir() / "engine" / "build.log"
+        file.write_text(f"{' '.join(command)}\n{report}")
+        first = next((line for line in report.splitlines() if "error:" in line), report.strip().partition("\n")[0])
+        raise BuildError(f"building the engine failed at {what}: {first.strip()} (whole log in {file})")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _hash(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()[:20]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        opened = path.open("w")
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}; set NNSTRETCH_CACHE_DIR to a writable one") from error
+    with opened as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,157 @@
+"""Which compiler makes machine code for which target, and with which flags."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa
+from nnstretch.errors import BuildError
+from nnstretch.support.settings import compiler_override
+
+ENGINE_FOLDER = Path(__file__).parents[1]
+"""Where the engine's C sources lie."""
+
+FLAGS = (
+    "-O3",
+    "-std=c11",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-sanitize=undefined",  # zig cc turns traps for undefined behaviour on by itself
+    "-g0",  # and a debugger's knowledge of every variable, which is most of a library and a fifth of the time to compile it
+)
+LINK_FLAGS = ("-lpthread", "-ldl", "-lm")
+SANITIZERS: Mapping[str, tuple[str, ...]] = {
+    # What a bad pointer leads to is for the address sanitizer to find; checking the pointer too multiplies compile time. So do
+    # checks in line, and a debugger's knowledge of every variable (-g instead of -g1).
+    "address,undefined": (
+        "-fno-sanitize-recover=undefined",
+        "-fno-sanitize=null,object-size,pointer-overflow",
+        "--param=asan-instrumentation-with-call-threshold=0",
+    ),
+    "thread": (),
+}
+"""Sanitizers, and gcc's options for them."""
+
+_OLDEST_GLIBC = "2.28"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler command with the flags that every file gets, and text that identifies both."""
+
+    command: tuple[str, ...]
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    identity: str
+
+
+def make_toolchain(target: BuildTarget, sanitize: str | None = None, *, oldest: bool = False) -> Toolchain:
+    """The compiler for a target: the ziglang wheel's, unless NNSTRETCH_CC names one for this machine's system.
+
+    Args:
+        target: what to build for.
+        sanitize: as for `build_engine`.
+        oldest: compile for the oldest CPU of the architecture instead of for the instruction set, which is only named.
+
+    Raises:
+        BuildError: the compiler cannot be asked for its version.
+    """
+    override, isa = compiler_override(), target.isa
+    folders = ("include", "runtime", "kernels", *(("standalone",) if oldest else ()))
+    defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", *(f"-I{ENGINE_FOLDER / folder}" for folder in folders))
+    if oldest:
+        defines += (f'-DNNS_ISA="{isa.name}"', f"-DNNS_ISA_LEVEL={isa.level}")
+    link: tuple[str, ...] = LINK_FLAGS
+    command: tuple[str, ...]
+    zig_flags, other_flags = isa.oldest_flags if oldest else (isa.zig_flags, isa.flags)
+    if target.system or (sanitize is None and not override):
+        command, identity = (sys.executable, "-m", "ziglang", "cc"), f"ziglang {_ziglang_version()}"
+        if target.system:
+            command += ("-target", _zig_triple(target))
+        flags = (*FLAGS, *zig_flags)
+        # zig builds its own runtime library (memset and the like) for the CPU that is named where it links.
+        link += zig_flags if oldest else ()
+    else:
+        command = tuple(override or ["gcc"])
+        identity = _output([*command, "--version"])
+        flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + other_flags
+    if sanitize is not None:
+        extra = (f"-fsanitize={sanitize}", *SANITIZERS[sanitize], "-fno-omit-frame-pointer", "-g1", "-DNNS_JITTER")
+        # gcc warns about code that it does not understand once it is instrumented.
+        flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
+        link = (*link, f"-fsanitize={sanitize}")
+    return _described(command, (*flags, *defines), link, f"{identity}\n{target}")
+
+
+def openmp_toolchain(isa: Isa) -> Toolchain:
+    """gcc, for the file that uses OpenMP and to link it.
+
+    Raises:
+        BuildError: there is no gcc that has OpenMP.
+    """
+    command = ("gcc", "-fopenmp")
+    try:
+        library = Path(_output([*command, "-print-file-name=libgomp.so"]))
+    except BuildError as error:
+        raise BuildError(f"no compiler with OpenMP: {error}") from error
+    if not library.is_absolute():
+        raise BuildError("no compiler with OpenMP: gcc has no libgomp; install it")
+    flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
+    defines = (
+        "-D_GNU_SOURCE",
+        f"-DNNS_BLOCK={isa.block}",
+        f"-I{ENGINE_FOLDER / 'include'}",
+        f"-I{ENGINE_FOLDER / 'runtime'}",
+    )
+    return _described(command, (*flags, *defines), LINK_FLAGS, _output([*command, "--version"]))
+
+
+def sanitizer_preload(sanitize: str) -> str:
+    """What LD_PRELOAD must hold for a process to load an engine built with `sanitize`.
+
+    Raises:
+        BuildError: gcc or its sanitizer library is not installed.
+    """
+    name = "libasan.so" if sanitize.startswith("address") else "libtsan.so"
+    path = Path(_output(["gcc", f"-print-file-name={name}"]))
+    if not path.is_absolute():
+        raise BuildError(f"gcc has no {name}; install its sanitizer libraries")
+    return str(path.resolve())
+
+
+def _described(command: tuple[str, ...], flags: tuple[str, ...], link: tuple[str, ...], identity: str) -> Toolchain:
+    text = " ".join((*command[1:], *flags, *link)).replace(str(ENGINE_FOLDER), "")
+    return Toolchain(command, flags, link, f"{identity}\n{text}")
+
+
+def _zig_triple(target: BuildTarget) -> str:
+    glibc = f".{_OLDEST_GLIBC}" if target.system == "linux-gnu" else ""
+    return f"{target.isa.architecture}-{target.system}{glibc}"
+
+
+@cache
+def _ziglang_version() -> str:
+    return version("ziglang")
+
+
+@cache
+def _output_of(command: tuple[str, ...]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildError(f"cannot run {' '.join(command)}: {error}; install it or set NNSTRETCH_CC") from error
+
+
+def _output(command: Sequence[str]) -> str:
+    return _output_of(tuple(command))

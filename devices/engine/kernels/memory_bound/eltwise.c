@@ -1,0 +1,191 @@
+/* Element-wise kernels: activation, Add/Sub/Mul with an operand of the same shape or one per channel, affine.
+ *
+ * Their tensors are `rows` rows of `row` floats, one per channel (or block of channels) of one image; a row repeats `lanes`
+ * channels. An operand per channel has `lanes` floats per row and `period` rows, which repeat: as many as channels if it
+ * is the same for all images, as many as `rows` if not.
+ */
+#include "memory_bound.h"
+
+enum { OP_ADD = 0, OP_SUBTRACT = 1, OP_MULTIPLY = 2, OP_COUNT = 3 };
+
+/* Whether input and output 0 hold `count` floats. */
+static bool pair_holds(const nns_args *args, int64_t count) {
+    const int64_t bytes = NNS_FLOAT_BYTES(count);
+    return nns_holds(args->in_bytes[0], bytes) && nns_holds(args->out_bytes[0], bytes);
+}
+
+/* ---- eltwise/unary: reads x; writes activation(x). Parameters: count, activation (3). ---------------------------- */
+
+static const char *unary_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 4) {
+        return "eltwise/unary wants 1 input, 1 output and 4 parameters";
+    }
+    if (!nns_activation_known(args->p[1])) {
+        return "eltwise/unary: unknown activation";
+    }
+    if (!pair_holds(args, args->p[0])) {
+        return "eltwise/unary: a buffer is smaller than the count";
+    }
+    *work = (nns_work){.units = nns_ceil_div(args->p[0], LIGHT_CHUNK)};
+    return NULL;
+}
+
+static void unary_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const light_activation activation = light_activation_read(args->p + 1);
+    const float *x = args->in[0];
+    float *out = args->out[0];
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t at = unit * LIGHT_CHUNK;
+        const int64_t n = nns_min_int(LIGHT_CHUNK, args->p[0] - at);
+        int64_t i = 0;
+        for (; i + 16 <= n; i += 16) {
+            store16(out + at + i, clamp16(load16(x + at + i), &activation));
+        }
+        for (; i < n; i++) {
+            out[at + i] = clamp1(x[at + i], &activation);
+        }
+        finish(out + at, n, &activation);
+    }
+}
+
+/* ---- eltwise/binary: reads x, y; writes activation(x op y). ------------------------------------------------------
+ * Parameters: op, rows, row, lanes, period, activation (3). lanes 0: y has the shape of x. */
+
+NNS_INLINE f32x16 apply16(int64_t op, f32x16 x, f32x16 y) {
+    return op == OP_ADD ? x + y : op == OP_SUBTRACT ? x - y : x * y;
+}
+
+NNS_INLINE float apply1(int64_t op, float x, float y) {
+    return op == OP_ADD ? x + y : op == OP_SUBTRACT ? x - y : x * y;
+}
+
+/* out[0..n) = clamp(x op y); y is a vector that repeats if `repeated`, else n floats. */
+NNS_INLINE void binary_span(int64_t op, float *out, const float *x, const float *y, int64_t n, int repeated, f32x16 same,
+                              const light_activation *activation) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const f32x16 right = repeated ? same : load16(y + i);
+        store16(out + i, clamp16(apply16(op, load16(x + i), right), activation));
+    }
+    for (int64_t lane = 0; i < n; i++, lane++) {
+        out[i] = clamp1(apply1(op, x[i], repeated ? same[lane] : y[i]), activation);
+    }
+}
+
+static const char *binary_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 2 || args->n_out != 1 || args->n_p != 8) {
+        return "eltwise/binary wants 2 inputs, 1 output and 8 parameters";
+    }
+    const int64_t *p = args->p, lanes = p[3];
+    if (p[0] < 0 || p[0] >= OP_COUNT || !nns_activation_known(p[5])) {
+        return "eltwise/binary: unknown operator or activation";
+    }
+    const int64_t count = NNS_PRODUCT(p[1], p[2]);
+    if (!pair_holds(args, count)) {
+        return "eltwise/binary: a buffer is smaller than rows times row";
+    }
+    if (lanes == 0) {
+        if (!nns_holds(args->in_bytes[1], NNS_FLOAT_BYTES(count))) {
+            return "eltwise/binary: the second input is smaller than the first";
+        }
+    } else if (!good_lanes(lanes) || p[2] % lanes != 0 || p[4] < 1 ||
+               !nns_holds(args->in_bytes[1], NNS_FLOAT_BYTES(p[4], lanes))) {
+        return "eltwise/binary: lanes, row and period do not fit the second input";
+    }
+    *work = (nns_work){.units = nns_ceil_div(count, LIGHT_CHUNK)};
+    return NULL;
+}
+
+NNS_INLINE void binary_unit(int64_t op, const nns_args *args, int64_t at, int64_t n, const light_activation *activation) {
+    const float *x = args->in[0], *y = args->in[1];
+    float *out = args->out[0];
+    const int64_t row = args->p[2], lanes = args->p[3], period = args->p[4];
+    if (lanes == 0) {
+        binary_span(op, out + at, x + at, y + at, n, 0, splat16(0), activation);
+        return;
+    }
+    for (int64_t end = at + n; at < end;) {
+        const int64_t span = nns_min_int(row - at % row, end - at);
+        const f32x16 same = repeat16(y + at / row % period * lanes, lanes);
+        binary_span(op, out + at, x + at, y, span, 1, same, activation);
+        at += span;
+    }
+}
+
+static void binary_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t count = args->p[1] * args->p[2];
+    const light_activation activation = light_activation_read(args->p + 5);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t at = unit * LIGHT_CHUNK;
+        const int64_t n = nns_min_int(LIGHT_CHUNK, count - at);
+        switch (args->p[0]) {
+        case OP_ADD:
+            binary_unit(OP_ADD, args, at, n, &activation);
+            break;
+        case OP_SUBTRACT:
+            binary_unit(OP_SUBTRACT, args, at, n, &activation);
+            break;
+        default:
+            binary_unit(OP_MULTIPLY, args, at, n, &activation);
+        }
+        finish((float *)args->out[0] + at, n, &activation);
+    }
+}
+
+/* ---- eltwise/affine: reads x, scale, shift; writes activation(x * scale + shift). --------------------------------
+ * Parameters: rows, row, lanes, period, activation (3). */
+
+static const char *affine_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 3 || args->n_out != 1 || args->n_p != 7) {
+        return "eltwise/affine wants 3 inputs, 1 output and 7 parameters";
+    }
+    const int64_t *p = args->p, lanes = p[2];
+    if (!nns_activation_known(p[4])) {
+        return "eltwise/affine: unknown activation";
+    }
+    const int64_t count = NNS_PRODUCT(p[0], p[1]);
+    if (!pair_holds(args, count)) {
+        return "eltwise/affine: a buffer is smaller than rows times row";
+    }
+    if (!good_lanes(lanes) || p[1] % lanes != 0 || p[3] < 1) {
+        return "eltwise/affine: lanes do not divide a row, or there is no period";
+    }
+    const int64_t channels = NNS_FLOAT_BYTES(p[3], lanes);
+    if (!nns_holds(args->in_bytes[1], channels) || !nns_holds(args->in_bytes[2], channels)) {
+        return "eltwise/affine: scale or shift is smaller than period times lanes";
+    }
+    *work = (nns_work){.units = nns_ceil_div(count, LIGHT_CHUNK)};
+    return NULL;
+}
+
+static void affine_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const float *x = args->in[0], *scales = args->in[1], *shifts = args->in[2];
+    float *out = args->out[0];
+    const int64_t row = args->p[1], lanes = args->p[2], period = args->p[3], count = args->p[0] * row;
+    const light_activation activation = light_activation_read(args->p + 4);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t first = unit * LIGHT_CHUNK, last = nns_min_int(first + LIGHT_CHUNK, count);
+        for (int64_t at = first; at < last;) {
+            const int64_t stop = at + nns_min_int(row - at % row, last - at);
+            const int64_t channel = at / row % period * lanes;
+            const f32x16 scale = repeat16(scales + channel, lanes), shift = repeat16(shifts + channel, lanes);
+            for (; at + 16 <= stop; at += 16) {
+                store16(out + at, clamp16(load16(x + at) * scale + shift, &activation));
+            }
+            for (int64_t lane = 0; at < stop; at++, lane++) {
+                out[at] = clamp1(x[at] * scale[lane] + shift[lane], &activation);
+            }
+        }
+        finish(out + first, last - first, &activation);
+    }
+}
+
+static const nns_kernel rows[] = {
+    {"eltwise/unary", unary_check, unary_run},
+    {"eltwise/binary", binary_check, binary_run},
+    {"eltwise/affine", affine_check, affine_run},
+};
+const nns_kernel_family nns_family_eltwise = NNS_FAMILY(rows);

@@ -1,0 +1,128 @@
+/* Changes of layout, and copies. */
+#include "memory_bound.h"
+
+/* ---- reorder/copy: writes what it reads. Parameters: count of floats. ------------------------------------------------ */
+
+enum { COPY_CHUNK = 4 * LIGHT_CHUNK };
+
+static const char *copy_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 1) return "reorder/copy wants 1 input, 1 output and 1 parameter";
+    const int64_t bytes = NNS_FLOAT_BYTES(args->p[0]);
+    if (!nns_holds(args->in_bytes[0], bytes) || !nns_holds(args->out_bytes[0], bytes))
+        return "reorder/copy: a buffer is smaller than the count";
+    *work = (nns_work){.units = nns_ceil_div(args->p[0], COPY_CHUNK)};
+    return NULL;
+}
+
+static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t first = begin * COPY_CHUNK, last = nns_min_int(end * COPY_CHUNK, args->p[0]);
+    memcpy((float *)args->out[0] + first, (const float *)args->in[0] + first, (size_t)(last - first) * sizeof(float));
+}
+
+/* ---- reorder/layout: reads a tensor in one layout, writes it in another. ---------------------------------------------
+ * Parameters: images, channels, pixels, block of the source, block of the target (0: plain). Lanes that pad the channels
+ * of a blocked target are written as zero. */
+
+enum { PART_PIXELS = 256 }; /* least pixels of a unit, where there are more */
+
+static bool known_block(int64_t block) { return block == 0 || (block != 1 && good_lanes(block)); }
+
+static int64_t layout_bytes(const int64_t *p, int64_t block) {
+    return block ? NNS_FLOAT_BYTES(p[0], nns_ceil_div(p[1], block), p[2], block) : NNS_FLOAT_BYTES(p[0], p[1], p[2]);
+}
+
+/* Blocks of channels that units are made of: the target's, or the source's where the target is plain. */
+static int64_t unit_blocks(const int64_t *p) { return nns_ceil_div(p[1], p[4] ? p[4] : p[3]); }
+
+static int64_t unit_parts(const int64_t *p) { return nns_max_int(p[2] / PART_PIXELS, 1); }
+
+static const char *layout_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 5)
+        return "reorder/layout wants 1 input, 1 output and 5 parameters";
+    const int64_t *p = args->p;
+    if (p[0] < 0 || p[1] < 0 || p[2] < 0 || !known_block(p[3]) || !known_block(p[4]) || (p[3] == 0 && p[4] == 0))
+        return "reorder/layout: sizes or layouts out of range";
+    if (!nns_holds(args->in_bytes[0], layout_bytes(p, p[3])) || !nns_holds(args->out_bytes[0], layout_bytes(p, p[4])))
+        return "reorder/layout: a buffer is smaller than its shape";
+    *work = (nns_work){.units = p[2] == 0 ? 0 : p[0] * unit_blocks(p) * unit_parts(p)};
+    return NULL;
+}
+
+#define LANES 4
+#define VECTOR f32x4
+#define INDICES(f, s) f(0, s), f(1, s), f(2, s), f(3, s)
+#include "reorder_lanes.inc"
+
+#define LANES 8
+#define VECTOR f32x8
+#define INDICES(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
+#include "reorder_lanes.inc"
+
+#define LANES 16
+#define VECTOR f32x16
+#define INDICES(f, s)                                                                                                  \
+    f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), f(10, s), f(11, s),      \
+        f(12, s), f(13, s), f(14, s), f(15, s)
+#include "reorder_lanes.inc"
+
+/* Copies `lanes` neighbouring lanes of `n` pixels, of which the first `channels` exist; the others become zero. */
+NNS_INLINE void copy_lanes(float *out, int64_t out_block, const float *x, int64_t block, int64_t n, int64_t lanes,
+                           int64_t channels) {
+    if (channels == 0) {
+        for (int64_t pixel = 0; pixel < n; pixel++) memset(out + pixel * out_block, 0, (size_t)lanes * sizeof(float));
+        return;
+    }
+    for (int64_t pixel = 0; pixel < n; pixel++) {
+        memcpy(out + pixel * out_block, x + pixel * block, (size_t)lanes * sizeof(float));
+        for (int64_t lane = channels; lane < lanes; lane++) out[pixel * out_block + lane] = 0.0f;
+    }
+}
+
+/* Pixels [begin, end) of block `index` of one image, from one block to another: in groups of lanes that neither cuts. */
+static void between_blocks(const int64_t *p, float *out, const float *x, int64_t index, int64_t begin, int64_t end) {
+    const int64_t pixels = p[2], source = p[3], target = p[4], lanes = nns_min_int(source, target);
+    out += (index * pixels + begin) * target;
+    for (int64_t lane = 0; lane < target; lane += lanes) {
+        const int64_t channel = index * target + lane;
+        const int64_t channels = nns_max_int(nns_min_int(p[1] - channel, lanes), 0);
+        /* a group without channels reads nothing: the source may have no block for it */
+        const float *from = channels ? x + (channel / source * pixels + begin) * source + channel % source : out;
+        switch (lanes) {
+        case 4: copy_lanes(out + lane, target, from, source, end - begin, 4, channels); break;
+        case 8: copy_lanes(out + lane, target, from, source, end - begin, 8, channels); break;
+        default: copy_lanes(out + lane, target, from, source, end - begin, 16, channels);
+        }
+    }
+}
+
+typedef void transposing(float *out, const float *x, int64_t pixels, int64_t channels, int64_t begin, int64_t end);
+
+static void layout_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t *p = args->p, channels = p[1], pixels = p[2], source = p[3], target = p[4];
+    const int64_t block = target ? target : source, blocks = unit_blocks(p), parts = unit_parts(p);
+    transposing *to_blocked = reorder_to_blocked_16, *to_plain = reorder_to_plain_16;
+    if (block == 8) to_blocked = reorder_to_blocked_8, to_plain = reorder_to_plain_8;
+    if (block == 4) to_blocked = reorder_to_blocked_4, to_plain = reorder_to_plain_4;
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t part = unit % parts, index = unit / parts % blocks, image = unit / parts / blocks;
+        const int64_t first = part_begin(pixels, parts, part), last = part_begin(pixels, parts, part + 1);
+        const float *x = (const float *)args->in[0] + image * (layout_bytes(p, source) / 4 / p[0]);
+        float *out = (float *)args->out[0] + image * (layout_bytes(p, target) / 4 / p[0]);
+        const int64_t some = nns_min_int(channels - index * block, block), at = index * block * pixels;
+        if (source == 0) {
+            to_blocked(out + at, x + at, pixels, some, first, last);
+        } else if (target == 0) {
+            to_plain(out + at, x + at, pixels, some, first, last);
+        } else {
+            between_blocks(p, out, x, index, first, last);
+        }
+    }
+}
+
+static const nns_kernel rows[] = {
+    {"reorder/copy", copy_check, copy_run},
+    {"reorder/layout", layout_check, layout_run},
+};
+const nns_kernel_family nns_family_reorder = NNS_FAMILY(rows);

@@ -1,0 +1,108 @@
+/* Resizing of planes. Where an output row or column comes from is in tables, so that the kernels know no coordinate mode.
+ * What the tables hold cannot be checked before a run: every index is forced into the plane when it is used. */
+#include "memory_bound.h"
+
+/* Parameters of both kernels: planes, lanes, height, width, out_height, out_width, activation (3). */
+enum { RESIZE_PARAMETERS = 9 };
+
+NNS_INLINE int64_t within(int32_t index, int64_t size) { return nns_min_int(nns_max_int(index, 0), size - 1); }
+
+static const char *resize_check(const nns_args *args, nns_work *work) {
+    const int64_t *p = args->p;
+    if (args->n_p != RESIZE_PARAMETERS || args->n_out != 1) return "resize wants 1 output and 9 parameters";
+    if (!good_lanes(p[1]) || !nns_all_within(p + 2, 4, 1, LIGHT_SPAN) || !nns_activation_known(p[6]))
+        return "resize: lanes, sizes or activation out of range";
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[2], p[3])) ||
+        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[4], p[5])))
+        return "resize: a buffer is smaller than its shape";
+    *work = (nns_work){.units = p[0] * p[4]};
+    return NULL;
+}
+
+#define LANES 1
+#define VECTOR float
+#include "resize_lanes.inc"
+
+#define LANES 4
+#define VECTOR f32x4
+#include "resize_lanes.inc"
+
+#define LANES 8
+#define VECTOR f32x8
+#include "resize_lanes.inc"
+
+#define LANES 16
+#define VECTOR f32x16
+#include "resize_lanes.inc"
+
+/* ---- resize/nearest: reads x, source row of each output row, source column of each output column (int32). ------------ */
+
+static const char *nearest_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 3) return "resize/nearest wants 3 inputs";
+    const char *refused = resize_check(args, work);
+    if (refused) return refused;
+    if (args->in_bytes[1] / 4 < args->p[4] || args->in_bytes[2] / 4 < args->p[5])
+        return "resize/nearest: a table is smaller than the output";
+    return NULL;
+}
+
+static void nearest_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t *p = args->p, lanes = p[1], height = p[2], width = p[3], out_height = p[4], out_width = p[5];
+    const int32_t *rows = args->in[1], *columns = args->in[2];
+    const light_activation activation = light_activation_read(p + 6);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t row = unit / out_height * height + within(rows[unit % out_height], height);
+        const float *x = (const float *)args->in[0] + row * width * lanes;
+        float *out = (float *)args->out[0] + unit * out_width * lanes;
+        switch (lanes) {
+        case 1: resize_nearest_1(out, x, columns, out_width, width); break;
+        case 4: resize_nearest_4(out, x, columns, out_width, width); break;
+        case 8: resize_nearest_8(out, x, columns, out_width, width); break;
+        default: resize_nearest_16(out, x, columns, out_width, width);
+        }
+        clamp_and_finish(out, out_width * lanes, &activation);
+    }
+}
+
+/* ---- resize/linear: reads x; two source rows of each output row (int32) and the weight of the second; the same for ----
+ * columns. */
+
+static const char *linear_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 5) return "resize/linear wants 5 inputs";
+    const char *refused = resize_check(args, work);
+    if (refused) return refused;
+    if (args->in_bytes[1] / 8 < args->p[4] || args->in_bytes[2] / 4 < args->p[4] || args->in_bytes[3] / 8 < args->p[5] ||
+        args->in_bytes[4] / 4 < args->p[5])
+        return "resize/linear: a table is smaller than the output";
+    return NULL;
+}
+
+static void linear_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t *p = args->p, lanes = p[1], height = p[2], width = p[3], out_height = p[4], out_width = p[5];
+    const int32_t *rows = args->in[1], *columns = args->in[3];
+    const float *row_weights = args->in[2], *weights = args->in[4];
+    const light_activation activation = light_activation_read(p + 6);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t oh = unit % out_height;
+        const float *plane = (const float *)args->in[0] + unit / out_height * height * width * lanes;
+        const float *top = plane + within(rows[2 * oh], height) * width * lanes;
+        const float *bottom = plane + within(rows[2 * oh + 1], height) * width * lanes;
+        const float down = row_weights[oh];
+        float *out = (float *)args->out[0] + unit * out_width * lanes;
+        switch (lanes) {
+        case 1: resize_linear_1(out, top, bottom, down, columns, weights, out_width, width); break;
+        case 4: resize_linear_4(out, top, bottom, down, columns, weights, out_width, width); break;
+        case 8: resize_linear_8(out, top, bottom, down, columns, weights, out_width, width); break;
+        default: resize_linear_16(out, top, bottom, down, columns, weights, out_width, width);
+        }
+        clamp_and_finish(out, out_width * lanes, &activation);
+    }
+}
+
+static const nns_kernel rows[] = {
+    {"resize/nearest", nearest_check, nearest_run},
+    {"resize/linear", linear_check, linear_run},
+};
+const nns_kernel_family nns_family_resize = NNS_FAMILY(rows);

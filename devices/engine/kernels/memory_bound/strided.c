@@ -1,0 +1,113 @@
+/* Copies that change the order of elements, or leave some out: transpositions and slices. */
+#include "memory_bound.h"
+
+/* ---- strided/copy: reads x, writes a dense tensor of six dimensions. --------------------------------------------------
+ * Parameters: its sizes (6), floats of x from one index to the next along each dimension (6), first float of x. */
+
+enum { COPY_SIZES = 0, COPY_STRIDES = 6, COPY_FIRST = 12, COPY_PARAMETERS };
+
+/* A unit is a tile of the last two dimensions. Rows are neighbours in x where columns are not, and the other way round: in
+ * either order every line of the cache that a tile reads is used up while it is there. */
+enum { TILE_ROWS = 16, TILE_COLUMNS = 1024 };
+
+static int64_t tiles_down(const int64_t *p) { return nns_ceil_div(p[COPY_SIZES + 4], TILE_ROWS); }
+
+static int64_t tiles_across(const int64_t *p) { return nns_ceil_div(p[COPY_SIZES + 5], TILE_COLUMNS); }
+
+static const char *copy_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 1 || args->n_out != 1 || args->n_p != COPY_PARAMETERS)
+        return "strided/copy wants 1 input, 1 output and 13 parameters";
+    const int64_t *p = args->p;
+    int64_t needed = p[COPY_FIRST];
+    if (needed < 0 || __builtin_add_overflow(needed, 1, &needed)) return "strided/copy: the first float is out of range";
+    for (int i = 0; i < 6; i++) {
+        const int64_t size = p[COPY_SIZES + i], stride = p[COPY_STRIDES + i];
+        int64_t span;
+        if (size < 1 || stride < 0 || stride > args->in_bytes[0] || __builtin_mul_overflow(size - 1, stride, &span) ||
+            __builtin_add_overflow(needed, span, &needed))
+            return "strided/copy: a size or stride is out of range";
+    }
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(needed))) return "strided/copy: the input is smaller than its strides";
+    if (!nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[2], p[3], p[4], p[5])))
+        return "strided/copy: the output is smaller than its sizes";
+    *work = (nns_work){.units = p[0] * p[1] * p[2] * p[3] * tiles_down(p) * tiles_across(p)};
+    return NULL;
+}
+
+/* `rows` × `columns` floats to rows of `width`. */
+NNS_INLINE void copy_tile(float *out, int64_t width, const float *x, int64_t rows, int64_t columns, int64_t row_stride,
+                          int64_t column_stride) {
+    if (column_stride == 1) {
+        for (int64_t row = 0; row < rows; row++)
+            memcpy(out + row * width, x + row * row_stride, (size_t)columns * sizeof(float));
+        return;
+    }
+    for (int64_t first = 0; first < columns; first += 16) {
+        const int64_t last = nns_min_int(first + 16, columns);
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t column = first; column < last; column++)
+                out[row * width + column] = x[row * row_stride + column * column_stride];
+    }
+}
+
+static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t *sizes = args->p + COPY_SIZES, *strides = args->p + COPY_STRIDES;
+    const int64_t down = tiles_down(args->p), across = tiles_across(args->p);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t column = unit % across * TILE_COLUMNS, row = unit / across % down * TILE_ROWS;
+        const int64_t outer = unit / across / down;
+        const float *x = (const float *)args->in[0] + args->p[COPY_FIRST] + row * strides[4] + column * strides[5];
+        float *out = (float *)args->out[0] + (outer * sizes[4] + row) * sizes[5] + column;
+        for (int64_t i = 3, rest = outer; i >= 0; rest /= sizes[i], i--) x += rest % sizes[i] * strides[i];
+        copy_tile(out, sizes[5], x, nns_min_int(TILE_ROWS, sizes[4] - row), nns_min_int(TILE_COLUMNS, sizes[5] - column),
+                  strides[4], strides[5]);
+    }
+}
+
+/* ---- strided/channels_last: reads a blocked tensor, writes images × pixels × channels. --------------------------------
+ * Parameters: images, channels, pixels, block. */
+
+enum { PART_PIXELS = 64 };
+
+static const char *channels_last_check(const nns_args *args, nns_work *work) {
+    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 4)
+        return "strided/channels_last wants 1 input, 1 output and 4 parameters";
+    const int64_t *p = args->p, block = p[3];
+    if (p[1] < 1 || p[2] < 1 || block == 1 || !good_lanes(block)) return "strided/channels_last: sizes or block out of range";
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[0], nns_ceil_div(p[1], block), p[2], block)) ||
+        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[2])))
+        return "strided/channels_last: a buffer is smaller than its shape";
+    *work = (nns_work){.units = p[0] * nns_ceil_div(p[2], PART_PIXELS)};
+    return NULL;
+}
+
+/* One pixel: `channels` floats, `block` at a time from places that are `plane` apart. */
+NNS_INLINE void gather_pixel(float *out, const float *x, int64_t channels, int64_t plane, int64_t block) {
+    for (; channels >= block; channels -= block, out += block, x += plane) memcpy(out, x, (size_t)block * sizeof(float));
+    for (int64_t lane = 0; lane < channels; lane++) out[lane] = x[lane];
+}
+
+static void channels_last_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int64_t channels = args->p[1], pixels = args->p[2], block = args->p[3], plane = pixels * block;
+    const int64_t parts = nns_ceil_div(pixels, PART_PIXELS), image_floats = nns_ceil_div(channels, block) * plane;
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t image = unit / parts, first = unit % parts * PART_PIXELS;
+        const float *x = (const float *)args->in[0] + image * image_floats;
+        float *out = (float *)args->out[0] + image * pixels * channels;
+        for (int64_t pixel = first; pixel < nns_min_int(first + PART_PIXELS, pixels); pixel++) {
+            switch (block) {
+            case 4: gather_pixel(out + pixel * channels, x + pixel * 4, channels, plane, 4); break;
+            case 8: gather_pixel(out + pixel * channels, x + pixel * 8, channels, plane, 8); break;
+            default: gather_pixel(out + pixel * channels, x + pixel * 16, channels, plane, 16);
+            }
+        }
+    }
+}
+
+static const nns_kernel rows[] = {
+    {"strided/copy", copy_check, copy_run},
+    {"strided/channels_last", channels_last_check, channels_last_run},
+};
+const nns_kernel_family nns_family_strided = NNS_FAMILY(rows);

@@ -1,0 +1,1 @@
+"""External engines (ONNX Runtime, LiteRT) as routines and as processors."""

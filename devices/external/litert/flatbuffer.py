@@ -1,0 +1,216 @@
+"""A TFLite model under construction: tensors, operators and weights, and at the end the bytes of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnstretch.errors import MissingExtraError, ModelError
+from nnstretch.graph.quantization import Grid
+
+IDENTIFIER = b"TFL3"
+"""Bytes 4 to 7 of every TFLite file."""
+
+_SCHEMA_VERSION = 3
+_ALIGNMENT = 16  # bytes, what the format promises to readers of weights
+_ROOM = 1 << 20  # bytes for all but the weights, so that large models are not copied again and again
+_LIMIT = (1 << 31) - 1  # bytes: offsets of a flatbuffer are 31 bits
+_INT8_VERSIONS = {"RESHAPE": 1, "QUANTIZE": 1, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4}
+_INT8_VERSION = 2
+"""The least version of an operator that knows int8, by name, and of all others."""
+_DENSE_PER_CHANNEL = 12
+"""The version of FULLY_CONNECTED that knows a scale per output."""
+
+
+def load_schema() -> Any:
+    """The classes of the TFLite schema.
+
+    Raises:
+        MissingExtraError: the package that has them is not installed.
+    """
+    try:
+        from ai_edge_litert import schema_py_generated
+    except ImportError as error:
+        raise MissingExtraError(
+            "TFLite files need the package ai-edge-litert; install it with pip install nnstretch[litert]"
+        ) from error
+    return schema_py_generated
+
+
+class FlatModel:
+    """Collects tensors and operators of one sub-graph. Tensors are known by their number.
+
+    Args:
+        name: what the file says of itself.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.schema = load_schema()
+        self._name = name
+        self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all that is computed
+        self._tensors: list[Any] = []
+        self._operators: list[Any] = []
+        self._grids: dict[int, Grid] = {}
+        self._codes: dict[tuple[int, int], int] = {}
+        self._bytes = 0
+
+    def tensor(self, shape: Sequence[int], name: str, grid: Grid | None = None) -> int:
+        """A tensor that the run computes, or an input: int8 on a grid, or else float32."""
+        if grid is None:
+            return self._add(shape, self.schema.TensorType.FLOAT32, name, 0)
+        made = self._add(shape, self.schema.TensorType.INT8, name, 0)
+        self._quantize(made, np.array([grid.scale]), grid.zero_point)
+        self._grids[made] = grid
+        return made
+
+    def constant(
+        self, value: np.ndarray, name: str, scales: np.ndarray | None = None, axis: int = 0, zero_point: int = 0
+    ) -> int:
+        """A tensor of values that are known now: float32, int32 or int8.
+
+        Args:
+            value: the values.
+            name: for people.
+            scales: what integers count in, if they stand for numbers; one in all, or one for each place along `axis`.
+            axis: that of `scales`.
+            zero_point: the integer that stands for 0.
+        """
+        types = self.schema.TensorType
+        kinds = {"float32": types.FLOAT32, "int32": types.INT32, "int8": types.INT8}
+        buffer = self.schema.BufferT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+        self._bytes += buffer.data.nbytes + _ALIGNMENT
+        self._buffers.append(buffer)
+        made = self._add(value.shape, kinds[value.dtype.name], name, len(self._buffers) - 1)
+        if scales is not None:
+            self._quantize(made, scales, zero_point, axis)
+        return made
+
+    def number(self, value: float, like: int) -> int:
+        """A scalar for an operator that reads a tensor too: on the grid of `like` if that has one, else float32."""
+        grid, name = self.grid(like), f"scalar:{value:g}"
+        if grid is None:
+            return self.constant(np.array(value, np.float32), name)
+        return self.constant(grid.quantize(value), name, np.array([grid.scale]), zero_point=grid.zero_point)
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return tuple(self._tensors[tensor].shape)
+
+    def grid(self, tensor: int) -> Grid | None:
+        """The grid of a tensor that the run computes, or an input; None if it is float32."""
+        return self._grids.get(tensor)
+
+    def like(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
+        """One more tensor of the type and grid of another one, and of its shape or `shape`."""
+        return self.tensor(self.shape(tensor) if shape is None else shape, name, self.grid(tensor))
+
+    def on_grid(self, tensor: int, grid: Grid | None) -> int:
+        """A tensor on a grid; itself if it is on that, or is float32."""
+        if self.grid(tensor) in (None, grid):
+            return tensor
+        made = self.tensor(self.shape(tensor), f"grid:{tensor}", grid)
+        self.quantize(tensor, made)
+        return made
+
+    def quantize(self, source: int, result: int) -> None:
+        """Brings float32, or int8 on another grid, to the grid of `result`."""
+        self.operator("QUANTIZE", [source], [result], table="QuantizeOptions")
+
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: Mapping[str, Any] | None = None,
+        *,
+        table: str = "",
+        version: int = 1,
+    ) -> None:
+        """Appends an operator.
+
+        Args:
+            name: as in the schema's BuiltinOperator, such as CONV_2D.
+            inputs: tensors; -1 for an optional one that is absent.
+            outputs: tensors.
+            options: fields of the operator's options.
+            table: the options' name in the schema, such as Conv2DOptions.
+            version: of the operator, which says what a reader must know of it.
+        """
+        if any(self._tensors[i].type == self.schema.TensorType.INT8 for i in (*inputs, *outputs) if i >= 0):
+            version = max(version, self._int8_version(name, inputs))
+        made = self.schema.OperatorT()
+        made.opcodeIndex = self._code(getattr(self.schema.BuiltinOperator, name), version)
+        made.inputs, made.outputs = list(inputs), list(outputs)
+        if table:
+            made.builtinOptionsType = getattr(self.schema.BuiltinOptions, table)
+            made.builtinOptions = getattr(self.schema, f"{table}T")()
+            for key, value in (options or {}).items():
+                setattr(made.builtinOptions, key, value)
+        self._operators.append(made)
+
+    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+        """The file.
+
+        Raises:
+            ModelError: the weights are larger than such a file can hold.
+        """
+        import flatbuffers
+
+        if self._bytes + _ROOM > _LIMIT:
+            raise ModelError(f"{self._bytes >> 20} MB of weights do not fit a TFLite file, which holds 2 GB")
+        graph = self.schema.SubGraphT()
+        graph.name = self._name
+        graph.tensors, graph.operators = self._tensors, self._operators
+        graph.inputs, graph.outputs = list(inputs), list(outputs)
+        model = self.schema.ModelT()
+        model.version = _SCHEMA_VERSION
+        model.description = "nnstretch"
+        model.operatorCodes = [self._operator_code(*key) for key in self._codes]
+        model.subgraphs = [graph]
+        builder = flatbuffers.Builder(self._bytes + _ROOM)
+        model.buffers = [_Aligned(buffer) for buffer in self._buffers]
+        builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
+        return bytes(builder.Output())
+
+    def _add(self, shape: Sequence[int], kind: int, name: str, buffer: int) -> int:
+        made = self.schema.TensorT()
+        made.shape, made.type, made.name, made.buffer = [int(d) for d in shape], kind, name, buffer
+        self._tensors.append(made)
+        return len(self._tensors) - 1
+
+    def _quantize(self, tensor: int, scales: np.ndarray, zero_point: int, axis: int = 0) -> None:
+        made = self.schema.QuantizationParametersT()
+        made.scale = scales.astype(np.float32)
+        made.zeroPoint = np.full(scales.shape, zero_point, np.int64)
+        made.quantizedDimension = axis
+        self._tensors[tensor].quantization = made
+
+    def _int8_version(self, name: str, inputs: Sequence[int]) -> int:
+        if name == "FULLY_CONNECTED" and len(self._tensors[inputs[1]].quantization.scale) > 1:
+            return _DENSE_PER_CHANNEL
+        return _INT8_VERSIONS.get(name, _INT8_VERSION)
+
+    def _code(self, builtin: int, version: int) -> int:
+        return self._codes.setdefault((builtin, version), len(self._codes))
+
+    def _operator_code(self, builtin: int, version: int) -> Any:
+        made = self.schema.OperatorCodeT()
+        made.builtinCode, made.version = builtin, version
+        made.deprecatedBuiltinCode = min(builtin, self.schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
+        return made
+
+
+class _Aligned:
+    """A buffer whose bytes are written at a multiple of 16, as readers of the format may rely on."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    def Pack(self, builder: Any) -> Any:  # noqa: N802 - the schema's classes call it so
+        """Writes the buffer."""
+        if self._buffer.data is not None:
+            builder.Prep(_ALIGNMENT, self._buffer.data.nbytes)
+        return self._buffer.Pack(builder)

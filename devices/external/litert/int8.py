@@ -1,0 +1,117 @@
+"""What TFLite says in int8, and in float32 instead of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from nnstretch.devices.external.litert.activation import FIXED_GRIDS
+from nnstretch.devices.external.litert.padding import make_window
+from nnstretch.graph.activation import ActivationKind
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layers import GraphNode
+from nnstretch.graph.quantization import LOWEST, Grid
+
+_FINEST = 0.5
+"""A result whose steps are this share of those that an operator has, or more, loses too little to matter."""
+_CLIPPED = (ActivationKind.NONE, ActivationKind.RELU, ActivationKind.CLIP, ActivationKind.LEAKY_RELU)
+_FIXED = {ActivationKind.SIGMOID: "LOGISTIC", ActivationKind.TANH: "TANH"}
+
+
+def speaks_int8(layer: Layer) -> bool:
+    """Whether TFLite has operators on int8 for a layer on int8."""
+    known = _SPOKEN.get(layer.op)
+    return known is None or known(layer)
+
+
+def _weighted(layer: Layer) -> bool:
+    """TFLite's int8 weights end at -127; a sum is an operator of its own, whose input would have to be rounded."""
+    return not layer.has(3) and not (layer.constants[1] == LOWEST).any()
+
+
+def _average_pool(layer: Layer) -> bool:
+    """A mean that does not count its pads is scaled pixel by pixel where TFLite's SAME does not say it."""
+    if not _keeps_enough(layer):
+        return False
+    shapes = layer.type_of(0).shape, layer.outputs[0].shape
+    window = make_window(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
+    return window.is_valid or window.is_same or bool(layer.attributes["count_include_pad"])
+
+
+def _activation(layer: Layer) -> bool:
+    kind = layer.activation.kind
+    return kind in _CLIPPED or (kind in _FIXED and _is_fine_enough(layer, _FIXED[kind]))
+
+
+def _keeps_enough(layer: Layer) -> bool:
+    """Whether a result is fine enough on the grid of what the layer reads, as TFLite computes some."""
+    return _is_finer(layer.type_of(0).grid, layer.outputs[0].grid)
+
+
+def _softmax(layer: Layer) -> bool:
+    return _is_fine_enough(layer, "SOFTMAX")
+
+
+def _is_fine_enough(layer: Layer, name: str) -> bool:
+    """Whether an operator with a grid of its own says what the layer makes."""
+    return _is_finer(FIXED_GRIDS[name], layer.outputs[0].grid)
+
+
+def _is_finer(made: Grid | None, wanted: Grid | None) -> bool:
+    return made is not None and wanted is not None and wanted.scale >= _FINEST * made.scale
+
+
+_SPOKEN: Mapping[str, Callable[[Layer], bool]] = {
+    "Conv": _weighted,
+    "Dense": _weighted,
+    "AveragePool": _average_pool,
+    "Resize": _keeps_enough,
+    "Activation": _activation,
+    "Softmax": _softmax,
+}
+
+
+def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNode]:
+    """A layer on int8 as layers that dequantise its inputs, the same layer in float32, and one that quantises its result."""
+    layer = node.layer
+    (result,) = layer.outputs
+    names = [
+        n if t is None or t.grid is None else f"{n}:float32" for n, t in zip(node.inputs, layer.inputs, strict=True)
+    ]
+    before = [
+        replace(
+            node,
+            layer=Layer(str(name), "Dequantize", (kind,), (_float32(kind),)),
+            inputs=(node.inputs[index],),
+            outputs=(str(name),),
+        )
+        for index, (name, kind) in enumerate(zip(names, layer.inputs, strict=True))
+        if kind is not None and kind.grid is not None
+    ]
+    made = f"{node.outputs[0]}:float32"
+    computed = replace(node, layer=_layer_in_float32(layer), inputs=tuple(names), outputs=(made,))
+    after = replace(node, layer=Layer(made, "Quantize", (_float32(result),), (result,)), inputs=(made,))
+    return before, computed, after
+
+
+def _layer_in_float32(layer: Layer) -> Layer:
+    constants = dict(layer.constants)
+    scales, grid = constants.pop(4, None), layer.type_of(0).grid
+    if scales is not None and grid is not None:
+        rank = constants[1].ndim - 1
+        constants[1] = constants[1].astype(np.float32) * scales.reshape(-1, *(1,) * rank)
+        if layer.has(2):
+            constants[2] = constants[2].astype(np.float32) * scales * np.float32(grid.scale)
+    return replace(
+        layer,
+        inputs=tuple(None if kind is None else _float32(kind) for kind in layer.inputs[:4]),
+        outputs=tuple(map(_float32, layer.outputs)),
+        constants=MappingProxyType(constants),
+    )
+
+
+def _float32(kind: TensorType) -> TensorType:
+    return TensorType(kind.shape)

@@ -1,0 +1,81 @@
+"""Layers and runs of layers by LiteRT."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import numpy as np
+
+from nnstretch.devices.base.routine import Descriptor
+from nnstretch.devices.external.engine import GuestDtype, GuestRoutine, release_number
+from nnstretch.devices.external.litert.delegate import Delegate
+from nnstretch.devices.external.litert.flatbuffer import FlatModel, load_schema
+from nnstretch.devices.external.litert.model import load_interpreter
+from nnstretch.devices.external.processor import HandThrough
+from nnstretch.graph.layer import Layer
+from nnstretch.graph.quantization import Grid
+
+_LITERT = Descriptor("cpu", "float32", "litert")
+
+
+class LiteRtRoutine(GuestRoutine):
+    """One interpreter per call. Images are turned to N,H,W,C and back inside its model, once per run of layers."""
+
+    def __init__(self, delegate: Delegate | None = None, dtype: GuestDtype = "float32") -> None:
+        """A routine of a CPU, or of a processor of its own with a delegate, for layers that compute in `dtype`.
+
+        Raises:
+            MissingExtraError: LiteRT, or what writes its files, is not installed.
+        """
+        load_schema()
+        super().__init__(release_number(litert_release()[1]), alone=delegate is not None, dtype=dtype)
+        self.descriptor = _LITERT if delegate is None else delegate_descriptor(delegate, dtype)
+
+    def model(self, layer: Layer) -> bytes:
+        """The layer as a TFLite file whose inputs and outputs are plain."""
+        import onnx_ir as ir
+
+        from nnstretch.devices.external.litert.writer import write_tflite
+        from nnstretch.graph.expand import expand
+
+        return write_tflite(ir.from_proto(expand(layer)), layer.name, channels_last=False)
+
+
+class LiteRtHandThrough(HandThrough):
+    """Turns an image to N,H,W,C and back, as every call does with what it reads and what it writes."""
+
+    def __init__(self, delegate: Delegate) -> None:
+        self.descriptor = delegate_descriptor(delegate, "float32")
+
+    def model(self, layer: Layer) -> bytes:
+        shape = layer.type_of(0).shape
+        file = FlatModel(layer.name)
+        there = file.tensor(shape, "x", None if layer.type_of(0).dtype == "float32" else Grid(1.0))
+        result = file.like(there, "y")
+        if len(shape) == 4:
+            last = file.like(there, "last", [shape[axis] for axis in _TO_LAST])
+            for source, order, made in ((there, _TO_LAST, last), (last, _TO_PLAIN, result)):
+                axes = file.constant(np.array(order, np.int32), f"order:{made}")
+                file.operator("TRANSPOSE", [source, axes], [made], table="TransposeOptions")
+        else:
+            wanted = file.constant(np.array(shape, np.int32), "shape")
+            file.operator("RESHAPE", [there, wanted], [result], {"newShape": list(shape)}, table="ReshapeOptions")
+        return file.finish([there], [result])
+
+
+_TO_LAST, _TO_PLAIN = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def delegate_descriptor(delegate: Delegate, dtype: GuestDtype) -> Descriptor:
+    """What the routines of LiteRT with a delegate are called."""
+    return Descriptor("tflite", dtype, str(delegate))
+
+
+def litert_release() -> tuple[str, str]:
+    """Name and version of the package that the interpreter is from.
+
+    Raises:
+        MissingExtraError: there is none.
+    """
+    package = load_interpreter().__name__.partition(".")[0].replace("_", "-")
+    return package, metadata.version(package)

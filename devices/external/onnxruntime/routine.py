@@ -1,0 +1,65 @@
+"""Layers and runs of layers by ONNX Runtime."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.routine import Descriptor
+from nnstretch.devices.external.engine import GuestDtype, GuestRoutine, release_number
+from nnstretch.devices.external.onnxruntime.model import load_onnxruntime
+from nnstretch.devices.external.processor import HandThrough
+from nnstretch.errors import ModelError
+from nnstretch.graph.layer import CHAIN, Layer
+
+_LIMIT = (1 << 31) - (1 << 20)
+"""Bytes of weights that an ONNX file without external data holds beside the rest."""
+
+_GUEST = Descriptor("cpu", "float32", "onnxruntime")
+
+
+class OnnxRuntimeRoutine(GuestRoutine):
+    """One session per call; ONNX Runtime optimises the layers of a run together."""
+
+    def __init__(self, *, alone: bool = False, dtype: GuestDtype = "float32") -> None:
+        """A routine of a CPU, or of a processor of its own, for layers that compute in `dtype`.
+
+        Raises:
+            MissingExtraError: ONNX Runtime is not installed.
+        """
+        super().__init__(release_number(load_onnxruntime().__version__), alone=alone, dtype=dtype)
+        self.descriptor = Descriptor("ort", dtype, "cpu") if alone else _GUEST
+
+    def supports(self, layer: Layer) -> bool:
+        """Beside what all guests do, runs with any ONNX operators in them, if all that they read at run time are numbers."""
+        if layer.op != CHAIN:
+            return super().supports(layer)
+        reads = [layer.type_of(i) for i in layer.activations]
+        numbers = bool(reads) and all(t.dtype == "float32" or t.grid is not None for t in reads)
+        mine = not self._alone or layer.is_int8 == (self._dtype == "int8")
+        return mine and numbers and all(t.elements for t in layer.outputs)
+
+    def model(self, layer: Layer) -> bytes:
+        """The standard ONNX model of the layer."""
+        from nnstretch.graph.expand import expand
+
+        if layer.weight_bytes > _LIMIT:
+            raise ModelError(f"{layer.weight_bytes >> 20} MB of weights do not fit an ONNX model, which holds 2 GB")
+        content: bytes = expand(layer).SerializeToString()
+        return content
+
+
+class OnnxRuntimeHandThrough(HandThrough):
+    """A session that copies; in which order ONNX Runtime keeps images inside is its own affair."""
+
+    descriptor = Descriptor("ort", "float32", "cpu")
+
+    def model(self, layer: Layer) -> bytes:
+        from onnx import TensorProto, helper
+
+        from nnstretch.graph.onnx_writer import IR_VERSION, OPSET_VERSION
+
+        kind = layer.type_of(0)
+        element = TensorProto.FLOAT if kind.dtype == "float32" else TensorProto.INT8
+        ends = [helper.make_tensor_value_info(name, element, kind.shape) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "through", ends[:1], ends[1:])
+        opset = helper.make_opsetid("", OPSET_VERSION)
+        content: bytes = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
+        return content

@@ -1,0 +1,1 @@
+"""OpenCL drivers, contexts, buffers and queues."""

@@ -1,0 +1,65 @@
+"""Processors that are not here, known by their descriptions: their latencies are predicted, from measurements made there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Layout, Routine
+from nnstretch.devices.cpu.processor import native_routines
+from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE
+from nnstretch.devices.engine.build.instruction_sets import ISAS
+from nnstretch.devices.opencl.routines import Reorder, Traits, routines
+from nnstretch.errors import DeviceError
+
+
+class AbsentProcessor(Processor):
+    """A processor that is not here. It has the routines of one that is, but nothing can be run or measured on it."""
+
+    dtypes = ("float32",)
+
+    def __init__(self, description: Description) -> None:
+        """The processor that is described.
+
+        Raises:
+            DeviceError: this nnstretch has no routines for such a processor.
+        """
+        self.description = description
+        self.spec = description.spec
+        self.memory = "host" if description.kind == "cpu" else "opencl"
+        self.blocked = Layout(description.block)
+        self._routines, self._reorder = _routines(description)
+
+    @property
+    def name(self) -> str:
+        """The processor as it was written where it was measured."""
+        return self.description.name
+
+    @property
+    def fingerprint(self) -> str:
+        """What its measurements are kept by."""
+        return self.description.fingerprint
+
+    @property
+    def routines(self) -> Sequence[Routine]:
+        """Routines for layers, best guess first."""
+        return self._routines
+
+    def reorder(self) -> Routine:
+        """The routine that changes layouts."""
+        return self._reorder
+
+
+def _routines(description: Description) -> tuple[Sequence[Routine], Routine]:
+    """The routines for layers, and the one that changes layouts."""
+    if description.kind == "opencl":
+        traits = Traits(description.block, bool(description.cores), description.compute_units, description.registers)
+        return routines(traits), Reorder(traits)
+    isa = next((isa for isa in ISAS if isa.name == description.isa), None)
+    if isa is None:
+        raise DeviceError(
+            f"{description.name} has the instruction set {description.isa!r}; this nnstretch knows "
+            f"{', '.join(isa.name for isa in ISAS)}"
+        )
+    return native_routines(isa), REORDER_ROUTINE

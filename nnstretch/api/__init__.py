@@ -1,0 +1,1 @@
+"""Public functions: compile, stretch, and the torch.compile backend."""

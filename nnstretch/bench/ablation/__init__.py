@@ -1,0 +1,1 @@
+"""The equal-MACs comparison of a branched network."""

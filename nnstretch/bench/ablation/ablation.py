@@ -1,0 +1,304 @@
+"""The proof of a branching: a network is faster because it is branched, and not only because it is smaller.
+
+NN-Stretch compares a branched network with the original. Here the **control** stands beside it: the original scaled in width
+to the branched network's multiply-accumulates, not branched. The bound is the perfect split: if the control's work could be
+divided among the processors without any loss, one run would take 1 / Σ (1 / tᵢ), where tᵢ is the control's latency on the
+i-th processor alone.
+
+All latencies are taken in turns of a fraction of a second, one candidate after another, for several rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
+from nnstretch.bench.ablation.result import Proof, ProofRow, ProvenBranch
+from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.compare import largest_error
+from nnstretch.bench.comparison.parameters import count_parameters
+from nnstretch.bench.comparison.reference import reference_outputs
+from nnstretch.bench.comparison.subject import random_feeds
+from nnstretch.bench.engines import ENGINES, Job
+from nnstretch.bench.timing.interleaving import Progress, Settings, Timed, take_turns, timed
+from nnstretch.bench.timing.statistics import Interval, Latency, interval, latency, perfect_split, resampled
+from nnstretch.devices.engine.binding.program import RunTrace
+from nnstretch.errors import UsageError
+from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.timeline import Timeline
+
+if TYPE_CHECKING:
+    from nnstretch.branching.design.design import Design
+
+ALONE = "alone"
+"""How a row ran that had one processor to itself."""
+
+_RUNS = 3
+_FEWEST_TRACED, _MOST_TRACED = 6, 100  # runs in a turn
+_TRACED_TURNS = 4
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Something that is timed: a row of the table to come."""
+
+    network: str
+    how: str
+    processors: str
+    run: Timed
+
+
+@dataclass
+class _Bench:
+    """Everything that is opened for a proof."""
+
+    models: Mapping[str, ir.Model]
+    feeds: Mapping[str, np.ndarray]
+    settings: Settings
+    progress: Progress
+    stack: ExitStack
+    sessions: dict[tuple[str, str], Session] = field(default_factory=dict)
+    failure: str = ""
+
+    def session(self, network: str, processors: str) -> Session:
+        """A session for a network on processors; made once."""
+        from nnstretch.compiler.compile import compile_model
+        from nnstretch.compiler.processors import build_processors
+
+        key = (network, processors)
+        if key not in self.sessions:
+            model = self.models[network].clone()
+            self.progress(len(self.sessions), 0, f"compiling the {network} for {processors}")
+            made = compile_model(model, build_processors(processors), tune=self.settings.tune, progress=self.progress)
+            self.sessions[key] = self.stack.enter_context(made)
+        return self.sessions[key]
+
+    def feeds_of(self, session: Session) -> dict[str, np.ndarray]:
+        """The inputs under the names that this network has for them."""
+        return dict(zip([i.name for i in session.get_inputs()], self.feeds.values(), strict=True))
+
+    def native(self, network: str, how: str, processors: str) -> _Candidate:
+        """Our engine on processors."""
+        return self.timed(network, how, processors, self.session(network, processors))
+
+    def timed(self, network: str, how: str, processors: str, session: Session) -> _Candidate:
+        """A session as a candidate."""
+        return _Candidate(network, how, processors, timed(session, self.feeds_of(session)))
+
+    def serial(self, network: str, processors: str) -> Session:
+        """The serial twin of a session."""
+        from nnstretch.scheduler.plan.serial import serial
+
+        key = (network, f"{processors} serial")
+        if key not in self.sessions:
+            twin = Session.from_compiled(serial(self.session(network, processors).compiled))
+            self.sessions[key] = self.stack.enter_context(twin)
+        return self.sessions[key]
+
+
+def prove(
+    original: ir.Model | str | Path,
+    control: ir.Model | str | Path,
+    branched: ir.Model | str | Path,
+    processors: str,
+    *,
+    top1: Mapping[str, float] | None = None,
+    design: Design | None = None,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Proof:
+    """Measures original, control and branched network on the same processors and with the same inputs.
+
+    Args:
+        original: a graph that is not fused, or an ONNX file.
+        control: the original scaled in width to the branched network's multiply-accumulates.
+        branched: the branched network; all three take the same inputs.
+        processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
+        top1: of the networks that it is known of, in percent: "original", "control", "branched".
+        design: the branched network's, whose predictions are compared with what is measured.
+        settings: how long is measured.
+        progress: told (done, total, what); the total is 0 where it is not known.
+
+    Raises:
+        UsageError: fewer than two processors.
+        NNStretchError: a model cannot be read, or a processor does not work.
+    """
+    from nnstretch.devices.base.spec import parse_processors
+
+    names = tuple(str(spec) for spec in parse_processors(processors))
+    if len(names) < 2:
+        raise UsageError(f"a proof compares one processor with several; {processors!r} names {len(names)}")
+    models = {"original": _graph(original), "control": _graph(control), "branched": _graph(branched)}
+    settings = settings or Settings()
+    with ExitStack() as stack:
+        feeds = random_feeds(models["original"], settings.seed)
+        bench = _Bench(models, feeds, settings, progress or _silent, stack)
+        candidates = _candidates(bench, names)
+        times = take_turns([one.run for one in candidates], bench.settings, bench.progress)
+        return _proof(bench, names, candidates, times, top1 or {}, design)
+
+
+def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
+    from nnstretch.devices.base.spec import default_cores, format_cores
+
+    everything = ",".join(names)
+    cores = f"cpu:{format_cores(default_cores())}"
+    candidates = [bench.native("original", ALONE, name) for name in names]
+    candidates.append(bench.native("original", "all CPU cores", cores))
+    candidates += _onnxruntime(bench, default_cores(), cores)
+    candidates.append(bench.native("branched", "concurrent", everything))
+    candidates.append(bench.timed("branched", "one after another", everything, bench.serial("branched", everything)))
+    candidates += [bench.native("control", ALONE, name) for name in names]
+    return candidates
+
+
+def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list[_Candidate]:
+    """ONNX Runtime in a process of its own, pinned to the same cores; nothing, and the reason kept, if it cannot run."""
+    from nnstretch.frontends.onnx_file import save
+
+    entry = next(e for e in ENGINES if e.name == "onnxruntime")
+    folder = Path(bench.stack.enter_context(TemporaryDirectory(prefix="nnstretch-proof-")))
+    save(bench.models["original"], folder / "original.onnx")
+    job = Job("original", str(folder / "original.onnx"), cores)
+    try:
+        process = bench.stack.enter_context(EngineProcess(entry, job, bench.feeds, bench.progress))
+    except EngineError as failure:
+        bench.failure = str(failure)
+        return []
+    return [_Candidate("original", "ONNX Runtime", processors, lambda budget: process.time(budget, _RUNS))]
+
+
+def _largest_error(bench: _Bench) -> float:
+    """Over all sessions: outputs against those of ONNX Runtime for the same network."""
+    expected = {network: reference_outputs(model, bench.feeds) for network, model in bench.models.items()}
+    errors: list[float] = []
+    for (network, _), session in bench.sessions.items():
+        names = [o.name for o in session.get_outputs()]
+        found = dict(zip(names, session.run(None, bench.feeds_of(session)), strict=True))
+        errors.append(largest_error(found, expected[network]))
+    return max(errors)
+
+
+def _proof(
+    bench: _Bench,
+    names: tuple[str, ...],
+    candidates: Sequence[_Candidate],
+    times: Sequence[Sequence[np.ndarray]],
+    top1: Mapping[str, float],
+    design: Design | None,
+) -> Proof:
+    samples = resampled(times)
+    rows = _rows(bench, names, candidates, times, samples, top1)
+    alone = {(r.network, r.processors): r.latency.p50_ms for r in rows if r.latency and r.how == ALONE}
+    by_how = {r.how: r.latency.p50_ms for r in rows if r.latency}
+    control_ms = {name: alone["control", name] for name in names}
+    timelines, breakdown, branches = _traced(bench, ",".join(names), by_how["concurrent"], by_how["one after another"])
+    return Proof(
+        processors=names,
+        rows=rows,
+        original_ms={name: alone["original", name] for name in names},
+        original_all_cores_ms=by_how["all CPU cores"],
+        onnxruntime_ms=by_how.get("ONNX Runtime"),
+        onnxruntime_error=bench.failure,
+        branched_ms=by_how["concurrent"],
+        branched_serial_ms=by_how["one after another"],
+        control_ms=control_ms,
+        max_rel_error=_largest_error(bench),
+        timeline=timelines[0],
+        serial_timeline=timelines[1],
+        intervals=_intervals(candidates, samples),
+        predicted_ms=design.predicted_ms if design else None,
+        branches=_proven(branches, design),
+        causes=causes(breakdown, perfect_split(list(control_ms.values())), by_how["concurrent"]),
+    )
+
+
+def _rows(
+    bench: _Bench,
+    names: tuple[str, ...],
+    candidates: Sequence[_Candidate],
+    times: Sequence[Sequence[np.ndarray]],
+    samples: np.ndarray,
+    top1: Mapping[str, float],
+) -> tuple[ProofRow, ...]:
+    """A row per candidate, and that of the bound."""
+    macs = {network: _macs(bench, network) for network in bench.models}
+    parameters = {network: count_parameters(model) for network, model in bench.models.items()}
+
+    def row(one: _Candidate, found: Latency | None, drawn: np.ndarray, bound: float | None = None) -> ProofRow:
+        network, limits = one.network, interval(drawn)
+        about = (macs[network], parameters[network], top1.get(network))
+        return ProofRow(network, one.how, one.processors, *about, found, bound, limits)
+
+    rows = [row(c, latency(t), drawn) for c, t, drawn in zip(candidates, times, samples, strict=True)]
+    controls = [i for i, c in enumerate(candidates) if c.network == "control"]
+    bound = perfect_split([r.latency.p50_ms for i in controls if (r := rows[i]).latency])
+    everywhere = _Candidate("control", "perfect split, a bound", ",".join(names), lambda _: np.empty(0))
+    return (*rows, row(everywhere, None, 1 / (1 / samples[controls]).sum(axis=0), bound))
+
+
+def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[str, Interval]:
+    """Confidence intervals of what follows from the latencies, each computed from the same drawn rounds."""
+
+    def of(network: str, how: str) -> np.ndarray:
+        return samples[[i for i, c in enumerate(candidates) if (c.network, c.how) == (network, how)]]
+
+    control, branched = of("control", ALONE), of("branched", "concurrent")[0]
+    split = 1 / (1 / control).sum(axis=0)
+    derived = {
+        "branched_ms": branched,
+        "branched_serial_ms": of("branched", "one after another")[0],
+        "original_all_cores_ms": of("original", "all CPU cores")[0],
+        "perfect_split_ms": split,
+        "speedup": of("original", ALONE).min(axis=0) / branched,
+        "speedup_equal_macs": control.min(axis=0) / branched,
+        "split_share": split / branched,
+    }
+    return {name: interval(drawn) for name, drawn in derived.items()}
+
+
+def _proven(branches: Sequence[BranchTime], design: Design | None) -> tuple[ProvenBranch, ...]:
+    """Branches with what the design predicts of them."""
+    predicted: dict[tuple[int, int], float | None] = {}
+    for number, segment in enumerate(design.segments if design else ()):
+        predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(segment.branches)})
+    return tuple(ProvenBranch(time, predicted.get((time.segment, time.branch))) for time in branches)
+
+
+def _traced(
+    bench: _Bench, everything: str, together_ms: float, serial_ms: float
+) -> tuple[tuple[Timeline, Timeline], Breakdown, list[BranchTime]]:
+    """Timelines of the branched network and its serial twin, and where its time goes; the two are traced in turns."""
+    together, serial = bench.session("branched", everything), bench.serial("branched", everything)
+    traces: tuple[list[RunTrace], list[RunTrace]] = ([], [])
+    count = min(max(int(1e3 * bench.settings.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)
+    for number in range(_TRACED_TURNS):
+        bench.progress(number, _TRACED_TURNS, "tracing the branched network")
+        for session, found in zip((together, serial), traces, strict=True):
+            found += session.traces(bench.feeds_of(session), count)
+    timelines = (together.timeline(traces[0]), serial.timeline(traces[1]))
+    return timelines, *break_down(together.plan, *traces, together_ms, serial_ms)
+
+
+def _macs(bench: _Bench, network: str) -> int:
+    return next(session.plan.macs for (name, _), session in bench.sessions.items() if name == network)
+
+
+def _graph(model: ir.Model | str | Path) -> ir.Model:
+    if isinstance(model, ir.Model):
+        return model
+    from nnstretch.frontends.resolve import load_model
+
+    return load_model(str(model))
+
+
+def _silent(done: int, total: int, what: str) -> None:
+    """Progress that nobody looks at."""

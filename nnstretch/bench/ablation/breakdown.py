@@ -1,0 +1,249 @@
+"""Where the time of a branched run goes, from traced runs of it and of its serial twin.
+
+The time of every processor from a run's begin to its end is shared out among causes, and the average over the processors is
+taken, so that the causes add up to the run's latency.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from nnstretch.devices.engine.binding.program import RunTrace
+from nnstretch.graph.placement import branch_of, branched_segments
+from nnstretch.scheduler.plan.schema import Plan
+
+Key = tuple[int, int]
+"""Segment and branch of a step."""
+
+UNBRANCHED: Key = (-1, 0)
+"""A layer that one processor computes while no other has a branch."""
+JOINING: Key = (-1, 1)
+"""A step that brings tensors together, or into another layout, between branches."""
+
+_MEETING_PATH = re.compile(r"segments\.\d+(#\d+)?$")
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Milliseconds of a run, averaged over the processors that have branches; they add up to `total`.
+
+    Attributes:
+        layers: computing layers, as long as these take in the serial twin.
+        slowdown: by how much longer they take while the other processors work too.
+        joining: bringing branches' results together and into other layouts.
+        gaps: between layers of one branch.
+        waiting: for a slower branch.
+        unbranched: having nothing to do while another processor computes what is not branched.
+        meeting: nobody computes: results are handed over, runs begin and end.
+    """
+
+    layers: float
+    slowdown: float
+    joining: float
+    gaps: float
+    waiting: float
+    unbranched: float
+    meeting: float
+
+    @property
+    def total(self) -> float:
+        """The latency of the traced runs."""
+        return math.fsum(vars(self).values())
+
+
+@dataclass(frozen=True)
+class BranchTime:
+    """Measured milliseconds of one branch's layers: in the serial twin, and while the other branches run too."""
+
+    segment: int
+    branch: int
+    processor: str
+    alone_ms: float
+    beside_ms: float
+
+
+def break_down(
+    plan: Plan, together: Sequence[RunTrace], serial: Sequence[RunTrace], together_ms: float, serial_ms: float
+) -> tuple[Breakdown, list[BranchTime]]:
+    """Shares out the time of traced runs.
+
+    The traced runs that count are those nearest to what runs take that are not traced: so those count for nothing that
+    something else on the machine disturbed.
+
+    Args:
+        plan: of the branched network.
+        together: traced runs of it, at least one.
+        serial: of its serial twin, which has the same steps.
+        together_ms: what the network takes that is not traced.
+        serial_ms: what its serial twin takes that is not traced.
+    """
+    keys = step_keys(plan)
+    lanes = _lanes(plan)
+    chosen, alone = _typical(together, together_ms), _seconds(_typical(serial, serial_ms))
+    beside = _seconds(chosen)
+    mine = sorted({lanes[i] for i, key in enumerate(keys) if key[0] >= 0} or set(lanes))
+    idle = np.mean([_idle(trace, keys, lanes, mine) for trace in chosen], axis=0)
+    in_branch = np.array([key[0] >= 0 for key in keys])
+    on_mine = np.array([lane in mine for lane in lanes])
+    joins = np.array([key == JOINING for key in keys])
+    unbranched = ~in_branch & ~joins & on_mine
+    sums = (
+        alone[in_branch].sum() + beside[unbranched].sum(),
+        (beside - alone)[in_branch].sum(),
+        beside[joins & on_mine].sum(),
+        *idle,
+    )
+    parts = [1e3 * float(seconds) / len(mine) for seconds in sums]
+    branches = [
+        BranchTime(*key, plan.lanes[lane].processor, *(1e3 * float(s[_are(keys, key)].sum()) for s in (alone, beside)))
+        for key, lane in sorted({key: lanes[i] for i, key in enumerate(keys) if key[0] >= 0}.items())
+    ]
+    return Breakdown(*parts), branches
+
+
+def step_keys(plan: Plan) -> list[Key]:
+    """For every step the branch that it belongs to, `UNBRANCHED` or `JOINING`.
+
+    Layers of branched networks have their branch in their names. Changes of layout belong to a branch if they lie between two
+    of its steps.
+    """
+    paths = [branch_of(step.layer) for step in plan.steps]
+    branched = branched_segments(step.layer for step in plan.steps)
+    keys: list[Key | None] = []
+    for step, path in zip(plan.steps, paths, strict=True):
+        if path:
+            keys.append(path if path[0] in branched else UNBRANCHED)
+        else:
+            adapts = step.op == "Reorder" or _MEETING_PATH.match(step.layer)
+            keys.append(None if adapts else UNBRANCHED)
+    lanes = _lanes(plan)
+    for lane in set(lanes):
+        _settle(keys, [i for i in range(len(keys)) if lanes[i] == lane])
+    return [JOINING if key is None else key for key in keys]
+
+
+def _settle(keys: list[Key | None], own: Sequence[int]) -> None:
+    """Gives steps without a key that lie between two of one branch to that branch. `own` are the steps of a lane in order."""
+    known = [i for i in own if keys[i] is not None]
+    for before, after in pairwise(known):
+        if keys[before] == keys[after]:
+            for i in own:
+                if before < i < after:
+                    keys[i] = keys[before]
+
+
+def _lanes(plan: Plan) -> list[int]:
+    """The lane of every step."""
+    return [subgraph.lane for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+
+
+def _typical(traces: Sequence[RunTrace], ms: float) -> list[RunTrace]:
+    """The quarter of the runs, one at least, whose duration is nearest to so many milliseconds."""
+    ordered = sorted(traces, key=lambda trace: abs((trace.end - trace.begin) * 1e-6 - ms))
+    return ordered[: max(1, len(ordered) // 4)]
+
+
+def _seconds(traces: Sequence[RunTrace]) -> np.ndarray:
+    """Mean seconds of every step."""
+    return np.asarray(np.mean([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=0) * 1e-9)
+
+
+def _are(keys: Sequence[Key], wanted: Key) -> np.ndarray:
+    return np.array([key == wanted for key in keys])
+
+
+_GAP, _WAITING, _ALONE, _NOBODY = range(4)
+"""What a processor without work is doing; the order of the last fields of `Breakdown`."""
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Nanoseconds from `begin` to `end`. `key` is that of the step that runs, or None while none does."""
+
+    begin: int
+    end: int
+    key: Key | None
+    is_gap: bool = False
+
+
+def _idle(trace: RunTrace, keys: Sequence[Key], lanes: Sequence[int], mine: Sequence[int]) -> np.ndarray:
+    """Seconds without work of all of `mine`, by what they are doing."""
+    spans = {lane: _spans(trace, keys, [i for i in range(len(keys)) if lanes[i] == lane]) for lane in set(lanes)}
+    totals = np.zeros(4)
+    for lane in mine:
+        others = [span for other, some in spans.items() if other != lane for span in some]
+        for span in spans[lane]:
+            if span.is_gap:
+                totals[_GAP] += span.end - span.begin
+            elif span.key is None:
+                for seconds, kind in _causes(span, others):
+                    totals[kind] += seconds
+    return totals * 1e-9
+
+
+def _spans(trace: RunTrace, keys: Sequence[Key], own: Sequence[int]) -> list[_Span]:
+    """What one lane does from the run's begin to its end."""
+    spans: list[_Span] = []
+    now, last = int(trace.begin), None
+    for i in own:
+        begin, end = max(int(trace.steps[i][0]), now), max(int(trace.steps[i][1]), now)
+        if begin > now:
+            spans.append(_Span(now, begin, None, is_gap=last == keys[i] and keys[i][0] >= 0))
+        spans.append(_Span(begin, end, keys[i]))
+        now, last = end, keys[i]
+    if now < trace.end:
+        spans.append(_Span(now, int(trace.end), None))
+    return spans
+
+
+def _causes(idle: _Span, others: Sequence[_Span]) -> Iterator[tuple[int, int]]:
+    """Nanoseconds of a span without work, with what they are due to."""
+    meanwhile = [span for span in others if span.begin < idle.end and span.end > idle.begin]
+    edges = {idle.begin, idle.end}
+    edges |= {edge for span in meanwhile for edge in (span.begin, span.end) if idle.begin < edge < idle.end}
+    for begin, end in pairwise(sorted(edges)):
+        at_work = [span for span in meanwhile if span.begin <= begin and span.end >= end]
+        if any(span.key == UNBRANCHED for span in at_work):
+            yield end - begin, _ALONE
+        elif any(span.is_gap or (span.key is not None and span.key[0] >= 0) for span in at_work):
+            yield end - begin, _WAITING
+        else:
+            yield end - begin, _NOBODY
+
+
+PERFECT_SPLIT = "perfect split"
+
+
+def causes(breakdown: Breakdown, perfect_split_ms: float, measured_ms: float) -> Mapping[str, float]:
+    """From the perfect split to the measured latency: milliseconds by cause, which add up to `measured_ms`."""
+    return {
+        PERFECT_SPLIT: perfect_split_ms,
+        "other layers": breakdown.layers - perfect_split_ms,
+        "slowdown": breakdown.slowdown,
+        "waiting": breakdown.waiting,
+        "unbranched": breakdown.unbranched,
+        "joining": breakdown.joining,
+        "meeting": breakdown.meeting,
+        "gaps": breakdown.gaps,
+        "tracing": measured_ms - breakdown.total,
+    }
+
+
+CAUSES = {
+    PERFECT_SPLIT: "The control's work, divided among the processors without loss.",
+    "other layers": "The branched network's layers, each alone, against the control's (below 0: faster).",
+    "slowdown": "Layers take longer beside others: processors share memory, caches and power.",
+    "waiting": "A processor is done with its branch and waits for a slower one.",
+    "unbranched": "A processor has nothing to do while another computes what is not branched.",
+    "joining": "Putting branches together, and bringing tensors into other layouts between branches.",
+    "meeting": "No processor computes: results are handed over, and runs begin and end.",
+    "gaps": "Between layers of one branch: starting the next one.",
+    "tracing": "Runs that are timed as a whole, against those that are traced layer by layer.",
+}
+"""What the causes mean."""

@@ -1,0 +1,167 @@
+"""What a proof of a branching found, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nnstretch.bench.ablation.breakdown import BranchTime
+from nnstretch.bench.timing.statistics import CONFIDENCE, Interval, Latency, perfect_split, significant
+from nnstretch.scheduler.runtime.timeline import Timeline
+
+GOOD_PREDICTION = 0.1
+"""Share by which a good prediction may miss."""
+
+
+@dataclass(frozen=True)
+class ProofRow:
+    """One line of the table.
+
+    Attributes:
+        network: "original", "branched" or "control".
+        how: where and how it ran, for people.
+        processors: as written, commas between.
+        macs, parameters: exact.
+        top1: of the network in percent, if it is known.
+        latency: None in the row of the bound.
+        bound_ms: the perfect split, in that row only.
+        interval_ms: confidence interval of the median, or of the perfect split.
+    """
+
+    network: str
+    how: str
+    processors: str
+    macs: int
+    parameters: int
+    top1: float | None
+    latency: Latency | None
+    bound_ms: float | None = None
+    interval_ms: Interval | None = None
+
+
+@dataclass(frozen=True)
+class ProvenBranch:
+    """One branch: what its layers took, and what was predicted that they take on their processor alone."""
+
+    time: BranchTime
+    predicted_ms: float | None
+
+    @property
+    def error(self) -> float | None:
+        """By which share of the prediction the branch alone took longer."""
+        return None if not self.predicted_ms else self.time.alone_ms / self.predicted_ms - 1
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The rows and what follows from them. Latencies are medians in milliseconds; speedups are ratios of them.
+
+    Attributes:
+        processors: one branch ran on each.
+        rows: in the order in which they are shown.
+        original_ms, control_ms: latency of original and control, per processor alone.
+        original_all_cores_ms: the original on all cores of the CPU.
+        onnxruntime_ms: ONNX Runtime on the same cores; None if it could not run, for the reason in onnxruntime_error.
+        branched_ms, branched_serial_ms: branches at the same time, and one after another.
+        max_rel_error: of all our outputs against ONNX Runtime's, relative to the output's range.
+        timeline, serial_timeline: traced runs of the branched network.
+        intervals: confidence intervals of the properties below, by name.
+        predicted_ms: of the branched network, as its design says.
+        branches: measured, and predicted where the design says.
+        causes: what the measured latency is made of, in milliseconds that add up to it (`nnstretch.bench.ablation.breakdown`).
+    """
+
+    processors: tuple[str, ...]
+    rows: tuple[ProofRow, ...]
+    original_ms: Mapping[str, float]
+    original_all_cores_ms: float
+    onnxruntime_ms: float | None
+    onnxruntime_error: str
+    branched_ms: float
+    branched_serial_ms: float
+    control_ms: Mapping[str, float]
+    max_rel_error: float
+    timeline: Timeline
+    serial_timeline: Timeline
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    predicted_ms: float | None = None
+    branches: tuple[ProvenBranch, ...] = ()
+    causes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def perfect_split_ms(self) -> float:
+        """1 / Σ (1 / tᵢ) over the processors' control latencies."""
+        return perfect_split(list(self.control_ms.values()))
+
+    @property
+    def speedup(self) -> float:
+        """The original on the fastest single processor against the branched network."""
+        return min(self.original_ms.values()) / self.branched_ms
+
+    @property
+    def speedup_equal_macs(self) -> float:
+        """The control on the fastest single processor against the branched network."""
+        return min(self.control_ms.values()) / self.branched_ms
+
+    @property
+    def split_share(self) -> float:
+        """How much of the perfect split is reached."""
+        return self.perfect_split_ms / self.branched_ms
+
+    @property
+    def well_predicted(self) -> float | None:
+        """Share of the branches whose prediction missed by `GOOD_PREDICTION` at most; None if nothing was predicted."""
+        errors = [abs(branch.error) for branch in self.branches if branch.error is not None]
+        return sum(error <= GOOD_PREDICTION for error in errors) / len(errors) if errors else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `bench --design FILE --json` prints."""
+        one = significant
+        return {
+            "original_ms": {name: one(ms) for name, ms in self.original_ms.items()},
+            "original_all_cores_ms": one(self.original_all_cores_ms),
+            "onnxruntime_ms": None if self.onnxruntime_ms is None else one(self.onnxruntime_ms),
+            "branched_ms": one(self.branched_ms),
+            "branched_serial_ms": one(self.branched_serial_ms),
+            "control_ms": {name: one(ms) for name, ms in self.control_ms.items()},
+            "perfect_split_ms": one(self.perfect_split_ms),
+            "speedup": one(self.speedup),
+            "speedup_equal_macs": one(self.speedup_equal_macs),
+            "split_share": one(self.split_share),
+            "max_rel_error": one(self.max_rel_error),
+            "rows": [_row_json(row) for row in self.rows],
+            "confidence": CONFIDENCE,
+            "intervals": {name: [one(low), one(high)] for name, (low, high) in self.intervals.items()},
+            "predicted_ms": None if self.predicted_ms is None else one(self.predicted_ms),
+            "well_predicted": self.well_predicted,
+            "branches": [_branch_json(branch) for branch in self.branches],
+            "causes": [{"cause": name, "ms": one(ms)} for name, ms in self.causes.items()],
+        }
+
+
+def _branch_json(branch: ProvenBranch) -> dict[str, Any]:
+    time, error = branch.time, branch.error
+    return {
+        "segment": time.segment,
+        "branch": time.branch,
+        "processor": time.processor,
+        "predicted_ms": branch.predicted_ms,
+        "alone_ms": significant(time.alone_ms),
+        "beside_ms": significant(time.beside_ms),
+        "error": None if error is None else significant(error),
+    }
+
+
+def _row_json(row: ProofRow) -> dict[str, Any]:
+    times = {"p50_ms": significant(row.bound_ms)} if row.bound_ms is not None else {}
+    return {
+        "network": row.network,
+        "how": row.how,
+        "processors": row.processors,
+        "macs": row.macs,
+        "parameters": row.parameters,
+        "top1": row.top1,
+        **(row.latency.to_json() if row.latency else times),
+        "interval_ms": None if row.interval_ms is None else [significant(ms) for ms in row.interval_ms],
+    }

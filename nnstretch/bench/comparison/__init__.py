@@ -1,0 +1,1 @@
+"""Inference engines measured side by side."""

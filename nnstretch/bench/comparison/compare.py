@@ -1,0 +1,308 @@
+"""Engines side by side: the same model and inputs, the same cores, short turns one after another."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.subject import Subject
+from nnstretch.bench.comparison.workspace import Workshop
+from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Report, Start
+from nnstretch.bench.timing.statistics import Latency, latency, significant
+from nnstretch.errors import MissingExtraError, UsageError
+
+OURS = "nnstretch"
+REFERENCE = "onnxruntime"
+_PAUSE = 0.01  # seconds between turns, for the machine to come to rest
+_FEWEST_ROUNDS = 3  # a median of fewer says little, whatever they cost
+_WRONG = {"float32": 0.01, "int8": 0.15}
+"""Of the output's range: an engine further than that from ONNX Runtime computes something else. With int8 every layer rounds,
+and in a deep network it shows in which order somebody has computed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a comparison is measured.
+
+    Attributes:
+        cores: every engine's process is pinned to these.
+        rounds: each engine has one turn in each.
+        turn: seconds of a turn.
+        runs: at least so many runs in a turn.
+        budget: seconds of turns after which an engine gets no further rounds, once it has had three.
+        starts: fresh processes in which the way to the first result is measured.
+        tune: whether our plan is tuned.
+        layers: whether the time of each of our layers is wanted.
+    """
+
+    cores: tuple[int, ...]
+    rounds: int = 10
+    turn: float = 0.25
+    runs: int = 3
+    budget: float = 10.0
+    starts: int = 1
+    tune: bool = True
+    layers: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        model, threads: of what.
+        latencies: engine -> its latency, for those that ran.
+        errors: engine -> why it did not.
+        facts: engine -> what it told of itself.
+        rel_errors: engine -> its largest error against ONNX Runtime relative to the output's range, where both ran.
+        starts: engine -> what its way to the first result cost.
+        peak_gflops: of one core, the best of before and after the rounds.
+    """
+
+    model: str
+    threads: int
+    latencies: Mapping[str, Latency]
+    errors: Mapping[str, str]
+    facts: Mapping[str, Mapping[str, Any]]
+    rel_errors: Mapping[str, float] = field(default_factory=dict)
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    peak_gflops: float | None = None
+
+    @property
+    def dtype(self) -> str:
+        """What our plan computes in: int8 if any of its layers does."""
+        return str(self.facts.get(OURS, {}).get("dtype", "float32"))
+
+    @property
+    def macs(self) -> int | None:
+        """Multiply-accumulates of one run, as our plan counts them."""
+        macs = self.facts.get(OURS, {}).get("macs")
+        return None if macs is None else int(macs)
+
+    @property
+    def max_rel_error(self) -> float | None:
+        """Our largest error against ONNX Runtime; None if one of the two did not run."""
+        return self.rel_errors.get(OURS)
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest engine but ours."""
+        peers = {name: times.p50_ms for name, times in self.latencies.items() if name != OURS}
+        return min(peers, key=peers.__getitem__) if peers else None
+
+    @property
+    def speedup(self) -> float | None:
+        """The fastest peer's median latency over ours; above 1 we are faster."""
+        peer = self.best_peer
+        return self.latencies[peer].p50_ms / self.latencies[OURS].p50_ms if peer and OURS in self.latencies else None
+
+    @property
+    def peak_share(self) -> float | None:
+        """Our rate of multiply-adds over what the cores reach at best (above 1 only by algorithms with fewer of them)."""
+        if not self.peak_gflops or self.macs is None or OURS not in self.latencies:
+            return None
+        return 2 * self.macs / (self.latencies[OURS].p50_ms * 1e6) / (self.peak_gflops * self.threads)
+
+    def _engine_json(self, name: str) -> dict[str, Any]:
+        about, start = self.facts.get(name, {}), self.starts.get(name)
+        answer: dict[str, Any] = dict(self.latencies[name].to_json())
+        answer |= {key: about[key] for key in ("version", "variant", "dtype") if key in about}
+        if name in self.rel_errors:
+            answer["max_rel_error"] = significant(self.rel_errors[name], 3)
+        if start is not None:
+            answer |= {key: significant(value, 4) for key, value in vars(start).items()}
+        return answer
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of the "results" of `bench --json`."""
+        facts = self.facts.get(OURS, {})
+        engines = {name: self._engine_json(name) for name in self.latencies}
+        engines |= {name: {"error": reason} for name, reason in self.errors.items()}
+        result = {
+            "model": self.model,
+            "threads": self.threads,
+            "dtype": self.dtype,
+            "macs": self.macs,
+            "engines": engines,
+            "best_peer": self.best_peer,
+            "speedup": _rounded(self.speedup),
+            "peak_gflops_per_core": _rounded(self.peak_gflops),
+            "peak_share": _rounded(self.peak_share),
+            "max_rel_error": _rounded(self.max_rel_error),
+            "fallback_layers": list(facts.get("fallback_layers", ())),
+        }
+        return result | ({"layers": facts["layers"]} if "layers" in facts else {})
+
+
+def parse_engines(text: str) -> tuple[EngineEntry, ...]:
+    """Engines as `--against` takes them, separated by commas; ours is always among them, and first.
+
+    Raises:
+        UsageError: an unknown engine.
+        MissingExtraError: an engine's packages are not installed.
+    """
+    known = {name: entry for entry in ENGINES for name in (entry.key, entry.name)}
+    keys = [part.strip() for part in text.split(",") if part.strip()]
+    for key in keys:
+        if key not in known:
+            peers = ", ".join(e.key for e in ENGINES if e.name != OURS)
+            raise UsageError(f"unknown engine {key!r} in --against; there are {peers}")
+        missing = [package for package in known[key].packages if find_spec(package) is None]
+        if missing:
+            raise MissingExtraError(
+                f"{key} needs the package {missing[0]}, which is not installed; "
+                f"install it with pip install nnstretch[{known[key].extra}], or leave {key} out of --against"
+            )
+    return tuple(dict.fromkeys(known[key] for key in (OURS, *keys)))
+
+
+def compare(
+    subject: Subject, engines: Sequence[EngineEntry], settings: Settings, workshop: Workshop, report: Report
+) -> Comparison:
+    """Loads the model into every engine, then gives them turns; an engine that fails is told of, not raised.
+
+    Args:
+        subject: the model.
+        engines: in the order of the first round.
+        settings: how to measure.
+        workshop: keeps what engines prepare for this model from one comparison to the next.
+        report: told how far it has come.
+    """
+    options = {"tune": settings.tune, "layers": settings.layers}
+    job = Job(subject.model, subject.onnx, settings.cores, options)
+    errors: dict[str, str] = {}
+    with ExitStack() as stack:
+        processes: dict[str, EngineProcess] = {}
+        starts: dict[str, list[Start]] = {}
+        for entry in engines:
+            report(0, settings.rounds, f"loading {entry.name}")
+            try:
+                own = replace(job, file=workshop.file_for(entry, job, report))
+                starts[entry.name] = _further_starts(entry, own, subject, settings, report)
+                processes[entry.name] = stack.enter_context(EngineProcess(entry, own, subject.feeds, report))
+            except EngineError as failure:
+                errors[entry.name] = str(failure)
+            else:
+                starts[entry.name].append(processes[entry.name].start)
+        found_errors = _errors_of_all(processes, job, subject, report)
+        _exclude_wrong(found_errors, errors, _WRONG[_precision(processes)])
+        peaks = [_peak(settings.cores[0])]
+        slices = _take_turns(processes, settings, errors, report)
+        peaks.append(_peak(settings.cores[0]))
+        compared = {e.name for e in engines if e.from_file}
+        return Comparison(
+            model=subject.model,
+            threads=len(settings.cores),
+            latencies={name: latency(times) for name, times in slices.items() if name not in errors},
+            errors=errors,
+            facts={name: process.facts for name, process in processes.items() if name not in errors},
+            rel_errors={name: error for name, error in found_errors.items() if name not in errors},
+            starts={n: _typical(found) for n, found in starts.items() if found and n in compared - errors.keys()},
+            peak_gflops=max(peaks),
+        )
+
+
+def _peak(core: int) -> float:
+    from nnstretch.devices.engine.binding.library import engine
+
+    return engine().peak_gflops(core)
+
+
+def _further_starts(entry: EngineEntry, job: Job, subject: Subject, settings: Settings, report: Report) -> list[Start]:
+    """Starts beside the one of the process that is timed afterwards."""
+    found: list[Start] = []
+    for number in range(settings.starts - 1):
+        report(number, settings.starts, f"starting {entry.name}")
+        with EngineProcess(entry, job, subject.feeds, report) as process:
+            found.append(process.start)
+    return found
+
+
+def _typical(starts: Sequence[Start]) -> Start:
+    """The median of every figure."""
+    return Start(*(float(np.median([getattr(s, name) for s in starts])) for name in vars(starts[0])))
+
+
+def _take_turns(
+    processes: Mapping[str, EngineProcess], settings: Settings, errors: dict[str, str], report: Report
+) -> dict[str, list[np.ndarray]]:
+    """Seconds of all runs, per engine and round. The order shifts from round to round; a failure goes to `errors`."""
+    slices: dict[str, list[np.ndarray]] = {name: [] for name in processes}
+    names = list(processes)
+    begin = time.perf_counter()
+    for number in range(settings.rounds):
+        if number >= _FEWEST_ROUNDS and time.perf_counter() - begin > settings.budget * len(names):
+            break
+        report(number, settings.rounds, f"round {number + 1} of {settings.rounds}")
+        first = number % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            if name in errors:
+                continue
+            time.sleep(_PAUSE)
+            try:
+                slices[name].append(processes[name].time(settings.turn, settings.runs))
+            except EngineError as failure:
+                errors[name] = str(failure)
+    report(settings.rounds, settings.rounds, "done")
+    return slices
+
+
+def _errors_of_all(
+    processes: Mapping[str, EngineProcess], job: Job, subject: Subject, report: Report
+) -> dict[str, float]:
+    """Every engine's error against ONNX Runtime, which is started for it if it does not take part."""
+    if not job.onnx:
+        return {}
+    try:
+        if REFERENCE in processes:
+            expected = processes[REFERENCE].outputs()
+        else:
+            entry = next(e for e in ENGINES if e.name == REFERENCE)
+            with EngineProcess(entry, job, subject.feeds, report) as reference:
+                expected = reference.outputs()
+    except EngineError:
+        return {}
+    found: dict[str, float] = {}
+    for name, process in processes.items():
+        if name != REFERENCE:
+            with contextlib.suppress(EngineError):  # it tells its reason when it is timed
+                found[name] = largest_error(process.outputs(), expected)
+    return found
+
+
+def _precision(processes: Mapping[str, EngineProcess]) -> str:
+    """Int8 if an engine computes in that, which others that say nothing of it may do too; else float32."""
+    return "int8" if any(p.facts.get("dtype") == "int8" for p in processes.values()) else "float32"
+
+
+def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: float) -> None:
+    """A peer that computes something else is none that a user could pick; ours stays, with its error to be seen."""
+    for name, error in found.items():
+        if name != OURS and not error <= limit:
+            how_far = f"{error:.0%} of the range away from" if np.isfinite(error) else "not comparable with"
+            errors[name] = f"its answer is {how_far} ONNX Runtime's"
+
+
+def largest_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """The largest error of all outputs, each relative to its range; outputs are matched in order.
+
+    Axes of size 1 may differ, as some engines have no batch axis; it is infinite where the outputs are others.
+    """
+    from nnstretch.graph.reference import relative_error
+
+    if [y.size for y in found.values()] != [y.size for y in expected.values()]:
+        return float("inf")
+    pairs = zip(found.values(), expected.values(), strict=True)
+    return max((relative_error(y.reshape(wanted.shape), wanted) for y, wanted in pairs), default=0.0)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else significant(value)

@@ -1,0 +1,204 @@
+"""Many comparisons, model after model: what a suite is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nnstretch.bench.comparison.compare import OURS, Settings, compare
+from nnstretch.bench.comparison.subject import check_exists, subject
+from nnstretch.bench.comparison.workspace import Workshop
+from nnstretch.bench.engines import EngineEntry, Report
+from nnstretch.bench.timing.statistics import geometric_mean, significant
+from nnstretch.errors import FileError, NNStretchError, UsageError
+
+Result = dict[str, Any]
+"""One entry of the "results" of `bench --json`."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What to compare.
+
+    Attributes:
+        models: as users write them.
+        engines: ours first.
+        threads: numbers of cores, one after another per model.
+        cores: those that may be used, at least as many as the largest number of threads.
+        settings: whose cores are set for each number of threads.
+        shapes: of inputs with dynamic dimensions, by name.
+        seed: of the inputs.
+        batch: images per run; None: as the models have it.
+    """
+
+    models: Sequence[str]
+    engines: Sequence[EngineEntry]
+    threads: Sequence[int]
+    cores: tuple[int, ...]
+    settings: Settings
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    seed: int = 0
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        most = max(self.threads)
+        if most > len(self.cores):
+            raise UsageError(
+                f"--threads {most}: this process may use {len(self.cores)} cores; give at most that many, since threads that "
+                "share a core measure nothing"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many comparisons there are."""
+        return len(self.models) * len(self.threads)
+
+
+def parse_threads(text: str) -> tuple[int, ...]:
+    """Numbers of threads as `--threads` takes them: 1 or 1,2.
+
+    Raises:
+        UsageError: no such numbers.
+    """
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise UsageError(f"--threads {text!r} is not understood; write numbers of at least 1, such as 1 or 1,2")
+    return found
+
+
+def suite(name: str) -> tuple[str, ...]:
+    """The models of a suite.
+
+    Raises:
+        UsageError: there is no such suite.
+    """
+    from nnstretch.zoo.registry import SUITES
+
+    if name not in SUITES:
+        raise UsageError(f"there is no suite {name!r}; there are {', '.join(SUITES)}")
+    return SUITES[name]
+
+
+def run_series(
+    series: Series, known: Sequence[Result], progress: Callable[[str], AbstractContextManager[Report]]
+) -> Iterator[Result]:
+    """Compares model after model, so that one model at a time is in memory. A model that fails becomes a result with "error".
+
+    Args:
+        series: what to compare.
+        known: results of a run before; they are handed out again instead of measured.
+        progress: makes a context that is told how far a comparison has come, from its title.
+
+    Raises:
+        NNStretchError: a model does not exist (before anything is measured), or the only one cannot be read.
+    """
+    for model in series.models:
+        check_exists(model)
+    at_hand = {(one["model"], one["threads"]): one for one in known if _is_complete(one, series)}
+    for number, model in enumerate(series.models, 1):
+        wanted = [count for count in series.threads if (model, count) not in at_hand]
+        yield from (at_hand[model, count] for count in series.threads if count not in wanted)
+        if not wanted:
+            continue
+        try:
+            with subject(model, series.shapes, series.seed, series.batch) as one, Workshop() as workshop:
+                for count in wanted:
+                    settings = replace(series.settings, cores=series.cores[:count])
+                    title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
+                    with progress(f"{number}/{len(series.models)} {title}") as told:
+                        found = compare(one, series.engines, settings, workshop, told)
+                    yield {**found.to_json(), "batch": series.batch}
+        except NNStretchError as error:
+            if len(series.models) == 1:
+                raise
+            yield from (_failed(model, count, error) for count in wanted)
+
+
+def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
+    """Whether an earlier result holds all that is wanted now."""
+    has_layers = "layers" in result or not series.settings.layers
+    same_batch = result.get("batch") == series.batch
+    return (
+        "error" not in result
+        and has_layers
+        and same_batch
+        and {e.name for e in series.engines} <= set(result["engines"])
+    )
+
+
+def _failed(model: str, threads: int, error: NNStretchError) -> Result:
+    absent = ("macs", "best_peer", "speedup", "peak_gflops_per_core", "peak_share", "max_rel_error")
+    return {
+        "model": model,
+        "threads": threads,
+        "dtype": "float32",
+        **dict.fromkeys(absent),
+        "engines": {},
+        "fallback_layers": [],
+        "error": str(error),
+    }
+
+
+def read_results(path: Path) -> list[Result]:
+    """The results that an earlier run wrote; none if there is no such file.
+
+    Raises:
+        FileError: it cannot be read, or holds something else.
+    """
+    try:
+        answer = json.loads(path.read_text())
+        return [dict(one) for one in answer["results"] if {"model", "threads", "engines"} <= one.keys()]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"cannot read {path}: {error}; leave out --resume to start anew") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileError(f"{path} holds no results of a benchmark; leave out --resume to start anew") from error
+
+
+def summaries(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per number of threads: models, the geometric mean and least of the ratios, and how often we were not slower."""
+    found: list[dict[str, Any]] = []
+    for threads in sorted({one["threads"] for one in results}):
+        ratios = {
+            one["model"]: float(one["speedup"])
+            for one in results
+            if one["threads"] == threads and one["speedup"] is not None
+        }
+        mean = geometric_mean(list(ratios.values()))
+        found.append(
+            {
+                "threads": threads,
+                "models": len(ratios),
+                "geometric_mean": None if mean is None else significant(mean, 4),
+                "least": min(ratios.values(), default=None),
+                "least_model": min(ratios, key=ratios.__getitem__, default=None),
+                "not_slower": sum(ratio >= 1 for ratio in ratios.values()),
+            }
+        )
+    return found
+
+
+def highest_peak(results: Sequence[Mapping[str, Any]]) -> float | None:
+    """The best multiply-add rate of one core that was measured, in GFLOP/s."""
+    peaks = [float(one["peak_gflops_per_core"]) for one in results if one.get("peak_gflops_per_core")]
+    return max(peaks, default=None)
+
+
+def outcome(result: Mapping[str, Any]) -> str:
+    """One line on a result, for logs."""
+    head = f"{Path(result['model']).name}, {result['threads']} thread{'s' * (result['threads'] > 1)}"
+    ours = result["engines"].get(OURS, {})
+    if "error" in result or "error" in ours or not ours:
+        return f"{head}: failed: {result.get('error') or ours.get('error')}"
+    ratio = result["speedup"]
+    versus = "" if ratio is None or math.isnan(ratio) else f", {ratio:.2f}× {result['best_peer']}"
+    return f"{head}: {ours['p50_ms']:.2f} ms{versus}"

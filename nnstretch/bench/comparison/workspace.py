@@ -1,0 +1,52 @@
+"""Files that engines make for themselves before they are measured: each once, however many comparisons use it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nnstretch.bench.comparison.client import EngineError, prepare
+from nnstretch.bench.engines import EngineEntry, Job, Report
+
+
+class Workshop:
+    """A folder for one model. A context manager: the folder goes with it."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="nnstretch-bench-"))
+        self._made: dict[tuple[str, int], str | EngineError] = {}
+
+    def file_for(self, entry: EngineEntry, job: Job, report: Report) -> str:
+        """The file that an engine starts from, or "" if that is the model itself.
+
+        Raises:
+            EngineError: the engine cannot make it, now or when it was asked before.
+        """
+        if not entry.prepares:
+            return ""
+        key = entry.name, len(job.cores) if entry.prepares == "threads" else 0
+        if key not in self._made:
+            self._made[key] = self._make(entry, job, f"{entry.name}-{key[1]}", report)
+        made = self._made[key]
+        if isinstance(made, EngineError):
+            raise made
+        return made
+
+    def _make(self, entry: EngineEntry, job: Job, name: str, report: Report) -> str | EngineError:
+        folder = self._folder / name
+        folder.mkdir()
+        try:
+            return prepare(entry, job, folder, report)
+        except EngineError as failure:
+            return failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)

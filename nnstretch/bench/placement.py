@@ -1,0 +1,131 @@
+"""What several processors are worth for a network that was placed on them by itself: together, and each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.bench.comparison.compare import largest_error
+from nnstretch.bench.comparison.reference import reference_outputs
+from nnstretch.bench.comparison.subject import random_feeds
+from nnstretch.bench.timing.interleaving import Progress, Settings, take_turns, timed
+from nnstretch.bench.timing.statistics import Latency, latency, significant
+from nnstretch.scheduler.plan.serial import serial
+from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
+from nnstretch.scheduler.runtime.session import Session
+
+_TRACED = 25  # runs for the critical path
+
+
+@dataclass(frozen=True)
+class Together:
+    """Latencies of a network on processors.
+
+    Attributes:
+        model: as the user wrote it.
+        together: on all processors.
+        serial: the same plan with nothing overlapping.
+        alone: on one processor, by its name.
+        critical_path_ms: the longest path through what steps read and through the order of every processor, by what each step
+            took in a traced run; of the median run.
+        over_critical_path: how long a traced run took over its critical path, which is what meeting and starting cost; of the
+            median run.
+        predicted_ms: what was predicted of the plan.
+        bound_ms: what no placement of whole layers would take less than, as predicted.
+        pays: whether the layers were placed on several processors; else everything runs on the fastest one.
+        max_rel_error: against ONNX Runtime, relative to the output's range.
+    """
+
+    model: str
+    together: Latency
+    serial: Latency
+    alone: Mapping[str, Latency]
+    critical_path_ms: float
+    over_critical_path: float
+    predicted_ms: float
+    bound_ms: float
+    pays: bool
+    max_rel_error: float
+
+    @property
+    def speedup(self) -> float:
+        """The fastest single processor's latency over that of all together."""
+        return min(times.p50_ms for times in self.alone.values()) / self.together.p50_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """What `bench --processors --json` prints."""
+        return {
+            "model": self.model,
+            "placed": self.pays,
+            "together": self.together.to_json(),
+            "serial": self.serial.to_json(),
+            "alone": {name: times.to_json() for name, times in self.alone.items()},
+            "speedup": significant(self.speedup),
+            "critical_path_ms": significant(self.critical_path_ms),
+            "over_critical_path": significant(self.over_critical_path),
+            "predicted_ms": significant(self.predicted_ms),
+            "bound_ms": significant(self.bound_ms),
+            "max_rel_error": significant(self.max_rel_error, 3),
+        }
+
+
+def measure_together(
+    model: str, graph: ir.Model, processors: Sequence[str], settings: Settings, progress: Progress
+) -> Together:
+    """Times a network on all processors and on each, in turns of a fraction of a second for several rounds.
+
+    Args:
+        model: its name.
+        graph: not placed by a design.
+        processors: two or more.
+        settings: how to measure.
+        progress: told how far it has come.
+
+    Raises:
+        NNStretchError: a processor is not there, or cannot run the network.
+    """
+    from nnstretch.compiler.compile import compile_model
+    from nnstretch.compiler.processors import build_processors
+
+    feeds = random_feeds(graph, settings.seed)
+    with ExitStack() as stack:
+
+        def session(names: str) -> Session:
+            made = compile_model(graph.clone(), build_processors(names), tune=settings.tune, progress=progress)
+            return stack.enter_context(made)
+
+        all_of_them = session(",".join(processors))
+        one_by_one = stack.enter_context(Session.from_compiled(serial(all_of_them.compiled)))
+        alone = {name: session(name) for name in processors}
+        candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
+        times = [latency(slices) for slices in take_turns(candidates, settings, progress)]
+        outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
+        report = all_of_them.compiled.placement
+        predicted = all_of_them.plan.predicted_ms or 0.0
+        path_ms, over_path = _critical_path(all_of_them, feeds)
+        return Together(
+            model=model,
+            together=times[0],
+            serial=times[1],
+            alone=dict(zip(alone, times[2:], strict=True)),
+            critical_path_ms=path_ms,
+            over_critical_path=over_path,
+            predicted_ms=predicted if report is None else report.seconds * 1e3,
+            bound_ms=predicted if report is None else report.bound * 1e3,
+            pays=report is not None and report.pays,
+            max_rel_error=largest_error(outputs, reference_outputs(graph, feeds)),
+        )
+
+
+def _critical_path(session: Session, feeds: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """Milliseconds of the critical path, and how many times as long the run took: each the median of traced runs."""
+    traces = session.traces(feeds, runs=_TRACED)
+    seconds = [((trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9).tolist() for trace in traces]
+    paths = np.array([critical_path_seconds(session.plan, found) for found in seconds])
+    totals = np.array([trace.end - trace.begin for trace in traces]) * 1e-9
+    return float(np.median(paths)) * 1e3, float(np.median(totals / paths))

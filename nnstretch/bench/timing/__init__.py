@@ -1,0 +1,1 @@
+"""Interleaved timing, its statistics, and facts about the machine."""

@@ -1,0 +1,1 @@
+"""Channel groups, scaling, and the selection of channels."""

@@ -1,0 +1,54 @@
+"""Which channels every branch of a segment keeps."""
+
+from __future__ import annotations
+
+from nnstretch.branching.channels.groups import Space
+from nnstretch.branching.channels.scaling import choose
+from nnstretch.branching.channels.union_find import Indices
+from nnstretch.branching.design.blueprint import Blueprint, SegmentChoice
+from nnstretch.branching.design.design import Merge
+from nnstretch.branching.transform.merge import share_out
+from nnstretch.branching.transform.variants import Ends
+
+
+def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
+    """Bundles that every branch keeps: the best of the inner spaces, and a share of those that are written."""
+    place, branches = choice.segment, choice.branches
+    counts = [blueprint.counts(place, branch) for branch in branches]
+    selections = [
+        {index: choose(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
+        for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
+    ]
+    # What is written before the last convolution, if there is one: it is planned last and numbers no space anew.
+    bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
+    reference = blueprint.whole(place)
+    alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
+    if len(branches) == 1 or not reference.branchable or not alike:
+        return selections
+    # Branches of other depths number their spaces differently, but write the same ones in the same order.
+    own = [[space.index for space in body.output_spaces] for body in bodies]
+    scores = blueprint.scores(place, tuple(place.blocks))
+    dealt = share_out(
+        [_bundles(space) for space in reference.output_spaces],
+        [scores[space.index] for space in reference.output_spaces],
+        [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
+        _places(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
+    )
+    for selection, indices, found in zip(selections, own, dealt, strict=True):
+        selection.update(zip(indices, found, strict=True))
+    return selections
+
+
+def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
+    """Which of the original channels every branch makes; without a last convolution those that follow on the one before."""
+    places, stop = [], 0
+    for branch in choice.branches:
+        channels = blueprint.written(choice.segment, branch, blueprint.channels_before(choice.segment.first))
+        places.append(branch.ends.exit or (stop, stop + channels))
+        stop = places[-1][1]
+    return places
+
+
+def _bundles(space: Space) -> Indices:
+    """The bundle of every channel of a space, as the layer has it that writes most."""
+    return max((bundles for _, bundles in space.makers), key=len)

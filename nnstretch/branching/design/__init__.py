@@ -1,0 +1,1 @@
+"""Designs as data: choices, cost, validation, files."""

@@ -1,0 +1,204 @@
+"""A traced network that is prepared for scaling, and what decides the branches of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor, fx, nn
+
+from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
+from nnstretch.branching.channels.scaling import (
+    AS_THEY_WERE,
+    DEFAULT_MULTIPLE,
+    Scores,
+    Taps,
+    bundle_scores,
+    explicit_counts,
+    kept_counts,
+    output_channels,
+)
+from nnstretch.branching.design.cost import Cost, part_cost
+from nnstretch.branching.design.design import Merge
+from nnstretch.branching.tracing.operators import channels_of
+from nnstretch.branching.tracing.trace import Segment, TracedNetwork, trace
+from nnstretch.branching.transform.merge import Statistics, first_scores, shares, statistics
+from nnstretch.branching.transform.variants import FIRST, PLAIN, Ends, branch_plan
+from nnstretch.errors import DesignError
+
+
+@dataclass(frozen=True)
+class BranchChoice:
+    """What decides one branch.
+
+    Attributes:
+        processor: who runs it.
+        blocks: of the segment, ascending; those that are named again run again.
+        width: ratio to which all layers are scaled; up to 1, or more if `spaces` says what that means.
+        ends: what it has at its ends.
+        spaces: channels of the spaces of its plan, if they are not those that `width` gives.
+    """
+
+    processor: int
+    blocks: tuple[int, ...]
+    width: float
+    ends: Ends = PLAIN
+    spaces: tuple[int, ...] | None = None
+
+    @staticmethod
+    def whole(segment: Segment, processor: int) -> BranchChoice:
+        """The segment as it was."""
+        return BranchChoice(processor, tuple(segment.blocks), 1.0)
+
+
+@dataclass(frozen=True)
+class SegmentChoice:
+    """What decides a segment: where it lies, and its branches in the order in which they are merged."""
+
+    segment: Segment
+    branches: tuple[BranchChoice, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """A traced network with the channel plans of its parts, each worked out once.
+
+    Attributes:
+        traced: the network.
+        multiple: scaled layers have multiples of so many channels where they are wide enough.
+        merge: how branches meet.
+    """
+
+    traced: TracedNetwork
+    multiple: int = DEFAULT_MULTIPLE
+    merge: Merge = Merge.CONCAT
+    _plans: dict[tuple[Segment, tuple[int, ...], Ends], ChannelPlan] = field(default_factory=dict)
+    _scores: dict[tuple[Segment, tuple[int, ...], Ends], tuple[Scores, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def head(self) -> ChannelPlan:
+        """What follows the last block. It is not scaled."""
+        return plan_channels([self.traced.head], [0], lock_output=True)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Mean and variance of every channel between blocks, on the example input."""
+        return statistics(self.traced)
+
+    def branch(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> ChannelPlan:
+        """Those of the segment's blocks that are kept, and what is at their ends."""
+        key = (segment, blocks, ends)
+        if key not in self._plans:
+            self._plans[key] = branch_plan(self.traced, segment, blocks, ends)
+        return self._plans[key]
+
+    def plan(self, segment: Segment, choice: BranchChoice) -> ChannelPlan:
+        """The channel plan of a branch."""
+        return self.branch(segment, choice.blocks, choice.ends)
+
+    def counts(self, segment: Segment, choice: BranchChoice) -> tuple[int, ...]:
+        """Bundles that a branch keeps of every space of its plan.
+
+        Raises:
+            DesignError: the channels that the choice names are not those of its spaces.
+        """
+        plan = self.plan(segment, choice)
+        if choice.spaces is None:
+            return kept_counts(plan, choice.width, self.multiple)
+        return explicit_counts(plan, choice.spaces, self.traced.name_of(segment))
+
+    def whole(self, segment: Segment) -> ChannelPlan:
+        """All of the segment's blocks."""
+        return self.branch(segment, tuple(segment.blocks))
+
+    def scores(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> tuple[Scores, ...]:
+        """How much each bundle of a branch's spaces matters."""
+        key = (segment, blocks, ends)
+        if key not in self._scores:
+            plan = self.branch(segment, blocks, ends)
+            found = list(bundle_scores(plan))
+            first = first_scores(plan)
+            if first is not None:
+                index, bundles = next(made for node, made in plan.made.items() if node.target == f"{FIRST}.conv")
+                found[index] = found[index] + np.bincount(bundles, weights=first, minlength=len(found[index]))
+            self._scores[key] = tuple(found)
+        return self._scores[key]
+
+    def meeting(self, segment: Segment, branches: Sequence[BranchChoice]) -> tuple[BranchChoice, ...]:
+        """The branches with what this way of merging has at their ends; one alone meets nobody."""
+        if self.merge is Merge.CONCAT or len(branches) == 1:
+            return tuple(branches)
+        channels = self.channels_before(segment.stop)
+        alike = self.merge is Merge.ADD
+        places = [(0, channels)] * len(branches) if alike else shares(channels, len(branches))
+        return tuple(
+            replace(branch, ends=replace(branch.ends, exit=place))
+            for branch, place in zip(branches, places, strict=True)
+        )
+
+    def channels_before(self, block: int) -> int:
+        """Channels of the tensor that the block of that number reads; past the last one, the head."""
+        return channels_of(self.boundary(block))
+
+    def branchable(self, segment: Segment) -> bool:
+        """Whether the segment's output can be shared out among branches, or made anew at their ends."""
+        heavy = any(block.heavy for block in self.traced.blocks_of(segment)) and self.traced.is_whole(segment)
+        return heavy and (self.merge is not Merge.CONCAT or self.whole(segment).branchable)
+
+    def depth_options(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
+        """Kept blocks for every depth, from all of them down; those that change their input least go first.
+
+        Depths whose output is put together in another way than the whole segment's are left out: their channels could
+        not be shared out with those of other branches. So are such as keep less than `least` of the segment's blocks with a
+        convolution or dense layer.
+        """
+        blocks = self.traced.blocks
+        by_change = sorted((i for i in segment.blocks if blocks[i].droppable), key=lambda i: (blocks[i].change, -i))
+        options = []
+        for dropped in range(len(by_change) + 1):
+            kept = tuple(i for i in segment.blocks if i not in by_change[:dropped])
+            if any(blocks[i].heavy for i in kept) and self.depth_ratio(segment, kept) >= least:
+                options.append(kept)
+        return [kept for kept in options if self.merge is not Merge.CONCAT or self.same_output(segment, kept)]
+
+    def same_output(self, segment: Segment, blocks: tuple[int, ...]) -> bool:
+        """Whether a branch of these blocks writes channels in the same arrangement as the whole segment."""
+        whole, part = self.whole(segment), self.branch(segment, blocks)
+        return [(space.bundles, space.bundle_channels, space.locked) for space in whole.output_spaces] == [
+            (space.bundles, space.bundle_channels, space.locked) for space in part.output_spaces
+        ]
+
+    def depth_ratio(self, segment: Segment, blocks: Sequence[int]) -> float:
+        """Share of the segment's blocks with a convolution or dense layer that are kept; 1 if it has none."""
+        there = sum(block.heavy for block in self.traced.blocks_of(segment))
+        return sum(self.traced.blocks[i].heavy for i in blocks) / there if there else 1.0
+
+    def cost(
+        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+    ) -> Cost:
+        """MACs and parameters of a branch that reads so many channels."""
+        return part_cost(self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact, taps=taps)
+
+    def written(self, segment: Segment, choice: BranchChoice, in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
+        """Channels that a branch writes."""
+        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels, taps)
+
+    def boundary(self, block: int) -> fx.Node:
+        """The tensor that the block of that number reads; past the last one, the head."""
+        blocks = self.traced.blocks
+        return blocks[block].source if block < len(blocks) else blocks[-1].output
+
+
+def blueprint(
+    module: nn.Module, example_input: Tensor, multiple: int = DEFAULT_MULTIPLE, merge: Merge = Merge.CONCAT
+) -> Blueprint:
+    """Traces `module` and prepares it for scaling.
+
+    Raises:
+        DesignError: it cannot be traced or has nothing to branch, or `multiple` is below 1.
+    """
+    if multiple < 1:
+        raise DesignError(f"channels cannot be multiples of {multiple}; give 1 or more")
+    return Blueprint(trace(module, example_input), multiple, merge)

@@ -1,0 +1,102 @@
+"""MACs and parameters of scaled copies, counted from shapes alone: what `accounting` counts on the built module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import fx, nn
+
+from nnstretch.branching.channels.groups import ChannelPlan
+from nnstretch.branching.channels.scaling import AS_THEY_WERE, Taps, node_widths, reads_of
+from nnstretch.branching.tracing.operators import (
+    Role,
+    channels_of,
+    macs_of,
+    module_of,
+    parameters_of,
+    role_of,
+    shape_of,
+)
+from nnstretch.branching.transform.inherit import needed_entries
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiply-accumulates for one sample, and learnable scalars."""
+
+    macs: int
+    params: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.macs + other.macs, self.params + other.params)
+
+
+def part_cost(
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+) -> Cost:
+    """What a copy of `plan` costs that keeps `counts[i]` bundles of space `i`.
+
+    Args:
+        plan: blocks and spaces.
+        counts: bundles kept of every space.
+        in_channels: channels of the tensor that the copy reads.
+        exact: those are the original channels, each once and in order.
+        taps: how the other tensors are read.
+    """
+    widths = node_widths(plan, counts, in_channels, taps)
+    reads = reads_of(plan, in_channels, taps, exact=exact)
+    total = Cost(0, 0)
+    exact_reads = {tensor: read.exact for tensor, read in reads.items()}
+    for tensor in needed_entries(plan, complete=plan.keeps_all(counts), exact=exact_reads):
+        shape = shape_of(tensor)
+        assert shape is not None
+        weights = reads[tensor].channels * widths[tensor]
+        total += Cost(weights * math.prod(shape[2:]), weights)
+    counted: set[int] = set()
+    for node in plan.nodes:
+        total += _node_cost(plan, node, widths, counted)
+    return total
+
+
+def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int]) -> tuple[int, int, int]:
+    """Input channels (for a dense layer: features), output channels and groups of a scaled convolution or dense layer."""
+    module = module_of(node)
+    source = plan.read(node.all_input_nodes[0])
+    read = widths[source]
+    if isinstance(module, nn.Linear):
+        # A map that was flattened holds several features per channel.
+        return module.in_features * read // plan.full_widths[source], widths[node], 1
+    assert isinstance(module, nn.Conv2d)
+    role = role_of(node)
+    if role is Role.CONV:
+        return read, widths[node], 1
+    groups = widths[node] if role is Role.DEPTHWISE else widths[node] * module.groups // module.out_channels
+    return read, widths[node], groups
+
+
+def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int], counted: set[int]) -> Cost:
+    """Cost of one node. Parameters that several nodes use as they are, and that were `counted`, cost nothing any more."""
+    role = role_of(node)
+    if node.op != "call_module":
+        return Cost(0, _new_parameters(node, counted))
+    module = module_of(node)
+    shape = shape_of(node)
+    if role in (Role.NORM, Role.GROUP_NORM):
+        # A flattened map is normalised element by element.
+        scale = channels_of(node) // plan.full_widths[node]
+        learnable = sum(parameter.numel() for parameter in module.parameters())
+        return Cost(0, learnable // channels_of(node) * scale * widths[node])
+    if shape is not None and isinstance(module, (nn.Conv2d, nn.Linear)) and role is not Role.OPAQUE:
+        reads, writes, groups = layer_sizes(plan, node, widths)
+        weights = reads // groups * writes * (math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1)
+        bias = writes if module.bias is not None else 0
+        return Cost(weights * math.prod(shape[2:]), weights + bias)
+    return Cost(macs_of(node), _new_parameters(node, counted))
+
+
+def _new_parameters(node: fx.Node, counted: set[int]) -> int:
+    new = {id(parameter): parameter.numel() for parameter in parameters_of(node) if id(parameter) not in counted}
+    counted.update(new)
+    return sum(new.values())

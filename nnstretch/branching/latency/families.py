@@ -1,0 +1,133 @@
+"""The layers of a branch as functions of how many channels it reads.
+
+What a branch reads depends on the widths of all branches that meet before it, so a search sees every branch with dozens of
+numbers of input channels. All but its first layers are the same every time, and the sizes of those grow linearly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from nnstretch.branching.channels.groups import ChannelPlan
+from nnstretch.branching.channels.scaling import output_channels
+from nnstretch.branching.design.cost import part_cost
+from nnstretch.branching.latency.workloads import LayerRow, noise, part_layers
+from nnstretch.branching.transform.inherit import needs_entry
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class VaryingLayer:
+    """A layer some sizes of which are linear functions of the channels that the branch reads.
+
+    Attributes:
+        low: the layer where `low_channels` are read.
+        high: the layer where `high_channels` are read.
+    """
+
+    low_channels: int
+    low: Layer
+    high_channels: int
+    high: Layer
+
+    def at(self, channels: int) -> Layer:
+        """The layer where so many channels are read."""
+        inputs = tuple(
+            None if a is None or b is None else self._tensor(a, b, channels)
+            for a, b in zip(self.low.inputs, self.high.inputs, strict=True)
+        )
+        outputs = tuple(self._tensor(a, b, channels) for a, b in zip(self.low.outputs, self.high.outputs, strict=True))
+        attributes = {
+            name: self._attribute(value, self.high.attributes[name], channels)
+            for name, value in self.low.attributes.items()
+        }
+        constants = {
+            index: noise(kind.shape) for index, kind in enumerate(inputs) if kind and index in self.low.constants
+        }
+        return replace(
+            self.low,
+            inputs=inputs,
+            outputs=outputs,
+            attributes=MappingProxyType(attributes),
+            constants=MappingProxyType(constants),
+        )
+
+    def _size(self, low: int, high: int, channels: int) -> int:
+        return low + (high - low) * (channels - self.low_channels) // (self.high_channels - self.low_channels)
+
+    def _tensor(self, low: TensorType, high: TensorType, channels: int) -> TensorType:
+        return replace(low, shape=tuple(self._size(a, b, channels) for a, b in zip(low.shape, high.shape, strict=True)))
+
+    def _attribute(self, low: Attribute, high: Attribute, channels: int) -> Attribute:
+        if isinstance(low, int) and isinstance(high, int):
+            return self._size(low, high, channels)
+        return low
+
+
+@dataclass(frozen=True, eq=False)
+class LayerFamily:
+    """The layers of a copy of some blocks for any number of input channels.
+
+    Attributes:
+        fixed: layers that are the same whatever is read.
+        varying: the others.
+        low_channels: that are read in the original network.
+        low_macs: multiply-accumulates for one sample where so many are read.
+        macs_per_channel: how they grow.
+        low_width: channels that are written where so many are read.
+        width_per_channel: how they grow.
+    """
+
+    fixed: LayerRow
+    varying: tuple[VaryingLayer, ...]
+    low_channels: int
+    low_macs: int
+    macs_per_channel: int
+    low_width: int
+    width_per_channel: int
+
+    def macs(self, channels: int) -> int:
+        """Multiply-accumulates for one sample where so many channels are read."""
+        return self.low_macs + self.macs_per_channel * (channels - self.low_channels)
+
+    def width(self, channels: int) -> int:
+        """Channels that are written where so many are read."""
+        return self.low_width + self.width_per_channel * (channels - self.low_channels)
+
+
+def layer_family(plan: ChannelPlan, counts: Sequence[int], channels: int, *, exact: bool) -> LayerFamily:
+    """The family of the copies of `plan` that keep `counts[i]` bundles of space `i`.
+
+    Args:
+        plan: blocks and spaces.
+        counts: bundles kept of every space.
+        channels: of the tensor that is read in the original network.
+        exact: what is read are its channels, each once and in order. Where they are then tied to others, so that no
+            convolution comes first, the family has that one member.
+    """
+    low = part_layers(plan, counts, channels, exact=exact)
+    cost = part_cost(plan, counts, channels, exact=exact)
+    width = output_channels(plan, counts, channels)
+    if plan.has_entry and not needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact):
+        return LayerFamily(low, (), channels, cost.macs, 0, width, 0)
+    fixed: list[int] = []
+    varying: list[VaryingLayer] = []
+    high = part_layers(plan, counts, 2 * channels, exact=exact)
+    for number, (a, b) in enumerate(zip(low.layers, high.layers, strict=True)):
+        if a.workload == b.workload:
+            fixed.append(number)
+        else:
+            varying.append(VaryingLayer(channels, a, 2 * channels, b))
+    more = part_cost(plan, counts, 2 * channels, exact=exact).macs
+    wider = output_channels(plan, counts, 2 * channels)
+    return LayerFamily(
+        low.only(fixed),
+        tuple(varying),
+        channels,
+        cost.macs,
+        (more - cost.macs) // channels,
+        width,
+        (wider - width) // channels,
+    )

@@ -1,0 +1,277 @@
+"""Predictions for the parts of a network, each asked for once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from nnstretch.branching.channels.groups import ChannelPlan
+from nnstretch.branching.channels.scaling import AS_THEY_WERE, Taps, kept_counts
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
+from nnstretch.branching.design.from_choices import segment_cost
+from nnstretch.branching.latency.families import LayerFamily, VaryingLayer, layer_family
+from nnstretch.branching.latency.predictor import LatencyPredictor
+from nnstretch.branching.latency.workloads import LayerRow, merge_layers, part_layers
+from nnstretch.branching.tracing.operators import channels_of, shape_of
+from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.transform.inherit import needs_entry
+from nnstretch.graph.layer import Layer, TensorType
+
+_KNOTS = 4  # latencies are asked for at multiples of the original channels over this, and are linear in between
+_MEETING_KNOTS = 2  # those of meeting points
+
+
+@dataclass(frozen=True)
+class BranchCost:
+    """What a branch costs that reads a given number of channels.
+
+    Attributes:
+        seconds: on its processor alone.
+        macs: for one sample.
+        channels: that it writes.
+    """
+
+    seconds: float
+    macs: int
+    channels: int
+
+
+@dataclass(eq=False)
+class Latencies:
+    """Costs of branches and meeting points.
+
+    Attributes:
+        blueprint: the network.
+        predictor: who is asked.
+        processors: number of processors.
+        workloads: the different layers that were asked for, with the processor.
+        corrections: how many times as long as predicted alone a block's processor took for it in a branch that was run, by
+            block and processor; all blocks of a branch have the branch's.
+        unpredicted: operators of layers that no processor can compute itself. Whoever computes them does so in every design,
+            so that they count as nothing.
+    """
+
+    blueprint: Blueprint
+    predictor: LatencyPredictor
+    processors: int
+    workloads: set[tuple[int, str]] = field(default_factory=set)
+    corrections: dict[tuple[int, int], float] = field(default_factory=dict)
+    unpredicted: set[str] = field(default_factory=set)
+    _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
+    _kinds: dict[tuple[int, str, str], VaryingLayer] = field(default_factory=dict)
+    _fixed: dict[tuple[LayerFamily, int], float] = field(default_factory=dict)
+    _knots: dict[tuple[VaryingLayer, int, int], float] = field(default_factory=dict)
+    _costs: dict[tuple[Segment, BranchChoice, int, bool], BranchCost] = field(default_factory=dict)
+    _block_macs: list[int] = field(default_factory=list)
+    _blocks: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
+    _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
+    _meetings: dict[TensorType, float] = field(default_factory=dict)
+
+    def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
+        """A branch that reads so many channels; the latency of its first layers is interpolated between such as are known."""
+        key = (segment, choice, in_channels, exact)
+        if key not in self._costs:
+            plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
+            family = self._family(plan, counts, exact=exact)
+            seconds = self._family_seconds(family, in_channels, choice.processor)
+            self._costs[key] = BranchCost(seconds, family.macs(in_channels), family.width(in_channels))
+        return self._costs[key]
+
+    def branch_seconds(
+        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+    ) -> float:
+        """Seconds of a branch, every layer of it asked for."""
+        plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
+        return self.part(plan, counts, in_channels, choice.processor, exact=exact, taps=taps)
+
+    def part(
+        self,
+        plan: ChannelPlan,
+        counts: Sequence[int],
+        in_channels: int,
+        processor: int,
+        *,
+        exact: bool,
+        taps: Taps = AS_THEY_WERE,
+    ) -> float:
+        """Seconds of a copy of `plan` that keeps so many bundles of its spaces, every layer of it asked for."""
+        return self._ask(part_layers(plan, counts, in_channels, exact=exact, taps=taps), processor)
+
+    def original(self, segment: Segment) -> tuple[float, ...]:
+        """Seconds of the original blocks on every processor."""
+        if segment not in self._originals:
+            blocks = [self._block_seconds(block) for block in segment.blocks]
+            self._originals[segment] = tuple(map(sum, zip(*blocks, strict=True)))
+        return self._originals[segment]
+
+    def original_macs(self, segment: Segment) -> int:
+        """MACs of the original blocks."""
+        if not self._block_macs:
+            count = len(self.blueprint.traced.blocks)
+            self._block_macs = [segment_cost(self.blueprint, Segment(i, i + 1)).macs for i in range(count)]
+        return sum(self._block_macs[segment.first : segment.stop])
+
+    def _block_seconds(self, block: int) -> tuple[float, ...]:
+        """Seconds of one original block on every processor."""
+        if block not in self._blocks:
+            plan = self.blueprint.whole(Segment(block, block + 1))
+            channels = self.blueprint.channels_before(block)
+            self._blocks[block] = tuple(
+                self.part(plan, kept_counts(plan, 1.0), channels, processor, exact=True)
+                for processor in range(self.processors)
+            )
+        return self._blocks[block]
+
+    def head(self, in_channels: int, processor: int, *, exact: bool, taps: Taps = AS_THEY_WERE) -> float:
+        """Seconds of what follows the last block; the latency of its first layers is interpolated if it reads no taps."""
+        plan = self.blueprint.head
+        if any(taps.get(tap) for tap in plan.taps):
+            return self.part(plan, kept_counts(plan, 1.0), in_channels, processor, exact=exact, taps=taps)
+        return self._family_seconds(self._family(plan, kept_counts(plan, 1.0), exact=exact), in_channels, processor)
+
+    def confirm(
+        self,
+        plan: ChannelPlan,
+        counts: Sequence[int],
+        in_channels: int,
+        processor: int,
+        *,
+        exact: bool,
+        taps: Taps = AS_THEY_WERE,
+    ) -> bool:
+        """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
+        row = part_layers(plan, counts, in_channels, exact=exact, taps=taps)
+        return self.predictor.confirm([*row.layers, *row.joined.values()], processor)
+
+    def forget(self) -> None:
+        """Asks for everything anew, since the predictor has learned more."""
+        for known in (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges):
+            known.clear()
+
+    def merging(self, shapes: Sequence[tuple[int, ...]]) -> float:
+        """Seconds of merging tensors of these shapes, on whichever processor is fastest at it."""
+        if len(shapes) < 2:
+            return 0.0
+        key = tuple(shapes)
+        if key not in self._merges:
+            layers = LayerRow(tuple(merge_layers(self.blueprint.merge, shapes)))
+            self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
+        return self._merges[key]
+
+    def meeting(self, block: int, channels: int) -> float:
+        """Seconds until all processors can read what they have computed together before the block of that number.
+
+        Interpolated between numbers of channels for which it is known.
+        """
+        step = max(1, self.blueprint.channels_before(block) // _MEETING_KNOTS)
+        low, rest = divmod(channels, step)
+        below = self._meeting_at(block, max(low, 1) * step)
+        return below + (self._meeting_at(block, (low + 1) * step) - below) * rest / step if rest and low else below
+
+    def _meeting_at(self, block: int, channels: int) -> float:
+        tensor = TensorType(self.shape_before(block, channels))
+        if tensor not in self._meetings:
+            self._meetings[tensor] = self.predictor.meeting_seconds(tensor)
+        return self._meetings[tensor]
+
+    def fetching(self, segment: Segment, channels: int, together: Collection[int]) -> float:
+        """Seconds of a meeting before a segment that each of its branches spends on fetching what others have written.
+
+        Nothing where some were run: what they took then has them.
+        """
+        if any((block, processor) in self.corrections for block in segment.blocks for processor in together):
+            return 0.0
+        others = channels - channels // max(1, len(together))
+        return self.predictor.fetching_seconds(TensorType(self.shape_before(segment.first, others)))
+
+    def slowdown(self, segment: Segment, processor: int, together: Collection[int]) -> float:
+        """How many times as long as alone a branch takes while all of `together` work, its processor among them.
+
+        As seen in runs, where there were some; blocks that were in none of them are taken to be as the predictor says.
+        """
+        others = frozenset(together) - {processor}
+        if not others:
+            return 1.0
+        expected = self.predictor.slowdown(processor, others)
+        if not any((block, processor) in self.corrections for block in segment.blocks):
+            return expected
+        work = [self._block_seconds(block)[processor] for block in segment.blocks]
+        times = [self.corrections.get((block, processor), expected) for block in segment.blocks]
+        whole = sum(work)  # nothing if none of its layers is predicted
+        return sum(w * t for w, t in zip(work, times, strict=True)) / whole if whole else expected
+
+    def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
+        """Shape of what the block of that number reads, or past the last one the head, with so many channels."""
+        shape = shape_of(self.blueprint.boundary(block))
+        assert shape is not None
+        return (shape[0], channels, *shape[2:])
+
+    def _family(self, plan: ChannelPlan, counts: tuple[int, ...], *, exact: bool) -> LayerFamily:
+        # Whether channels are exact matters only where a convolution may have to come first.
+        entry = needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact)
+        key = (plan, counts, entry)
+        if key not in self._families:
+            family = layer_family(plan, counts, channels_of(plan.source), exact=exact)
+            self._families[key] = replace(family, varying=tuple(map(self._one_of_its_kind, family.varying)))
+        return self._families[key]
+
+    def _one_of_its_kind(self, layer: VaryingLayer) -> VaryingLayer:
+        """The first layer seen that is the same for any number of channels: its latencies are known for all."""
+        return self._kinds.setdefault((layer.low_channels, layer.low.workload, layer.high.workload), layer)
+
+    def _family_seconds(self, family: LayerFamily, channels: int, processor: int) -> float:
+        varying = sum(self._varying_seconds(layer, channels, processor) for layer in family.varying)
+        return self._fixed_seconds(family, processor) + varying
+
+    def _fixed_seconds(self, family: LayerFamily, processor: int) -> float:
+        key = (family, processor)
+        if key not in self._fixed:
+            self._fixed[key] = self._ask(family.fixed, processor)
+        return self._fixed[key]
+
+    def _varying_seconds(self, layer: VaryingLayer, channels: int, processor: int) -> float:
+        multiple = self.blueprint.multiple
+        step = max(multiple, layer.low_channels // _KNOTS // multiple * multiple)
+        low, rest = divmod(channels, step)
+        if layer.low_channels == channels or low == 0 or rest == 0:
+            return self._at_knot(layer, channels, processor)
+        below = self._at_knot(layer, low * step, processor)
+        above = self._at_knot(layer, (low + 1) * step, processor)
+        return below + (above - below) * rest / step
+
+    def _at_knot(self, layer: VaryingLayer, channels: int, processor: int) -> float:
+        key = (layer, channels, processor)
+        if key not in self._knots:
+            self._knots[key] = self._ask(LayerRow((layer.at(channels),)), processor)
+        return self._knots[key]
+
+    def _ask(self, row: LayerRow, processor: int) -> float:
+        self.workloads.update((processor, layer.workload) for layer in row.layers)
+        seconds = self.predictor.seconds(list(row.layers), processor)
+        if math.isfinite(seconds):
+            return seconds - self._saved(row, processor)
+        return self.predictor.seconds([layer for layer in row.layers if self._is_predicted(layer)], processor)
+
+    def _saved(self, row: LayerRow, processor: int) -> float:
+        """Seconds saved by routines that compute pairs of layers, of which each is in one pair at most."""
+        before = saved = 0.0  # among the layers before this one, and with this one
+        for number in range(len(row.layers) - 1):
+            gain = self._gain(row, number, processor) if number in row.pairs else 0.0
+            before, saved = saved, max(saved, before + gain)
+        return saved
+
+    def _gain(self, row: LayerRow, number: int, processor: int) -> float:
+        """Seconds by which a pair is faster in one go than one by one, if it is."""
+        together = self.predictor.pair_seconds(row.joined[number], processor)
+        if math.isinf(together):
+            return 0.0
+        return max(0.0, self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together)
+
+    def _is_predicted(self, layer: Layer) -> bool:
+        """Whether some processor can compute a layer; if not, its operator is noted."""
+        if any(math.isfinite(self.predictor.seconds([layer], p)) for p in range(self.processors)):
+            return True
+        self.unpredicted.add(layer.op.removeprefix("onnx:"))
+        return False

@@ -1,0 +1,1 @@
+"""Branched networks in pycls files, as NN-Stretch's authors publish them."""

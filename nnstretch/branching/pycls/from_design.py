@@ -1,0 +1,173 @@
+"""Designs as published networks: the other way of `published_design`, and checked by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from nnstretch.branching.channels.groups import ChannelPlan
+from nnstretch.branching.channels.scaling import made_channels
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
+from nnstretch.branching.design.design import Design, Entry, Merge
+from nnstretch.branching.design.from_choices import choices_of
+from nnstretch.branching.pycls.backbone import Trunk, TrunkStage, squeeze_of, trunk_of
+from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
+from nnstretch.branching.pycls.to_design import design_of
+from nnstretch.branching.tracing.operators import Role, channels_of, role_of
+from nnstretch.branching.tracing.trace import Block, Segment
+from nnstretch.branching.transform.variants import EXIT, FIRST, Ends
+from nnstretch.errors import DesignError
+
+
+def published_of(
+    design: Design, blueprint: Blueprint, devices: Sequence[str], sections: Mapping[str, Any] | None = None
+) -> PublishedNetwork:
+    """The published network that a design makes.
+
+    Args:
+        design: made of the blueprint's network. Which blocks of a stage are kept is not in the result, only how many.
+        blueprint: prepared for the design.
+        devices: names of the design's processors.
+        sections: what else the file is to hold.
+
+    Raises:
+        DesignError: such files have no form for what the design says; the message says for what.
+    """
+    trunk = trunk_of(blueprint)
+    if design.merge is Merge.ADD:
+        raise _unsayable("its branches are summed, and a file's are concatenated")
+    read, stages = blueprint.channels_before(trunk.stem.stop), list[PublishedStage]()
+    for number, place in enumerate(trunk.stages, 1):
+        stages.append(_stage(design, blueprint, trunk, number, place, read))
+        read = stages[-1].original_width
+    network = PublishedNetwork(
+        stem="res_stem_in" if trunk.stem_pools else "simple_stem_in",
+        stem_width=blueprint.channels_before(trunk.stem.stop),
+        stem_kernel=trunk.stem_kernel,
+        block=trunk.block,
+        stages=tuple(stages),
+        devices=tuple(devices[: max(len(stage.depths) for stage in stages)]),
+        stem_device=devices[_processor(design, trunk.stem.first)],
+        head_device=devices[_processor(design, len(blueprint.traced.blocks) - 1)],
+        merge_device=devices[0],
+        head_width=trunk.head_width,
+        squeeze=_squeeze_ratio(blueprint, trunk),
+        version=1 if design.merge is Merge.CONCAT_1X1 else 2,
+        sections=dict(sections or {}),
+    )
+    try:
+        again = design_of(network, blueprint)
+    except DesignError as error:
+        raise _unsayable(str(error)) from error
+    _check_same(design, again)
+    return network
+
+
+def _unsayable(why: str) -> DesignError:
+    return DesignError(f"NN-Stretch's files have no form for this design: {why}; its own JSON file says it all")
+
+
+def _processor(design: Design, block: int) -> int:
+    """Who runs a block that is not branched, or the first of those who do."""
+    segment = next(segment for segment in design.segments if segment.first <= block < segment.stop)
+    return segment.branches[0].processor
+
+
+def _stage(
+    design: Design, blueprint: Blueprint, trunk: Trunk, number: int, place: TrunkStage, read: int
+) -> PublishedStage:
+    """What a file says of a stage, as far as it can."""
+    blocks, own = blueprint.traced.blocks, set(place.segment.blocks)
+    found = [choice for choice in choices_of(design) if own & set(choice.segment.blocks)]
+    branches = found[0].branches
+    if len(found) > 1 or any(i not in own and blocks[i].heavy for i in found[0].segment.blocks):
+        if any(len(choice.branches) > 1 for choice in found):
+            raise _unsayable(f"branches do not meet where stage {number} begins and ends")
+        kept = tuple(i for choice in found for i in choice.branches[0].blocks if i in own)
+        branches = (BranchChoice(branches[0].processor, kept, 1.0),)
+    if [branch.processor for branch in branches] != list(range(len(branches))):
+        raise _unsayable(f"stage {number} is not on the first processors in their order")
+    segment = found[0].segment if len(found) == 1 and found[0].branches is branches else place.segment
+    said = [_branch(blueprint, trunk, segment, branch, read) for branch in branches]
+    widths = tuple(width for width, _, _ in said)
+    return PublishedStage(
+        depths=tuple(sum(blocks[i].heavy for i in branch.blocks) for branch in branches),
+        widths=widths,
+        stride=place.stride,
+        bottlenecks=tuple(ratio for _, ratio, _ in said),
+        group_widths=tuple(place.group_width or inner for _, _, inner in said) if trunk.block != INVERTED else (),
+        kernel=place.kernel if trunk.block == INVERTED else None,
+        original_width=place.width if design.merge is Merge.CONCAT_1X1 else sum(widths),
+    )
+
+
+def _branch(
+    blueprint: Blueprint, trunk: Trunk, segment: Segment, choice: BranchChoice, read: int
+) -> tuple[int, float, int]:
+    """Channels that a branch's blocks write, the ratio of those inside to them, and those inside."""
+    plan, counts = blueprint.plan(segment, choice), blueprint.counts(segment, choice)
+    written = blueprint.branch(segment, choice.blocks, Ends(choice.ends.entry)).output_spaces
+    width = sum(counts[space.index] * space.bundle_channels for space in written)
+    bodies = [block for block in plan.blocks if block.heavy and any(node not in _ends(plan) for node in block.nodes)]
+    if choice.ends.entry is Entry.FIRST:
+        entry = next(node for node in plan.nodes if node.target == f"{FIRST}.conv")
+        read = made_channels(plan, entry, counts)
+    inner = _inner(plan, counts, bodies[-1], {space.index for space in written})
+    if trunk.block == BASIC or inner is None:
+        return width, 1.0, width
+    base = width if trunk.block == BOTTLENECK or len(bodies) > 1 else read
+    return width, _ratio(inner, base), inner
+
+
+def _ends(plan: ChannelPlan) -> set[fx.Node]:
+    """The nodes that a branch has besides those of its blocks."""
+    own = {f"{end}.{layer}" for end in (FIRST, EXIT) for layer in ("conv", "norm")}
+    return {node for node in plan.nodes if str(node.target) in own}
+
+
+def _inner(plan: ChannelPlan, counts: Sequence[int], block: Block, written: set[int]) -> int | None:
+    """Channels inside a block; None if there are no others than it reads or writes."""
+    squeeze = squeeze_of(block)
+    for node in block.nodes:
+        if (
+            node in plan.made
+            and role_of(node) is Role.CONV
+            and node is not squeeze
+            and plan.made[node][0] not in written
+        ):
+            return made_channels(plan, node, counts)
+    return None
+
+
+def _ratio(inner: int, base: int) -> float:
+    """A ratio that gives `inner` back, also where what it is multiplied by is then rounded down."""
+    ratio = inner / base
+    return ratio if int(base * ratio) == inner else (inner + 0.5) / base
+
+
+def _squeeze_ratio(blueprint: Blueprint, trunk: Trunk) -> float:
+    """Channels in the middle of a squeeze-and-excitation over those that its block reads."""
+    if not trunk.squeeze:
+        return 0.0
+    block = blueprint.traced.blocks[trunk.stages[-1].segment.first]
+    squeeze = squeeze_of(block)
+    assert squeeze is not None
+    return channels_of(squeeze) / channels_of(block.source)
+
+
+def _check_same(design: Design, again: Design) -> None:
+    """That the file says what the design says."""
+    branched, found = ([s for s in d.segments if len(s.branches) > 1] for d in (design, again))
+    for number, (segment, other) in enumerate(zip(branched, found, strict=True), 1):
+        for branch, copy in zip(segment.branches, other.branches, strict=True):
+            if (branch.macs, branch.channels) != (copy.macs, copy.channels):
+                raise _unsayable(
+                    f"in meeting point {number} a branch with {branch.macs} MACs would become one with {copy.macs}, since all "
+                    "blocks of a file's branch have one width and begin as its version has it"
+                )
+    if (design.macs, design.params) != (again.macs, again.params):
+        raise _unsayable(
+            f"it has {design.macs} MACs and {design.params} parameters, what a file can say {again.macs} and {again.params}"
+        )

@@ -1,0 +1,260 @@
+"""Published networks as designs on a network of their family, and designs as published networks.
+
+A file has no room for everything that a design can say, and the other way round. Whatever one cannot say of the other is
+refused with the reason, so that what is converted has the same MACs and parameters, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx
+
+from nnstretch.branching.channels.groups import ChannelPlan, Space
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
+from nnstretch.branching.design.design import Design, Entry, Merge
+from nnstretch.branching.design.from_choices import make_design
+from nnstretch.branching.pycls.backbone import Trunk, TrunkStage, squeeze_of, trunk_of
+from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
+from nnstretch.branching.tracing.operators import Role, channels_of, role_of
+from nnstretch.branching.tracing.trace import Block, Segment
+from nnstretch.branching.transform.inherit import needs_entry
+from nnstretch.branching.transform.variants import FIRST, Ends
+from nnstretch.errors import DesignError
+
+_STEP = 8
+
+
+def merge_of(network: PublishedNetwork) -> Merge:
+    """How the branches of a published network meet."""
+    return Merge.CONCAT_1X1 if network.version == 1 else Merge.CONCAT
+
+
+def design_of(network: PublishedNetwork, blueprint: Blueprint) -> Design:
+    """The design that makes the published network of a network of its family.
+
+    Args:
+        network: as read from a file. The processors of the design are `network.processors`, in that order.
+        blueprint: of the network that the file's was made from, prepared for `merge_of(network)`.
+
+    Raises:
+        DesignError: the network is of another family, or cannot become what the file says.
+    """
+    return make_design(blueprint, published_choices(network, blueprint))
+
+
+def published_choices(network: PublishedNetwork, blueprint: Blueprint) -> list[SegmentChoice]:
+    """What decides the design of `design_of`."""
+    if blueprint.merge is not merge_of(network):
+        raise DesignError(
+            f"a file of MB_VER {network.version} merges by {merge_of(network).value}, the network was prepared for "
+            f"{blueprint.merge.value}; prepare it for the file's"
+        )
+    trunk = trunk_of(blueprint)
+    _check_family(network, blueprint, trunk)
+    read, exact = blueprint.channels_before(trunk.stem.stop), True
+    choices = [_whole(trunk.stem, network.processors.index(network.stem_device))]
+    *others, last = trunk.stages
+    pooled = _pooled(blueprint, trunk) if network.version == 2 else trunk.head.first
+    places = [*others, replace(last, segment=Segment(last.segment.first, pooled))]
+    for number, (stage, place) in enumerate(zip(network.stages, places, strict=True), 1):
+        reading = _Reading(network, blueprint, number, stage, place, read, exact)
+        choices.append(SegmentChoice(place.segment, tuple(map(reading.branch, range(len(stage.depths))))))
+        read = stage.original_width
+        exact = network.version == 1 or stage.widths == (place.width,)
+    if pooled < trunk.head.stop:
+        choices.append(_whole(Segment(pooled, trunk.head.stop), network.processors.index(network.head_device)))
+    return choices
+
+
+def _pooled(blueprint: Blueprint, trunk: Trunk) -> int:
+    """Number of the head's first block with a convolution.
+
+    A pool before it belongs to the branches, channel by channel; alone in a segment it would need the original channels.
+    """
+    blocks = blueprint.traced.blocks
+    return next((number for number in trunk.head.blocks if blocks[number].heavy), trunk.head.stop)
+
+
+def _whole(segment: Segment, processor: int) -> SegmentChoice:
+    return SegmentChoice(segment, (BranchChoice.whole(segment, processor),))
+
+
+def _check_family(network: PublishedNetwork, blueprint: Blueprint, trunk: Trunk) -> None:
+    """That the file is about this network, apart from depths and widths."""
+    stages = [
+        (stage.stride, stage.kernel or place.kernel) for stage, place in zip(network.stages, trunk.stages, strict=False)
+    ]
+    pairs: list[tuple[str, Any, Any]] = [
+        ("blocks of type", network.block, trunk.block),
+        ("stages:", len(network.stages), len(trunk.stages)),
+        ("strides and kernels of stages", stages, [(place.stride, place.kernel) for place in trunk.stages]),
+        ("channels of the stem:", network.stem_width, blueprint.channels_before(trunk.stem.stop)),
+        ("channels of the head's convolution:", network.head_width, trunk.head_width),
+    ]
+    if network.version == 1:
+        widths = [stage.original_width for stage in network.stages]
+        pairs.append(("original widths", widths, [place.width for place in trunk.stages]))
+    for what, said, found in pairs:
+        if said != found:
+            raise DesignError(f"the file has {what} {said}, the network {found}; give a network of the file's family")
+    if bool(network.squeeze) != trunk.squeeze:
+        has, hint = ("has", "SE_ON: true") if trunk.squeeze else ("has no", "SE_ON: false")
+        raise DesignError(
+            f"the network {has} squeeze-and-excitation, which the file denies; write {hint} in it, or give another network"
+        )
+
+
+def differences(network: PublishedNetwork, blueprint: Blueprint) -> list[str]:
+    """What a design keeps of the network although the file says otherwise; neither branches nor their layers' sizes."""
+    trunk, notes = trunk_of(blueprint), list[str]()
+    if trunk.stem_kernel != network.stem_kernel or trunk.stem_pools != (network.stem == "res_stem_in"):
+        notes.append(f"the stem stays the network's own, it is not the file's {network.stem}")
+    said = {*network.activations, *_model(network).get("ACTIVATION_FUN", "").lower().split()}
+    own = trunk.activations
+    if said - own:
+        notes.append(
+            f"activations stay the network's own ({', '.join(sorted(own))}); the file says {', '.join(sorted(said))}"
+        )
+    return notes
+
+
+def _model(network: PublishedNetwork) -> Mapping[str, Any]:
+    model = network.sections.get("MODEL")
+    return model if isinstance(model, dict) else {}
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One stage of a file.
+
+    Attributes:
+        network: the file.
+        blueprint: of the network.
+        number: of the stage, from 1 on.
+        stage: what the file says.
+        place: where it lies in the network.
+        read: channels of the tensor that it reads.
+        exact: those are the original ones, each once and in order.
+    """
+
+    network: PublishedNetwork
+    blueprint: Blueprint
+    number: int
+    stage: PublishedStage
+    place: TrunkStage
+    read: int
+    exact: bool
+
+    def branch(self, branch: int) -> BranchChoice:
+        """What decides a branch of the stage."""
+        width = self.stage.widths[branch]
+        blocks = self._kept(self.stage.depths[branch])
+        ends, first = self._ends(branch, self.blueprint.traced.blocks[blocks[0]])
+        plan = self.blueprint.branch(self.place.segment, blocks, ends)
+        body = plan.blocks[ends.entry is Entry.FIRST : len(plan.blocks) - (ends.exit is not None)]
+        self._check_body(branch, body, first)
+        written = self.blueprint.branch(self.place.segment, blocks, Ends(ends.entry)).output_spaces
+        outputs = {space.index for space in written}
+        spaces = tuple(
+            self._channels(plan, space, width if space.index in outputs else None, branch, body, first)
+            for space in plan.spaces
+        )
+        choice = BranchChoice(branch, blocks, width / self.place.width, ends, spaces)
+        counts = self.blueprint.counts(self.place.segment, choice)
+        if needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=self.exact):
+            raise self._refusal(
+                branch, "what it reads meets other layers than convolutions, which the file has no form for"
+            )
+        return choice
+
+    def _refusal(self, branch: int, why: str) -> DesignError:
+        return DesignError(f"stage {self.number}, branch {branch + 1} of the file cannot be made of the network: {why}")
+
+    def _kept(self, depth: int) -> tuple[int, ...]:
+        """So many blocks: without those that change their input least, or with the one that does it again."""
+        blocks, own = self.blueprint.traced.blocks, list(self.place.segment.blocks)
+        by_change = sorted((i for i in own if blocks[i].droppable), key=lambda i: (blocks[i].change, -i))
+        missing = depth - sum(blocks[i].heavy for i in own)
+        if missing > 0 and not by_change:
+            raise DesignError(
+                f"stage {self.number} of the file is {depth} blocks deep, and the network's cannot be repeated"
+            )
+        if missing >= 0:
+            return tuple(sorted([*own, *by_change[:1] * missing]))
+        return tuple(i for i in own if i not in by_change[:-missing])
+
+    def _ends(self, branch: int, first: Block) -> tuple[Ends, int]:
+        """What the branch has at its ends, and the channels that its first block reads."""
+        width, original = self.stage.widths[branch], self.stage.original_width
+        if self.network.version == 1:
+            share = original // len(self.stage.depths)
+            place = (branch * share, (branch + 1) * share)
+            read = _divisible(width / original * self.read)
+            ends = Ends(Entry.FIRST, None if width == share else place)
+        else:
+            ends, read = Ends(), self.read
+        keeps_shape = read == width and self.stage.stride == 1
+        if keeps_shape == first.droppable:
+            return ends, read
+        if first.droppable and ends.entry is Entry.AS_NEEDED and self.network.block != INVERTED:
+            return Ends(Entry.PROJECTION, ends.exit), read
+        says, has = ("a bare", "another") if keeps_shape else ("no bare", "a bare")
+        raise self._refusal(branch, f"its first block has {says} shortcut, the network's {has} one")
+
+    def _check_body(self, branch: int, body: Sequence[Block], first: int) -> None:
+        if self.network.block == BOTTLENECK and self.stage.group_widths:
+            group, inner = self.stage.group_widths[branch], self.stage.inner_width(branch)
+            own = self.place.group_width or inner
+            if group != own:
+                raise self._refusal(branch, f"it has groups of {group} channels, the network's have {own}")
+        if self.network.block == INVERTED:
+            for number, block in enumerate(block for block in body if block.heavy):
+                read = first if number == 0 else self.stage.widths[branch]
+                if (self._expanded(branch, read) != read) != _expands(block):
+                    raise self._refusal(branch, "only one of the two has a convolution that expands")
+
+    def _expanded(self, branch: int, read: int) -> int:
+        return int(read * self.stage.bottlenecks[branch])
+
+    def _channels(
+        self, plan: ChannelPlan, space: Space, width: int | None, branch: int, body: Sequence[Block], first: int
+    ) -> int:
+        """Channels of a space; `width` if it is written by the blocks."""
+        found = {
+            channels
+            for node, _ in space.makers
+            if node not in plan.sources
+            and (channels := self._written(plan, node, width, branch, body, first)) is not None
+        }
+        if len(found) != 1:
+            raise self._refusal(branch, f"layers that belong together would have {sorted(found)} channels")
+        return found.pop()
+
+    def _written(
+        self, plan: ChannelPlan, node: fx.Node, width: int | None, branch: int, body: Sequence[Block], first: int
+    ) -> int | None:
+        """Channels that a layer writes."""
+        number = next((i for i, block in enumerate(body) if node in block.nodes), None)
+        if number is None:
+            return first if node.target == f"{FIRST}.conv" else channels_of(node)
+        read = first if number == 0 else self.stage.widths[branch]
+        if node is squeeze_of(body[number]):
+            inner = read * self.network.squeeze
+            return int(inner) if self.network.block == INVERTED else round(inner)
+        if width is not None or self.network.block == BASIC:
+            return self.stage.widths[branch]
+        return self._expanded(branch, read) if self.network.block == INVERTED else self.stage.inner_width(branch)
+
+
+def _divisible(value: float) -> int:
+    """The nearest multiple of 8, and not below nine tenths of `value`: how files round what first convolutions write."""
+    rounded = max(_STEP, int(value + _STEP / 2) // _STEP * _STEP)
+    return rounded + _STEP if rounded < 0.9 * value else rounded
+
+
+def _expands(block: Block) -> bool:
+    """Whether an inverted bottleneck begins with a convolution that is not depthwise."""
+    return next(role_of(node) for node in block.nodes if role_of(node) in (Role.CONV, Role.DEPTHWISE)) is Role.CONV

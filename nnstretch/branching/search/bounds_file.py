@@ -1,0 +1,161 @@
+"""Files of learned bounds: what was found of a network, and by which trainings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nnstretch.branching.search.bounds import Bounds, Training
+from nnstretch.errors import FileError, UsageError
+from nnstretch.support.settings import atomic_write
+
+NAME = "nnstretch-bounds"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What bounds were learned of. Trainings of one subject are never mixed with those of another.
+
+    Attributes:
+        model: a zoo name or `module.py:factory`.
+        weights: a digest of the original's weights.
+        data: the data set's name.
+        recipe: of the trainings, as `Recipe.to_json` gives it.
+        merge: how branches meet.
+        multiple: scaled layers have multiples of so many channels where they are wide enough.
+    """
+
+    model: str
+    weights: str
+    data: str
+    recipe: Mapping[str, Any]
+    merge: str
+    multiple: int
+
+
+@dataclass(frozen=True)
+class LearnedBounds:
+    """Bounds with what they were learned of."""
+
+    subject: Subject
+    bounds: Bounds
+
+    def save(self, path: Path) -> None:
+        """Writes them to `path`, complete or not at all.
+
+        Raises:
+            FileError: the place is not writable or the disk is full.
+        """
+        bounds = self.bounds
+        fields = {
+            "format": NAME,
+            "version": VERSION,
+            "min_depth": bounds.min_depth,
+            "min_width": bounds.min_width,
+            "min_macs": bounds.min_macs,
+            "tolerance": bounds.tolerance,
+            "margin": bounds.margin,
+            "images": bounds.images,
+            **asdict(self.subject),
+            "trainings": [asdict(training) for training in bounds.trainings],
+        }
+        with atomic_write(path) as file:
+            file.write((json.dumps(fields, indent=1, allow_nan=False) + "\n").encode())
+
+    def resumed(self, kept: LearnedBounds, path: Path) -> LearnedBounds:
+        """These, with the trainings of `kept`, which was read from `path`.
+
+        Raises:
+            UsageError: those are of another subject.
+        """
+        mine, other = asdict(self.subject), asdict(kept.subject)
+        different = [name for name in mine if mine[name] != other[name]]
+        if different or self.bounds.images != kept.bounds.images:
+            what = ", ".join(different) or "test images"
+            raise UsageError(
+                f"{path} holds trainings of another kind: {what} {'are' if len(different) > 1 else 'is'} not the same; repeat "
+                "the options that it was made with, or give another --bounds"
+            )
+        return replace(self, bounds=replace(self.bounds, trainings=kept.bounds.trainings))
+
+
+def weights_digest(module: nn.Module) -> str:
+    """A short hash of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)}\0".encode())
+        # As bytes, since NumPy lacks some of torch's element types.
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def load_bounds(path: Path) -> LearnedBounds:
+    """Reads the bounds at `path`, every field checked. They may be unfinished (`Bounds.complete`).
+
+    Raises:
+        FileError: the file cannot be read, or is none of bounds.
+    """
+    try:
+        raw = json.loads(path.read_bytes())
+    except OSError as error:
+        raise FileError(f"cannot read bounds {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} is no JSON: {error}; give a file that --learn-bounds wrote") from error
+    if not isinstance(raw, dict) or raw.get("format") != NAME:
+        raise FileError(f"{path} holds no bounds; give a file that --learn-bounds wrote")
+    if raw.get("version") != VERSION:
+        raise FileError(f"{path} is of version {raw.get('version')!r}, this nnstretch reads {VERSION}; learn it again")
+    try:
+        return _bounds(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} is damaged ({type(error).__name__}: {error}); learn the bounds again") from error
+
+
+def _bounds(raw: Mapping[str, Any]) -> LearnedBounds:
+    texts = {name: _text(raw, name) for name in ("model", "weights", "data", "merge")}
+    if not isinstance(raw["recipe"], dict):
+        raise TypeError("recipe is no object")
+    subject = Subject(**texts, recipe=raw["recipe"], multiple=_count(raw, "multiple"))
+    least = {
+        name: None if raw[name] is None else _number(raw, name, 1.0 if name != "min_macs" else math.inf)
+        for name in ("min_depth", "min_width", "min_macs")
+    }
+    trainings = tuple(_training(one) for one in raw["trainings"])
+    return LearnedBounds(
+        subject, Bounds(_number(raw, "tolerance"), _count(raw, "images"), **least, trainings=trainings)
+    )
+
+
+def _training(raw: Mapping[str, Any]) -> Training:
+    ratios = {name: _number(raw, name) for name in ("depth", "width", "macs", "seconds")}
+    return Training(design=_text(raw, "design"), top1=_number(raw, "top1", 100.0), **ratios)
+
+
+def _text(raw: Mapping[str, Any], name: str) -> str:
+    value = raw[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, no text")
+    return value
+
+
+def _count(raw: Mapping[str, Any], name: str) -> int:
+    value = raw[name]
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is {value!r}, no number from 1 on")
+    return value
+
+
+def _number(raw: Mapping[str, Any], name: str, most: float = math.inf) -> float:
+    value = raw[name]
+    if type(value) not in (int, float) or not 0.0 <= value <= most or value == math.inf:
+        raise ValueError(f"{name} is {value!r}, no number from 0 to {most:g}")
+    return float(value)

@@ -1,0 +1,118 @@
+"""What a search considers: where branches may meet, and which branches every stretch between two such places may have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from nnstretch.branching.design.blueprint import BranchChoice
+from nnstretch.branching.latency.table import Latencies
+from nnstretch.branching.progress import Progress
+from nnstretch.branching.search.candidates import Census, branch_choices, segment_options
+from nnstretch.branching.search.dynamic_programming import Found
+from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.tracing.trace import Segment
+
+_BOUNDARIES = 24  # meeting points are looked for at so many places at most
+_COARSE = 8  # width ratios are multiples of one over this
+_FINE = 32
+_REACH = 4  # steps to either side
+
+Choices = Mapping[Segment, Sequence[Sequence[BranchChoice]]]
+"""For every segment and processor the branches to consider."""
+
+
+def meeting_boundaries(latencies: Latencies, progress: Progress) -> list[int]:
+    """Block numbers before which branches may meet: all, or of very many those that divide the work most evenly."""
+    traced = latencies.blueprint.traced
+    count = len(traced.blocks)
+    borders = list(range(count + 1))
+    stages = {stage.first for stage in traced.stages} | traced.tap_borders
+    cost = []
+    for i in range(count):
+        progress("predicting the blocks as they are", i, count)
+        cost.append(min(latencies.original(Segment(i, i + 1))))
+    total = list(itertools.accumulate(cost, initial=0.0))
+    while len(borders) > _BOUNDARIES + 1:
+        inner = [b for b in borders[1:-1] if b not in stages] or borders[1:-1]
+        place = {b: i for i, b in enumerate(borders)}
+        # The one whose removal makes the smallest stretch goes; ends of stages stay as long as others are left.
+        worst = min(inner, key=lambda b: total[borders[place[b] + 1]] - total[borders[place[b] - 1]])
+        borders.remove(worst)
+    return borders
+
+
+def coarse_choices(
+    latencies: Latencies, limits: SearchLimits, boundaries: Sequence[int], progress: Progress
+) -> Choices:
+    """For every stretch between two boundaries that may be branched, branches of all depths on a coarse grid of widths."""
+    min_width, min_depth = _least(limits)
+    grid = [i / _COARSE for i in range(1, _COARSE + 1) if i / _COARSE >= min_width]
+    widths = sorted({*grid, min_width})
+    choices = {}
+    stretches = list(itertools.starmap(Segment, itertools.combinations(boundaries, 2)))
+    for number, segment in enumerate(stretches):
+        progress("listing depths and widths", number, len(stretches))
+        if not _may_be_branched(latencies, limits, segment):
+            continue
+        choices[segment] = [
+            branch_choices(latencies, segment, processor, widths, min_depth)
+            for processor in range(latencies.processors)
+        ]
+    return choices
+
+
+def choices_around(latencies: Latencies, limits: SearchLimits, found: Found) -> Choices:
+    """For the branched segments of a network the branches next to its own, in finer steps of width."""
+    choices = {}
+    for choice in found.choices:
+        if len(choice.branches) > 1:
+            own = {branch.processor: branch for branch in choice.branches}
+            choices[choice.segment] = [
+                _neighbours(latencies, limits, choice.segment, own[p]) if p in own else []
+                for p in range(latencies.processors)
+            ]
+    return choices
+
+
+def take_censuses(
+    latencies: Latencies, limits: SearchLimits, choices: Choices, progress: Progress
+) -> dict[Segment, Census]:
+    """Ways to branch every segment if it reads what it reads in the original network."""
+    censuses = {}
+    for number, (segment, branches) in enumerate(choices.items()):
+        progress("predicting branches", number, len(choices))
+        censuses[segment] = Census()
+        channels = latencies.blueprint.channels_before(segment.first)
+        segment_options(latencies, segment, branches, limits, channels, exact=False, census=censuses[segment])
+    progress("predicting branches", len(choices), len(choices))
+    return censuses
+
+
+def _may_be_branched(latencies: Latencies, limits: SearchLimits, segment: Segment) -> bool:
+    """Whether its channels can be shared out, it is not too long, and something of it can be predicted."""
+    traced, alone = latencies.blueprint.traced, segment.stop - segment.first == 1
+    if not any(block.heavy for block in traced.blocks_of(segment)) or not min(latencies.original(segment)):
+        return False
+    whole = latencies.original_macs(Segment(0, len(traced.blocks)))
+    if not alone and latencies.original_macs(segment) > limits.max_segment * whole:
+        return False
+    return latencies.blueprint.branchable(segment)
+
+
+def _neighbours(
+    latencies: Latencies, limits: SearchLimits, segment: Segment, choice: BranchChoice
+) -> list[BranchChoice]:
+    """Branches up to one block deeper or shallower, and a few fine steps wider or narrower."""
+    min_width, min_depth = _least(limits)
+    widths = [choice.width + step / _FINE for step in range(-_REACH, _REACH + 1)]
+    allowed = [width for width in widths if min_width <= width <= 1.0]
+    options = branch_choices(latencies, segment, choice.processor, allowed, min_depth)
+    return [option for option in options if abs(len(option.blocks) - len(choice.blocks)) <= 1]
+
+
+def _least(limits: SearchLimits) -> tuple[float, float]:
+    """Least width and depth of a branch, the family's where none were given."""
+    assert limits.min_width is not None
+    assert limits.min_depth is not None
+    return limits.min_width, limits.min_depth

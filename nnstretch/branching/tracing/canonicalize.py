@@ -1,0 +1,302 @@
+"""One form for what modules compute in many ways, so that what reads traced graphs has to know one of them.
+
+Steps, each of which leaves the graph as good as it found it:
+
+1. *Sizes*. Numbers worked out from shapes become constants; where they depend on the size of the batch, they are worked out
+   from what their reader reads, so that nothing refers to a tensor far away for its shape.
+2. *In place*. Operations that write over what they read get a tensor of their own: several branches read it.
+3. *Constants*. What depends on parameters alone is computed once.
+4. *Layers*. Functions that are called with parameters become modules, and so do slices and shuffles of channels.
+5. *Channels first*. Stretches between two permutations of axes, in which channels come last, compute the same with channels
+   second (`channels_first`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from nnstretch.branching.tracing.channels_first import channels_first
+from nnstretch.branching.tracing.forward_hooks import observe
+from nnstretch.branching.tracing.functional_to_module import lift_layers
+from nnstretch.branching.tracing.names import attribute_of, owner_of, unused_name
+
+_PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+
+
+def normalised(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModule:
+    """`network` in its normal form, with `meta` as `capture` promises; it is changed.
+
+    Args:
+        network: in evaluation mode, reads one tensor.
+        example_input: what it is called with.
+    """
+    _note(network, example_input)
+    _without_sizes(network, example_input)
+    _one_reader_per_attribute(network.graph)
+    _without_in_place(network)
+    _with_constants(network.graph)
+    lift_layers(network.graph)
+    remove_unused(network.graph)
+    channels_first(network.graph)
+    remove_unused(network.graph)
+    return _observed(network.graph, example_input)
+
+
+def remove_unused(graph: fx.Graph) -> None:
+    """Removes nodes that nobody reads, whatever they call."""
+    for node in reversed(graph.nodes):
+        if node.op not in ("placeholder", "output") and not node.users:
+            graph.erase_node(node)
+
+
+def _note(network: fx.GraphModule, example_input: Tensor) -> None:
+    """Notes values, modules and parameters of all nodes."""
+
+    def note(node: fx.Node, value: Any) -> None:
+        # What is written over later must be known as it was.
+        kept = value.clone() if isinstance(value, Tensor) and node.op != "get_attr" else value
+        node.meta = {"value": kept, "owner": owner_of(node)}
+        if node.op == "call_module":
+            node.meta["module"] = network.get_submodule(str(node.target))
+        elif node.op == "get_attr":
+            node.meta["tensor"] = attribute_of(network, str(node.target))
+
+    observe(network, example_input, note)
+
+
+def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
+    """A module of `graph` with the values that it computes."""
+    parts = {
+        str(node.target): node.meta["module" if node.op == "call_module" else "tensor"]
+        for node in graph.nodes
+        if node.op in ("call_module", "get_attr")
+    }
+    network = fx.GraphModule(parts, graph)
+
+    def note(node: fx.Node, value: Any) -> None:
+        node.meta["value"] = value
+
+    observe(network, example_input, note)
+    return network
+
+
+# -- sizes --------------------------------------------------------------------------------------------------------
+
+
+def _without_sizes(network: fx.GraphModule, example_input: Tensor) -> None:
+    graph = network.graph
+    plain = [
+        node for node in graph.nodes if node.op in ("call_function", "call_method") and _is_plain(node.meta["value"])
+    ]
+    if not plain:
+        return
+    twice = _of_twice_the_batch(network, example_input)
+    for node in plain:
+        for user in list(node.users):
+            if user not in plain:
+                user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), _Constants(graph, node, user, twice))
+    remove_unused(graph)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is made of numbers and the like."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    if isinstance(value, slice):
+        return True
+    return isinstance(value, _PLAIN)
+
+
+def _of_twice_the_batch(network: fx.GraphModule, example_input: Tensor) -> dict[fx.Node, Any]:
+    """What every node computes of two example inputs, tensors as shapes; empty if the network insists on the size."""
+    values: dict[fx.Node, Any] = {}
+
+    def note(node: fx.Node, value: Any) -> None:
+        values[node] = tuple(value.shape) if isinstance(value, Tensor) else value
+
+    try:
+        observe(network, torch.cat([example_input, example_input]), note)
+    except Exception:  # noqa: BLE001  it runs the caller's code with another input than promised
+        return {}
+    return values
+
+
+class _Constants:
+    """Puts the value of one node into the arguments of a reader."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node, user: fx.Node, twice: dict[fx.Node, Any]) -> None:
+        self._graph, self._node, self._user, self._twice = graph, node, user, twice
+
+    def __call__(self, operand: fx.Node) -> Any:
+        if operand is not self._node:
+            return operand
+        once = operand.meta["value"]
+        return self._value(once, self._twice.get(operand, once))
+
+    def _value(self, once: Any, twice: Any) -> Any:
+        if isinstance(once, (tuple, list)):
+            return tuple(itertools.starmap(self._value, zip(once, twice, strict=True)))
+        if isinstance(once, slice):
+            return slice(*(self._value(getattr(once, n), getattr(twice, n)) for n in ("start", "stop", "step")))
+        if once == twice or not isinstance(once, int):
+            return once
+        return self._scaled(once) if twice == 2 * once else self._node
+
+    def _scaled(self, number: int) -> Any:
+        """A number that grows with the batch, worked out from the first axis of what the reader reads."""
+        for tensor in self._user.all_input_nodes:
+            value = tensor.meta["value"]
+            shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
+            double = self._twice.get(tensor, ())
+            if shape and tensor.op != "get_attr" and tuple(double) == (2 * shape[0], *shape[1:]):
+                return self._of_rows(tensor, number, shape[0])
+        return self._node
+
+    def _of_rows(self, tensor: fx.Node, number: int, rows: int) -> Any:
+        """So many, worked out from the rows of a tensor."""
+        if number % rows and rows % number:
+            return self._node
+        with self._graph.inserting_before(self._user):
+            size = self._graph.call_method("size", (tensor, 0))
+            size.meta = {"value": rows}
+            if number == rows:
+                return size
+            whole, part = (operator.mul, number // rows) if number > rows else (operator.floordiv, rows // number)
+            scaled = self._graph.call_function(whole, (size, part))
+            scaled.meta = {"value": number}
+            return scaled
+
+
+def _one_reader_per_attribute(graph: fx.Graph) -> None:
+    """Gives every reader of a parameter a node of its own just before it."""
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        for user in list(node.users):
+            with graph.inserting_before(user):
+                own = graph.create_node("get_attr", str(node.target))
+            own.meta = dict(node.meta)
+            user.replace_input_with(node, own)
+        graph.erase_node(node)
+
+
+# -- operations in place ------------------------------------------------------------------------------------------
+
+
+def _without_in_place(network: fx.GraphModule) -> None:
+    for node in list(network.graph.nodes):
+        written = node.all_input_nodes[0] if node.all_input_nodes and _written_over(node) else None
+        if written is None:
+            continue
+        # Who comes later reads what was written.
+        for user in list(written.users):
+            if user is not node and node < user:
+                user.replace_input_with(written, node)
+
+
+def _written_over(node: fx.Node) -> bool:
+    """Whether a node writes over what it reads first; if so, it no longer does."""
+    if node.op == "call_module":
+        module = node.meta["module"]
+        was = bool(getattr(module, "inplace", False))
+        if was:
+            module.inplace = False
+        return was
+    if node.op == "call_method":
+        name = str(node.target)
+        if name.endswith("_") and not name.endswith("__") and hasattr(Tensor, name[:-1]):
+            node.target = name[:-1]
+            return True
+        return False
+    return node.op == "call_function" and _function_wrote(node)
+
+
+def _function_wrote(node: fx.Node) -> bool:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        packet = target.overloadpacket
+        if not packet.__name__.endswith("_") or packet.__name__.startswith("_"):
+            return False
+        node.target = getattr(getattr(torch.ops.aten, packet.__name__[:-1]), target._overloadname)
+        return True
+    if node.kwargs.get("inplace"):
+        node.kwargs = {**node.kwargs, "inplace": False}
+        return True
+    name = str(getattr(target, "__name__", ""))
+    if target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
+        node.target = getattr(operator, name[1:])
+        return True
+    plain = _function(name[:-1]) if name.endswith("_") else None
+    if plain is not None:
+        node.target = plain
+        return True
+    return _placed_in_place(node)
+
+
+def _function(name: str) -> Callable[..., Any] | None:
+    """The function of torch of that name: torch itself lacks some activations."""
+    found = getattr(torch, name, None) or getattr(functional, name, None)
+    return found if callable(found) else None
+
+
+def _placed_in_place(node: fx.Node) -> bool:
+    """Whether the argument `inplace` is given by place, and true; if so, it is no longer."""
+    try:
+        names = list(inspect.signature(node.target).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    place = names.index("inplace") if "inplace" in names else len(node.args)
+    if place >= len(node.args) or not node.args[place]:
+        return False
+    node.args = (*node.args[:place], False, *node.args[place + 1 :])
+    return True
+
+
+# -- constants ----------------------------------------------------------------------------------------------------
+
+
+def _with_constants(graph: fx.Graph) -> None:
+    """Tensors that do not depend on the input become parameters, or buffers if they come from none."""
+    known = set(_constants(graph))
+    taken = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    for node in [node for node in graph.nodes if node in known and node.op != "get_attr"]:
+        if not isinstance(node.meta["value"], Tensor) or all(user in known for user in node.users):
+            continue
+        sources = _attributes_behind(node)
+        learned = any(isinstance(s.meta["tensor"], nn.Parameter) and s.meta["tensor"].requires_grad for s in sources)
+        value = node.meta["value"].detach().clone()
+        tensor = nn.Parameter(value) if learned and value.is_floating_point() else value
+        owner = str(sources[0].target).rpartition(".")[0] if sources else ""
+        name = unused_name(taken, owner, node.name)
+        for user in list(node.users):
+            with graph.inserting_before(user):
+                constant = graph.create_node("get_attr", name)
+            constant.meta = {"value": tensor, "tensor": tensor, "owner": owner}
+            user.replace_input_with(node, constant)
+    remove_unused(graph)
+
+
+def _constants(graph: fx.Graph) -> Iterator[fx.Node]:
+    """Nodes that do not depend on the input."""
+    depending: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output") or depending.intersection(node.all_input_nodes):
+            depending.add(node)
+        else:
+            yield node
+
+
+def _attributes_behind(node: fx.Node) -> list[fx.Node]:
+    """The parameters and buffers that a node depends on."""
+    found, waiting = [], [node]
+    while waiting:
+        one = waiting.pop()
+        found += [one] if one.op == "get_attr" else []
+        waiting += one.all_input_nodes
+    return found

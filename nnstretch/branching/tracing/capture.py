@@ -1,0 +1,139 @@
+"""A module's computation as one graph of layers, by torch.fx or else by torch.export.
+
+torch.fx keeps the modules that are called, but follows no control flow. torch.export follows control flow on shapes and
+Python values; its graph of operators is brought back to layers (`normal_form`). Whoever uses the graph cannot tell which
+it was.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from nnstretch.branching.tracing.canonicalize import normalised
+from nnstretch.branching.tracing.modules import DROPPING
+from nnstretch.errors import DesignError
+from nnstretch.frontends.modes import first_line, run_once
+from nnstretch.frontends.silence import quiet
+
+# Relative to the largest element. Sums of many terms in another order differ by less.
+_TOLERANCE = 1e-3
+
+
+def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
+    """What `module` computes, in evaluation mode, as a graph whose layers are private copies.
+
+    Every node of the graph carries `meta["value"]`, what it computes of the example input, and those that call a module or read
+    a parameter carry that as `meta["module"]` or `meta["tensor"]`.
+
+    Args:
+        module: reads one tensor; what it returns may be tensors in tuples, lists and dicts.
+        example_input: what it is called with. Sizes of maps that it computes with become constants, that of the batch does not.
+
+    Raises:
+        ModelError: it does not run on the example input.
+        DesignError: neither torch.fx nor torch.export can trace it.
+    """
+    expected = run_once(module, example_input)
+    reasons = []
+    for name, trace in (("torch.fx", _by_fx), ("torch.export", _by_export)):
+        try:
+            graph = normalised(trace(copy.deepcopy(module).eval(), example_input), example_input)
+        except Exception as error:  # noqa: BLE001  tracing runs the caller's code with what it does not expect
+            reasons.append(f"{name}: {first_line(error)}")
+            continue
+        (output,) = graph.graph.find_nodes(op="output")
+        if _agree(output.meta["value"], expected):
+            return graph
+        reasons.append(f"{name}: what it noted computes something else")
+    raise DesignError(
+        f"{type(module).__name__} cannot be traced ({'; '.join(reasons)}); "
+        "make its forward free of control flow that depends on what tensors hold"
+    )
+
+
+class _Tracer(fx.Tracer):
+    """Modules of torch.nn are leaves, as torch.fx has it, and so are some that do nothing in evaluation mode."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return super().is_leaf_module(m, module_qualified_name) or type(m).__name__ in DROPPING
+
+
+def _by_fx(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
+    """The module's calls as torch.fx notes them."""
+    del example_input
+    return fx.GraphModule(module, _Tracer().trace(module))
+
+
+def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
+    """The module's operators as torch.export notes them."""
+    # A batch of one would be noted as a constant.
+    batch = torch.cat([example_input, example_input]) if len(example_input) == 1 else example_input
+    with quiet():
+        try:
+            program = _exported(module, batch, torch.export.Dim.AUTO)
+        except Exception:  # noqa: BLE001  what depends on the size of the batch may still be traced for one
+            program = _exported(module, example_input, None)
+    return _with_attributes(program)
+
+
+def _exported(module: nn.Module, example_input: Tensor, batch: Any) -> torch.export.ExportedProgram:
+    shapes = None if batch is None else ({0: batch},)
+    with torch.no_grad():
+        return torch.export.export(module, (example_input,), dynamic_shapes=shapes, strict=False)
+
+
+def _with_attributes(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    """The program with parameters as attributes in place of inputs, and outputs in the structure that the module returns."""
+    signature, graph = program.graph_signature, fx.Graph()
+    names = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    tensors = {**dict(program.named_parameters()), **dict(program.named_buffers()), **program.constants}
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            target = names.get(node.name)
+            copies[node] = graph.placeholder(node.name) if target is None else graph.get_attr(target)
+        elif node.op == "output":
+            mutated = len(signature.output_specs) - len(signature.user_outputs)
+            results = [copies[r] if isinstance(r, fx.Node) else r for r in node.args[0][mutated:]]
+            graph.output(_plain(pytree.tree_unflatten(results, program.call_spec.out_spec)))
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule({name: tensors[name] for name in set(names.values())}, graph)
+
+
+def _plain(result: Any) -> Any:
+    """A structure of results in dicts, lists and tuples of Python's own."""
+    if isinstance(result, dict):
+        return {key: _plain(value) for key, value in result.items()}
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(_plain, result)) if type(result) in (list, tuple) else tuple(map(_plain, result))
+    return result
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    """Whether two results hold nearly equal tensors."""
+    left, right = tensors_of(found), tensors_of(expected)
+    return len(left) == len(right) and all(map(_near, left, right))
+
+
+def _near(found: Tensor, expected: Tensor) -> bool:
+    if found.shape != expected.shape:
+        return False
+    left, right = found.double(), expected.double()
+    finite = right[right.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(left, right, rtol=0.0, atol=_TOLERANCE * max(scale, 1e-12), equal_nan=True)
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """The tensors in what a module returns, in order."""
+    return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, Tensor)]

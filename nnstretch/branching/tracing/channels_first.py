@@ -1,0 +1,177 @@
+"""Stretches of a network in which channels are the last axis, computed with channels as the second one.
+
+ConvNeXt's blocks, for one, permute the axes of a map, normalise its channels and send them through dense layers, and permute
+back. That is a normalisation and 1x1 convolutions, which can be scaled and which every processor has routines for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from nnstretch.branching.tracing.modules import DROPPING, PER_CHANNEL, ChannelNorm, PerChannel
+from nnstretch.branching.tracing.operators import ELEMENTWISE, argument, title_of
+
+_LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+_SIMPLE = (
+    nn.Identity,
+    nn.Dropout,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Sigmoid,
+    nn.Tanh,
+    nn.Hardswish,
+    nn.Hardsigmoid,
+    nn.LeakyReLU,
+    nn.ELU,
+)
+
+
+def channels_first(graph: fx.Graph) -> None:
+    """Computes such stretches with channels as the second axis, as far as it is known how."""
+    _Converter(graph).run()
+
+
+class _Converter:
+    """One pass that makes a twin, channels second, of every node of which it knows how.
+
+    Attributes:
+        twins: node with channels last -> the node that computes the same with channels second.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self.twins: dict[fx.Node, fx.Node] = {}
+        self._layers: dict[nn.Module, nn.Module] = {}
+
+    def run(self) -> None:
+        for node in list(self._graph.nodes):
+            if node.op in ("placeholder", "output", "get_attr"):
+                continue
+            self._visit(node)
+        self._join()
+
+    def _visit(self, node: fx.Node) -> None:
+        operands = [n for n in node.all_input_nodes if isinstance(n.meta["value"], Tensor) and n.op != "get_attr"]
+        if title_of(node) == "permute" and len(operands) == 1 and node.meta["value"].dim() == 4:
+            axes = [int(axis) % 4 for axis in argument(node, "dims")]
+            if axes == _LAST:
+                self.twins[node] = operands[0]
+            elif axes == _FIRST and operands[0] in self.twins:
+                node.replace_all_uses_with(self.twins[operands[0]])
+        elif operands and all(operand in self.twins for operand in operands):
+            self._twin(node, operands)
+
+    def _twin(self, node: fx.Node, operands: list[fx.Node]) -> None:
+        title = title_of(node)
+        if node.op == "call_module":
+            module = self._layer(node)
+            if module is not None:
+                self._make(node, "call_module", node.target, (self.twins[operands[0]],), module)
+        elif title in ELEMENTWISE:
+            args = fx.map_arg(node.args, lambda n: self.twins.get(n, n))
+            self._make(node, node.op, node.target, args, None, dict(node.kwargs))
+        elif title in PER_CHANNEL and not node.kwargs:
+            self._binary(node, operands)
+        elif title == "mean" and _over_map(node):
+            with self._graph.inserting_before(node):
+                mean = self._graph.call_function(torch.mean, (self.twins[operands[0]], [2, 3]))
+            mean.meta = {**node.meta}
+            node.replace_all_uses_with(mean)
+
+    def _layer(self, node: fx.Node) -> nn.Module | None:
+        """The layer of channels second that computes what a layer of channels last does."""
+        module = node.meta["module"]
+        if module not in self._layers:
+            made: nn.Module | None = None
+            if isinstance(module, nn.Linear):
+                made = _pointwise(module)
+            elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+                made = ChannelNorm(module.weight, module.bias, module.eps)
+            elif isinstance(module, _SIMPLE) or type(module).__name__ in DROPPING:
+                made = module
+            if made is None:
+                return None
+            self._layers[module] = made
+        return self._layers[module]
+
+    def _binary(self, node: fx.Node, operands: list[fx.Node]) -> None:
+        constants = [value for value in node.args if isinstance(value, fx.Node) and value.op == "get_attr"]
+        if not constants:
+            shapes = {tuple(operand.meta["value"].shape) for operand in operands}
+            if len(shapes) == 1:
+                args = fx.map_arg(node.args, lambda n: self.twins.get(n, n))
+                self._make(node, "call_function" if callable(node.target) else node.op, node.target, args, None)
+            return
+        value, channels = constants[0].meta["tensor"], node.meta["value"].shape[-1]
+        if (
+            value.numel() != channels
+            or value.shape[-1] != channels
+            or (node.args[0] is constants[0] and title_of(node) not in ("add", "mul"))
+        ):
+            return
+        operation = PER_CHANNEL[title_of(node)]
+        flat = value.detach().reshape(-1)
+        kept = nn.Parameter(flat, value.requires_grad) if isinstance(value, nn.Parameter) else flat
+        target = f"{constants[0].target}_{node.name}"
+        self._make(node, "call_module", target, (self.twins[operands[0]],), PerChannel(operation, kept))
+
+    def _make(
+        self,
+        node: fx.Node,
+        op: str,
+        target: Any,
+        args: Any,
+        module: nn.Module | None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        with self._graph.inserting_before(node):
+            twin = self._graph.create_node(op, target, args, kwargs or {})
+        twin.meta = {"value": node.meta["value"].permute(*_FIRST)}
+        if module is not None:
+            twin.meta["module"] = module
+        self.twins[node] = twin
+
+    def _join(self) -> None:
+        """Whoever still reads channels last of what has a twin reads the twin's permuted, so that nothing is there twice."""
+        made = {node: twin for node, twin in self.twins.items() if title_of(node) != "permute"}
+        wanted = _reached(self._graph)
+        for node, twin in made.items():
+            if node in wanted and twin in wanted:
+                with self._graph.inserting_after(node):
+                    last = self._graph.call_function(torch.permute, (twin, tuple(_LAST)))
+                last.meta = {"value": node.meta["value"]}
+                node.replace_all_uses_with(last)
+
+
+def _over_map(node: fx.Node) -> bool:
+    """Whether a mean of a map with channels last leaves one number per channel."""
+    axes = argument(node, "dim")
+    vectors = node.meta["value"].dim() == 2 and isinstance(axes, (list, tuple))
+    return vectors and sorted(int(axis) % 4 for axis in axes) == [1, 2]
+
+
+def _reached(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that the output depends on."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    found, waiting = {output}, [output]
+    while waiting:
+        for operand in waiting.pop().all_input_nodes:
+            if operand not in found:
+                found.add(operand)
+                waiting.append(operand)
+    return found
+
+
+def _pointwise(module: nn.Linear) -> nn.Conv2d:
+    """The 1x1 convolution that does with every pixel what a dense layer does."""
+    conv = nn.Conv2d(module.in_features, module.out_features, 1, bias=module.bias is not None, device="meta")
+    conv.weight = nn.Parameter(module.weight.detach()[:, :, None, None], module.weight.requires_grad)
+    if module.bias is not None:
+        conv.bias = module.bias
+    return conv.eval()

@@ -1,0 +1,363 @@
+"""The chain in a graph: tensors that every path crosses on the way to the deepest map, and what lies between them.
+
+On the way to a tensor the path crosses its dominators. The **body** of a network is the way to the tensor behind which the
+least work is left; the head is everything else. Tensors of the body that are read somewhere else than by what comes next are
+**taps**: feature maps that heads of detectors read, or skips of a U-Net. Where the way leads down to smaller maps and up again,
+what is carried past the small ones would hide them; there the way down and the way up are chains of their own, and what is
+carried past is a tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from nnstretch.branching.tracing.operators import (
+    HEAVY,
+    MIXING,
+    Role,
+    channels_of,
+    is_product,
+    macs_of,
+    module_of,
+    parameters_of,
+    role_of,
+    shape_of,
+    title_of,
+)
+
+_ENLARGED = 1.5  # a map that is padded becomes larger by less
+
+
+@dataclass
+class Part:
+    """Nodes between two cut points; later, the nodes of one block.
+
+    Attributes:
+        source: the tensor that they read, beside taps.
+        nodes: in topological order; the last one writes what the next part reads.
+        closed: no more may be joined to it.
+        gates: those that work out what the others' result is multiplied by.
+    """
+
+    source: fx.Node
+    nodes: list[fx.Node]
+    closed: bool = False
+    gates: frozenset[fx.Node] = frozenset()
+
+    @property
+    def output(self) -> fx.Node:
+        """What the next part reads."""
+        return self.nodes[-1]
+
+    @property
+    def heavy(self) -> list[fx.Node]:
+        """Its convolutions and dense layers, but those of gates."""
+        return [node for node in self.nodes if role_of(node) in HEAVY and node not in self.gates]
+
+    @property
+    def resolution(self) -> tuple[int, ...] | None:
+        """Height and width of its output; None if that is no map."""
+        return _resolution(self.output)
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether it writes the shape that it reads."""
+        return shape_of(self.source) == shape_of(self.output)
+
+    @property
+    def taps(self) -> list[fx.Node]:
+        """What it reads beside its source, in the order in which it is read."""
+        return outside_reads(self.nodes, self.source)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it is one 1x1 convolution and what goes with it."""
+        if len(self.heavy) != 1 or role_of(self.heavy[0]) is not Role.CONV:
+            return False
+        return tuple(module_of(self.heavy[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
+
+    def join(self, other: Part) -> Part:
+        """Both as one."""
+        return Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | other.gates)
+
+    def gated(self, gate: Part) -> Part:
+        """Both as one, of which the second only weighs what the first computes."""
+        return Part(self.source, [*self.nodes, *gate.nodes], gates=self.gates | frozenset(gate.nodes))
+
+    def leads_to(self, other: Part) -> bool:
+        """Whether nobody but `other` reads what it writes, and `other` reads nothing else from outside."""
+        own = set(other.nodes)
+        return all(user in own for user in self.output.users) and not other.taps
+
+
+def outside_reads(nodes: Sequence[fx.Node], source: fx.Node) -> list[fx.Node]:
+    """Computed tensors that `nodes` read, but neither compute themselves nor know as `source`."""
+    own = {source, *nodes}
+    reads = (read for node in nodes for read in node.all_input_nodes)
+    return list(dict.fromkeys(read for read in reads if read not in own and role_of(read) is not Role.CONSTANT))
+
+
+def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node]]:
+    """The parts of the body in order, and the nodes of the head. Roles and shapes of all nodes are known.
+
+    No part if there is no body.
+    """
+    flow = _Flow(graph, source)
+    end = flow.end_of_body()
+    atoms = [] if end is None else _atoms(flow, source, flow.before(end), end)
+    parts = _join_squeezes(_join_grouped(_without_light(atoms)))
+    done = {node for part in parts for node in part.nodes}
+    rest = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in done]
+    return parts, rest
+
+
+@dataclass(eq=False)
+class _Flow:
+    """Which nodes depend on which, as bits of integers by their place in the graph.
+
+    Attributes:
+        graph: whose nodes they are.
+        source: the network's input.
+    """
+
+    graph: fx.Graph
+    source: fx.Node
+    order: list[fx.Node] = field(init=False)
+    place: dict[fx.Node, int] = field(init=False)
+    _behind: dict[fx.Node, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.order = [
+            node for node in self.graph.nodes if node.op not in ("placeholder", "output") or node is self.source
+        ]
+        self.place = {node: i for i, node in enumerate(self.order)}
+        for node in self.order:
+            bits = 1 << self.place[node]
+            for operand in node.all_input_nodes:
+                bits |= self._behind.get(operand, 0)
+            self._behind[node] = bits
+
+    def before(self, node: fx.Node) -> list[fx.Node]:
+        """What a node depends on and the node itself, but not the network's input, in the order of the graph."""
+        bits = self._behind[node]
+        return [other for other in self.order[1:] if bits >> self.place[other] & 1]
+
+    def depends(self, node: fx.Node, on: fx.Node) -> bool:
+        """Whether a node depends on another one, or is it."""
+        return bool(self._behind[node] >> self.place[on] & 1)
+
+    def end_of_body(self) -> fx.Node | None:
+        """The map on the way to which most work is done, among those behind which channels are mixed again.
+
+        What the last layer that mixes channels writes is the network's output, whose number and order of channels must stay.
+        """
+        flat = self._behind_what_is_flat()
+        mixing = self._before_mixing()
+        macs = {node: macs_of(node) for node in self.order}
+        dominators = _dominators(self.order, self.source)
+        best, chosen = (0, 0, 0), None
+        for node in self.order[1:]:
+            if node not in dominators or flat[node] or not mixing >> self.place[node] & 1:
+                continue
+            members = self.before(node)
+            work = sum(macs[member] for member in members)
+            if work < best[0]:
+                continue
+            taps = self._taps(members, node)
+            path = {self.source, *_path(dominators, node)}
+            rank = (work, -len(taps), self.place[node])
+            if rank > best and all(tap in path for tap in taps):
+                best, chosen = rank, node
+        return chosen
+
+    def _taps(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
+        """Those of `members` but `end`, and the input, that are read by others."""
+        own = set(members)
+        read = [m for m in (self.source, *members) if m is not end and any(user not in own for user in m.users)]
+        return [node for node in read if role_of(node) is not Role.CONSTANT]
+
+    def _behind_what_is_flat(self) -> dict[fx.Node, bool]:
+        """For every node whether it is no map, or a cut point before it is none.
+
+        Vectors may well be within a block, as those of squeeze-and-excitation are.
+        """
+        dominators = _dominators(self.order, self.source)
+        flat: dict[fx.Node, bool] = {self.source: False}
+        for node in self.order[1:]:
+            if node in dominators:
+                flat[node] = _resolution(node) is None or flat[dominators[node]]
+        return flat
+
+    def _before_mixing(self) -> int:
+        """Bits of the nodes on which a layer depends that mixes channels."""
+        bits = 0
+        for node in self.order:
+            if role_of(node) in MIXING:
+                bits |= self._behind[node] & ~(1 << self.place[node])
+        return bits
+
+
+def _dominators(nodes: Sequence[fx.Node], source: fx.Node) -> dict[fx.Node, fx.Node]:
+    """The last tensor before each of `nodes` that every path from `source` within them crosses; others are left out."""
+    found: dict[fx.Node, fx.Node] = {}
+    depth = {source: 0}
+    for node in nodes:
+        reads = [read for read in node.all_input_nodes if read in depth]
+        if node is source or not reads:
+            continue
+        common = reads[0]
+        for read in reads[1:]:
+            while common is not read:
+                if depth[common] < depth[read]:
+                    read = found[read]
+                else:
+                    common = found[common]
+        found[node], depth[node] = common, depth[common] + 1
+    return found
+
+
+def _path(dominators: dict[fx.Node, fx.Node], end: fx.Node) -> list[fx.Node]:
+    """Cut points after the source on the way to `end`, which is the last one."""
+    path = [end]
+    while dominators[path[-1]] in dominators:
+        path.append(dominators[path[-1]])
+    return path[::-1]
+
+
+def _atoms(flow: _Flow, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
+    """The runs of `members` between successive cut points, from `source` to `end`."""
+    atoms: list[Part] = []
+    done: set[fx.Node] = set()
+    for cut in _cuts(members, source, end):
+        nodes = [node for node in members if node not in done and flow.depends(cut, node)]
+        done.update(nodes)
+        start = atoms[-1].output if atoms else source
+        atoms += _down_and_up(flow, Part(start, nodes))
+    return atoms
+
+
+def _cuts(members: Sequence[fx.Node], source: fx.Node, end: fx.Node) -> list[fx.Node]:
+    """Cut points that can be: tensors, none of them in the middle of what others read."""
+    path = _path(_dominators(members, source), end)
+    return [node for node in path if node is end or (shape_of(node) is not None and role_of(node) is not Role.SHAPE)]
+
+
+def _down_and_up(flow: _Flow, part: Part) -> list[Part]:
+    """A part that leads down to smaller maps and up again in the parts of both ways; any other part as it is."""
+    upward = next((node for node in part.nodes if _enlarges(node)), None)
+    bottom = None if upward is None else _main_operand(upward)
+    if bottom is None or bottom not in part.nodes or bottom is part.output:
+        return [part]
+    down = [node for node in part.nodes if flow.depends(bottom, node)]
+    up = [node for node in part.nodes if node not in set(down)]
+    # A part that reads taps may lead up from one of them.
+    if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
+        return [part]
+    parts = [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
+    return parts if all(map(_is_closed, parts)) else [part]
+
+
+def _is_closed(part: Part) -> bool:
+    """Whether nobody reads from outside what is in the middle of a part."""
+    own = set(part.nodes)
+    return all(user in own for node in part.nodes[:-1] for user in node.users)
+
+
+def _enlarges(node: fx.Node) -> bool:
+    """Whether a node writes a larger map than it reads, and reads one of several pixels."""
+    written = _resolution(node)
+    read = [r for r in map(_resolution, node.all_input_nodes) if r is not None]
+    if written is None or not read:
+        return False
+    return all(min(r) > 1 and min(w / s for w, s in zip(written, r, strict=True)) >= _ENLARGED for r in read)
+
+
+def _main_operand(node: fx.Node) -> fx.Node | None:
+    return next((operand for operand in node.all_input_nodes if _resolution(operand) is not None), None)
+
+
+def _resolution(node: fx.Node) -> tuple[int, ...] | None:
+    shape = shape_of(node)
+    return None if shape is None or len(shape) != 4 or role_of(node) is Role.CONSTANT else shape[2:]
+
+
+# -- atoms become blocks ------------------------------------------------------------------------------------------
+
+
+def _is_light(part: Part) -> bool:
+    """No layer of its own: an activation, a batch norm, a pool, or a gate over what the layer before it wrote."""
+    last = part.nodes[-1]
+    if any(role_of(node) is Role.OPAQUE and parameters_of(node) for node in part.nodes):
+        return False
+    return not part.heavy or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
+
+
+def _pads(part: Part) -> bool:
+    """Whether it does nothing but make a map larger by a margin."""
+    return all(title_of(node) in ("pad", "constant_pad_nd", "ZeroPad2d") for node in part.nodes)
+
+
+def _without_light(atoms: Iterable[Part]) -> list[Part]:
+    """Light atoms that keep the shape go to the block before them, and pads to the one behind."""
+    parts: list[Part] = []
+    for atom in atoms:
+        if parts and _pads(parts[-1]) and parts[-1].leads_to(atom):
+            parts[-1] = parts[-1].join(atom)
+        elif parts and _is_light(atom) and atom.same_shape and parts[-1].leads_to(atom):
+            parts[-1] = parts[-1].gated(atom)
+        else:
+            parts.append(Part(atom.source, atom.nodes))
+    return parts
+
+
+def _join_grouped(parts: Sequence[Part]) -> list[Part]:
+    """A convolution that mixes no channels stays with the one after it, and with a 1x1 convolution before it.
+
+    So an inverted bottleneck without a shortcut, and a depthwise-separable convolution, are one block each.
+    """
+    joined: list[Part] = []
+    waiting = False
+    for part in parts:
+        apart = bool(part.heavy) and not any(role_of(node) in MIXING for node in part.heavy)
+        near = bool(joined) and joined[-1].leads_to(part)
+        if waiting and near and part.heavy:
+            joined[-1] = joined[-1].join(part)
+            waiting = apart
+            joined[-1].closed = not waiting
+        elif apart and near and joined[-1].pointwise and not joined[-1].closed:
+            joined[-1] = joined[-1].join(part)
+            waiting = True
+        else:
+            joined.append(part)
+            waiting = apart
+    return joined
+
+
+def _join_squeezes(parts: Sequence[Part]) -> list[Part]:
+    """A 1x1 convolution that narrows stays with what follows up to where the width is back (SqueezeNet's fire)."""
+    joined: list[Part] = []
+    index = 0
+    while index < len(parts):
+        part = parts[index]
+        end = _squeeze_end(parts, index)
+        for other in parts[index + 1 : end + 1]:
+            part = part.join(other)
+        joined.append(part)
+        index = end + 1
+    return joined
+
+
+def _squeeze_end(parts: Sequence[Part], index: int) -> int:
+    part = parts[index]
+    width = channels_of(part.source)
+    if part.closed or not part.pointwise or channels_of(part.output) >= width:
+        return index
+    for end in range(index + 1, len(parts)):
+        if parts[end].resolution != part.resolution or not parts[end - 1].leads_to(parts[end]):
+            break
+        if channels_of(parts[end].output) >= width:
+            return end
+    return index

@@ -1,0 +1,70 @@
+"""What of a network stays as it is, and why."""
+
+from __future__ import annotations
+
+import itertools
+
+from nnstretch.branching.design.blueprint import Blueprint
+from nnstretch.branching.design.design import Merge
+from nnstretch.branching.design.from_choices import original_cost, segment_cost
+from nnstretch.branching.tracing.operators import Role, macs_of, role_of, title_of
+from nnstretch.branching.tracing.trace import Block, Segment
+
+_WORTH_TELLING = 0.05
+"""Share of the MACs from which on a head is told of that has no taps."""
+_NAMES = 3
+_LAYOUT = frozenset({"flatten", "view", "reshape", "permute", "transpose", "chunk", "getitem", "split", "unflatten"})
+"""Operators that say little of what a block is about."""
+
+
+def not_branched(blueprint: Blueprint) -> list[str]:
+    """One line for every run of blocks that cannot be branched for one reason, and for the head if it does much of the work."""
+    blocks = blueprint.traced.blocks
+    reasons = [_reason(blueprint, number) for number in range(len(blocks))]
+    lines, start = [], 0
+    for reason, run in itertools.groupby(reasons):
+        stop = start + len(list(run))
+        if reason:
+            place = f"block {start}" if stop - start == 1 else f"blocks {start} to {stop - 1}"
+            lines.append(f"{place}, {blueprint.traced.name_of(Segment(start, stop))}: {reason}")
+        start = stop
+    return [*lines, *_head(blueprint)]
+
+
+def _reason(blueprint: Blueprint, number: int) -> str:
+    """Why a block cannot be branched by itself; nothing if it can, or has no work."""
+    block, alone = blueprint.traced.blocks[number], Segment(number, number + 1)
+    unknown = _unknown(block)
+    if not block.heavy:
+        return f"all its work is in {unknown}, which cannot be scaled" if any(map(macs_of, block.nodes)) else ""
+    if blueprint.branchable(alone):
+        return ""
+    locked = blueprint.merge is Merge.CONCAT and any(space.locked for space in blueprint.whole(alone).output_spaces)
+    if any(node.meta.get("shared") for node in block.nodes):
+        return "its layers share weights, so that all channels must stay"
+    if locked and unknown:
+        return f"all channels that it writes must stay together, because of {unknown}"
+    if None in blueprint.whole(alone).output_parts:
+        return "it hands on channels that it reads, which no branch could leave to another one"
+    return "all channels that it writes must stay together"
+
+
+def _unknown(block: Block) -> str:
+    """Names of what the block has of which it is not known what it does to channels."""
+    found = [title_of(node) for node in block.nodes if role_of(node) is Role.OPAQUE]
+    names = list(dict.fromkeys(name for name in found if name not in _LAYOUT)) or list(dict.fromkeys(found))
+    return ", ".join(names[:_NAMES]) + (" and others" if len(names) > _NAMES else "")
+
+
+def _head(blueprint: Blueprint) -> list[str]:
+    traced = blueprint.traced
+    body = segment_cost(blueprint, Segment(0, len(traced.blocks))).macs
+    whole = original_cost(blueprint).macs
+    share = (whole - body) / max(whole, 1)
+    names = {block.output: block.name for block in traced.blocks} | {traced.source: "the input"}
+    taps = [names[tap] for tap in traced.head.taps]
+    if not taps and share < _WORTH_TELLING:
+        return []
+    reads = f"it reads {traced.blocks[-1].name}" + (f" and, before it, {', '.join(taps)}" if taps else "")
+    unknown = _unknown(traced.head)
+    return [f"the head, {share:.0%} of the MACs: {reads}" + (f", and has {unknown}" if unknown else "")]

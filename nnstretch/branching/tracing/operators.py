@@ -1,0 +1,335 @@
+"""What the nodes of a traced network do to channels.
+
+Everything in this package that walks a traced graph asks here, so a new operation is made known in one place.
+An operation that is not known is `Role.OPAQUE`: networks that have it still work, but the channels that it reads and
+writes keep their number and order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from nnstretch.branching.design.accounting import call_macs
+from nnstretch.branching.tracing.modules import DROPPING, ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
+
+
+class Role(Enum):
+    """What a node does to the channels (dimension 1) of what it reads."""
+
+    INPUT = auto()
+    OUTPUT = auto()
+    CONSTANT = auto()  # a parameter or buffer that is read by itself
+    SHAPE = auto()  # the batch size, or a number worked out from it
+    CONV = auto()  # every output channel reads every input channel
+    GROUPED = auto()  # output channels read the input channels of their group
+    DEPTHWISE = auto()  # output channel c reads input channel c alone
+    LINEAR = auto()
+    NORM = auto()  # parameters per channel, nothing mixed
+    CHANNELWISE = auto()  # no parameters, nothing mixed
+    BINARY = auto()  # element-wise between two tensors, or a tensor and a number
+    CONCAT = auto()  # along the channels
+    FLATTEN = auto()  # N,C,H,W to N,C*H*W
+    SLICE = auto()  # some channels that lie side by side
+    SHUFFLE = auto()  # the same channels in the order of ShuffleNet's groups
+    GROUP_NORM = auto()  # as NORM, but the channels of a group need each other
+    OPAQUE = auto()
+
+
+HEAVY = frozenset({Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR})
+MIXING = frozenset({Role.CONV, Role.LINEAR})
+
+_CHANNELWISE_MODULES = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout2d,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.CELU,
+    nn.SELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Sigmoid,
+    nn.LogSigmoid,
+    nn.Tanh,
+    nn.Softplus,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d,
+    nn.ZeroPad2d,
+    nn.ReflectionPad2d,
+    nn.ReplicationPad2d,
+    nn.Upsample,
+)
+ELEMENTWISE = frozenset(
+    {
+        "abs",
+        "celu",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "contiguous",
+        "dropout",
+        "elu",
+        "exp",
+        "float",
+        "gelu",
+        "hardsigmoid",
+        "hardswish",
+        "hardtanh",
+        "leaky_relu",
+        "mish",
+        "neg",
+        "pow",
+        "relu",
+        "relu6",
+        "selu",
+        "sigmoid",
+        "silu",
+        "softplus",
+        "sqrt",
+        "square",
+        "tanh",
+        # Stochastic depth is nothing in evaluation mode, in which networks are traced.
+        "stochastic_depth",
+        "drop_path",
+    }
+)
+"""Names of functions, methods and operators that compute every element by itself from one tensor."""
+_CHANNELWISE_NAMES = ELEMENTWISE | {
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool2d",
+    "avg_pool2d",
+    "dropout2d",
+    "feature_dropout",
+    "interpolate",
+    "max_pool2d",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_nearest2d",
+}
+_BINARY_NAMES = frozenset({"add", "sub", "mul", "div", "truediv"})
+_ARGUMENTS = {
+    "cat": ("tensors", "dim"),
+    "concat": ("tensors", "dim"),
+    "mean": ("input", "dim", "keepdim"),
+    "flatten": ("input", "start_dim", "end_dim"),
+    "permute": ("input", "dims"),
+    "transpose": ("input", "dim0", "dim1"),
+    "pad": ("input", "pad"),
+    "constant_pad_nd": ("input", "pad"),
+    "max_pool2d": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    "avg_pool2d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+}
+# Functions of torch that go by another function's name.
+_TITLES = {functional.max_pool2d: "max_pool2d", functional.adaptive_max_pool2d: "adaptive_max_pool2d"}
+
+
+def title_of(node: fx.Node) -> str:
+    """What a node calls: the name of a module's class, a function, a method or an operator of ATen."""
+    target = node.target
+    if node.op == "call_module":
+        return type(module_of(node)).__name__
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target.overloadpacket.__name__)
+    named = _TITLES.get(target) if callable(target) else str(target)
+    return str(getattr(target, "__name__", target)) if named is None else named
+
+
+def arguments_of(node: fx.Node) -> tuple[str, ...]:
+    """Names of the arguments that `argument` knows."""
+    return _ARGUMENTS[title_of(node)]
+
+
+def argument(node: fx.Node, name: str, default: Any = None) -> Any:
+    """An argument of a function or method that is given by place or by name."""
+    names = _ARGUMENTS[title_of(node)]
+    place = names.index(name)
+    if name in ("dims", "pad") and place < len(node.args) and isinstance(node.args[place], int):
+        return node.args[place:]
+    if place < len(node.args):
+        return node.args[place]
+    return node.kwargs.get(name, default)
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...] | None:
+    """Shape of the tensor that `node` computes; None if it computes something else."""
+    shape = node.meta.get("shape")
+    return None if shape is None else tuple(shape)
+
+
+def channels_of(node: fx.Node) -> int:
+    """Number of channels (size of dimension 1) of a node's tensor."""
+    shape = shape_of(node)
+    assert shape is not None
+    return shape[1]
+
+
+def module_of(node: fx.Node) -> nn.Module:
+    """The module that a call_module node calls."""
+    found = node.meta.get("module")
+    if not isinstance(found, nn.Module):
+        owner = node.graph.owning_module
+        assert owner is not None
+        found = node.meta["module"] = owner.get_submodule(str(node.target))
+    return found
+
+
+def parameters_of(node: fx.Node) -> list[nn.Parameter]:
+    """Learnable tensors that a node has or reads by itself."""
+    if node.op == "call_module":
+        return list(module_of(node).parameters())
+    tensor = node.meta.get("tensor")
+    return [tensor] if isinstance(tensor, nn.Parameter) else []
+
+
+def macs_of(node: fx.Node) -> int:
+    """Multiply-accumulates of a node for one sample, with all its channels."""
+    read = shape_of(node.all_input_nodes[0]) if node.all_input_nodes else None
+    written = shape_of(node)
+    if node.op != "call_module" or read is None or written is None:
+        return 0
+    return call_macs(module_of(node), math.prod(read[1:]), math.prod(written[1:]))
+
+
+def tensor_operands(node: fx.Node) -> list[fx.Node]:
+    """Those operands of a BINARY node that are computed tensors, as often as they are read."""
+    return [
+        value
+        for value in node.args[:2]
+        if isinstance(value, fx.Node) and shape_of(value) is not None and value.op != "get_attr"
+    ]
+
+
+def concat_operands(node: fx.Node) -> list[fx.Node]:
+    """What a CONCAT node joins, in order."""
+    parts = argument(node, "tensors")
+    assert isinstance(parts, (list, tuple))
+    return [part for part in parts if isinstance(part, fx.Node)]
+
+
+def is_product(node: fx.Node) -> bool:
+    """Whether a BINARY node multiplies: a gate such as squeeze-and-excitation, not a sum."""
+    return node.op != "call_module" and title_of(node) == "mul"
+
+
+def note_roles(nodes: Iterable[fx.Node]) -> None:
+    """Works out the roles of nodes whose shapes are known, once for all later questions."""
+    for node in nodes:
+        node.meta["role"] = _role(node)
+
+
+def role_of(node: fx.Node) -> Role:
+    """What `node` does to channels."""
+    noted = node.meta.get("role")
+    return noted if isinstance(noted, Role) else _role(node)
+
+
+def _role(node: fx.Node) -> Role:
+    if node.op == "placeholder":
+        return Role.INPUT
+    if node.op == "output":
+        return Role.OUTPUT
+    if node.op == "get_attr":
+        return Role.CONSTANT
+    if node.meta.get("shared"):
+        return Role.OPAQUE
+    if node.op == "call_module":
+        role = _module_role(module_of(node))
+        # A dense layer over more than two axes works on the last one, which is not that of the channels.
+        return Role.OPAQUE if role is Role.LINEAR and _rank(node) != 2 else role
+    return _call_role(node)
+
+
+def _module_role(module: nn.Module) -> Role:
+    if isinstance(module, nn.Conv2d):
+        if module.groups == 1:
+            return Role.CONV
+        depthwise = module.groups == module.in_channels == module.out_channels
+        return Role.DEPTHWISE if depthwise else Role.GROUPED
+    if isinstance(module, nn.Linear):
+        return Role.LINEAR
+    if isinstance(module, nn.GroupNorm):
+        return Role.NORM if module.num_groups == 1 else Role.GROUP_NORM
+    if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d, ChannelNorm, PerChannel)):
+        return Role.NORM
+    if isinstance(module, nn.PReLU):
+        return Role.NORM if module.num_parameters > 1 else Role.CHANNELWISE
+    if isinstance(module, nn.Flatten):
+        return Role.FLATTEN if (module.start_dim, module.end_dim) == (1, -1) else Role.OPAQUE
+    if isinstance(module, ChannelSlice):
+        return Role.SLICE
+    if isinstance(module, ChannelShuffle):
+        return Role.SHUFFLE
+    known = isinstance(module, _CHANNELWISE_MODULES) or type(module).__name__ in DROPPING
+    return Role.CHANNELWISE if known else Role.OPAQUE
+
+
+def _call_role(node: fx.Node) -> Role:
+    title = title_of(node)
+    if _is_shape(node):
+        return Role.SHAPE
+    if title in _BINARY_NAMES:
+        return _binary_role(node)
+    if title in ("cat", "concat"):
+        return Role.CONCAT if argument(node, "dim", 0) in (1, 1 - _rank(node)) else Role.OPAQUE
+    if title == "flatten":
+        return Role.FLATTEN if argument(node, "start_dim", 0) == 1 and _rank(node) == 2 else Role.OPAQUE
+    if title == "mean":
+        axes = argument(node, "dim")
+        spatial = isinstance(axes, (list, tuple)) and sorted(a % 4 for a in axes) == [2, 3]
+        return Role.CHANNELWISE if spatial else Role.OPAQUE
+    if title in ("pad", "constant_pad_nd"):
+        pads = argument(node, "pad")
+        return Role.CHANNELWISE if _rank(node) == 4 and not any(pads[4:]) else Role.OPAQUE
+    return Role.CHANNELWISE if title in _CHANNELWISE_NAMES and _reads_one(node) else Role.OPAQUE
+
+
+def _reads_one(node: fx.Node) -> bool:
+    """Whether a node reads one tensor, and nothing else that is computed but sizes."""
+    return sum(shape_of(operand) is not None for operand in node.all_input_nodes) == 1
+
+
+def _rank(node: fx.Node) -> int:
+    shape = shape_of(node)
+    return 0 if shape is None else len(shape)
+
+
+def _is_shape(node: fx.Node) -> bool:
+    """Whether it is the batch size, or worked out from it: other sizes are constants."""
+    if node.op == "call_method" and node.target == "size":
+        return True
+    known = title_of(node) in ("mul", "floordiv") and shape_of(node) is None
+    return known and all(role_of(operand) is Role.SHAPE for operand in node.all_input_nodes)
+
+
+def _binary_role(node: fx.Node) -> Role:
+    tensors = tensor_operands(node)
+    numbers = [value for value in node.args[:2] if _is_number(value)]
+    if len(tensors) + len(numbers) != 2 or not tensors:
+        return Role.OPAQUE
+    shapes = [shape_of(tensor) for tensor in tensors]
+    rank = _rank(node)
+    same = rank in (2, 4) and all(shape is not None and len(shape) == rank for shape in shapes)
+    return Role.BINARY if same else Role.OPAQUE
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an operand is one number, written in the code or a parameter of one element."""
+    if isinstance(value, fx.Node):
+        return value.op == "get_attr" and math.prod(shape_of(value) or (0,)) == 1
+    return isinstance(value, (int, float))

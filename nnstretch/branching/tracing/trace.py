@@ -1,0 +1,253 @@
+"""A network as a chain of blocks.
+
+A cut point is a tensor that every path from the input crosses on the way to the deepest map (`chain`). What lies between
+successive cut points is put together into blocks; between any two of them branches may meet (NN-Stretch: where branches
+converge). Blocks whose outputs have one resolution are a stage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, fx, nn
+
+from nnstretch.branching.tracing.capture import capture
+from nnstretch.branching.tracing.cut_points import Part, chain_of, outside_reads
+from nnstretch.branching.tracing.operators import HEAVY, Role, module_of, note_roles, parameters_of, role_of, shape_of
+from nnstretch.errors import DesignError
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the chain. Beside one tensor that it reads and one that it writes there may be taps.
+
+    Attributes:
+        nodes: in topological order; the last one computes `output`.
+        source: the tensor that it reads; not one of `nodes`.
+        output: the tensor that it writes; of the head, the graph's output node.
+        droppable: it writes the shape that it reads and computes something: the network works without it.
+        change: 1 - cosine similarity between what it reads and writes on the example input. Of droppable blocks those
+            with the least change are dropped first.
+        name: path of the module that holds it, for people.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    source: fx.Node
+    output: fx.Node
+    droppable: bool
+    change: float
+    name: str
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it has a convolution or dense layer."""
+        return any(role_of(node) in HEAVY for node in self.nodes)
+
+    @cached_property
+    def taps(self) -> list[fx.Node]:
+        """Tensors that it reads beside its source: outputs of earlier blocks, or the network's input."""
+        return outside_reads([*self.nodes, *([self.output] if self.output.op == "output" else [])], self.source)
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """A stretch of the chain: the blocks from number `first` up to, but not including, `stop`."""
+
+    first: int
+    stop: int
+
+    @property
+    def blocks(self) -> range:
+        """Numbers of its blocks."""
+        return range(self.first, self.stop)
+
+
+@dataclass(frozen=True, eq=False)
+class TracedNetwork:
+    """A network as a chain of blocks and a head. Between any two blocks lies a tensor where branches may meet.
+
+    Attributes:
+        graph: private copy of the network in evaluation mode. Its nodes carry `meta["shape"]`.
+        blocks: from the input to the head.
+        stages: the chain in stretches whose blocks write one resolution.
+        head: nodes after the last block, as one block. It is neither scaled nor branched.
+        training: whether the caller's module was in training mode.
+        example_input: what it was traced with.
+    """
+
+    graph: fx.GraphModule
+    blocks: tuple[Block, ...]
+    stages: tuple[Segment, ...]
+    head: Block
+    training: bool
+    example_input: Tensor
+
+    @property
+    def source(self) -> fx.Node:
+        """The network's input."""
+        return self.blocks[0].source
+
+    @property
+    def chain(self) -> tuple[Block, ...]:
+        """All blocks from the input to the output."""
+        return (*self.blocks, self.head)
+
+    def blocks_of(self, segment: Segment) -> tuple[Block, ...]:
+        """The blocks of a segment."""
+        return self.blocks[segment.first : segment.stop]
+
+    @property
+    def tap_borders(self) -> frozenset[int]:
+        """Numbers of the blocks before which there is a tensor that others read, too."""
+        taps = {tap for block in self.chain for tap in block.taps}
+        return frozenset(number for number, block in enumerate(self.blocks, 1) if block.output in taps)
+
+    def is_whole(self, segment: Segment) -> bool:
+        """Whether nobody behind a segment reads what is written in the middle of it: such a tap must be a meeting point."""
+        inner = {block.output for block in self.blocks[segment.first : segment.stop - 1]}
+        return not any(inner.intersection(block.taps) for block in self.chain[segment.stop :])
+
+    def name_of(self, segment: Segment) -> str:
+        """A segment's first and last block, for people."""
+        first, last = self.blocks[segment.first].name, self.blocks[segment.stop - 1].name
+        return first if first == last else f"{first} to {last}"
+
+
+def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
+    """The chain of blocks that `module` is; `module` itself is left alone.
+
+    Args:
+        module: reads one `N,C,H,W` tensor and writes tensors, one or several, in tuples, lists and dicts.
+        example_input: a batch that it accepts. What it holds decides which blocks change their input least.
+
+    Raises:
+        ModelError: it does not run on the example input.
+        DesignError: it cannot be traced, its blocks share weights, or it has nothing to branch.
+    """
+    graph = capture(module, example_input)
+    nodes = list(graph.graph.nodes)
+    for node in nodes:
+        value = node.meta["value"]
+        node.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
+    _note_shared(nodes)
+    note_roles(nodes)
+    source = _source(nodes)
+    _refuse_norms_without_statistics(nodes)
+    parts, rest = chain_of(graph.graph, source)
+    if not any(part.heavy for part in parts):
+        raise DesignError(_why_no_block(module, len(parts)))
+    blocks = tuple(map(_block, parts))
+    head = Block(tuple(rest), blocks[-1].output, nodes[-1], droppable=False, change=1.0, name="head")
+    _refuse_shared_weights([*blocks, head])
+    for node in nodes:
+        del node.meta["value"]
+    return TracedNetwork(graph, blocks, _stages(blocks), head, module.training, example_input.detach())
+
+
+def _note_shared(nodes: Sequence[fx.Node]) -> None:
+    """Notes which nodes call modules whose tensors others use too: these cannot be given some of their channels."""
+    uses = Counter(id(tensor) for node in nodes for tensor in _tensors_of(node))
+    for node in nodes:
+        node.meta["shared"] = any(uses[id(tensor)] > 1 for tensor in _tensors_of(node))
+
+
+def _tensors_of(node: fx.Node) -> list[Tensor]:
+    if node.op != "call_module":
+        return parameters_of(node)  # type: ignore[return-value]
+    module = module_of(node)
+    return [*module.parameters(), *module.buffers()]
+
+
+def _source(nodes: Sequence[fx.Node]) -> fx.Node:
+    """The input."""
+    inputs = [node for node in nodes if node.op == "placeholder" and node.users]
+    if len(inputs) != 1:
+        raise DesignError(f"the network has {len(inputs)} inputs; only a network that reads one tensor can be branched")
+    shape = shape_of(inputs[0])
+    if shape is None or len(shape) != 4:
+        raise DesignError(f"the network reads a tensor of shape {shape}; give one that reads images N,C,H,W")
+    return inputs[0]
+
+
+def _refuse_norms_without_statistics(nodes: Sequence[fx.Node]) -> None:
+    """Such a batch norm gives every image another answer with every batch, and a branch nothing to inherit."""
+    for node in nodes:
+        module = module_of(node) if node.op == "call_module" else None
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and module.running_mean is None:
+            raise DesignError(
+                f"batch norm {node.target} has no running statistics, so that an answer depends on the batch; "
+                "train it with track_running_stats=True"
+            )
+
+
+def _refuse_shared_weights(blocks: Sequence[Block]) -> None:
+    """Slices of one weight for two blocks would have to agree, and nothing makes them. Within a block they are not sliced."""
+    seen: dict[int, tuple[str, Block]] = {}
+    for block in blocks:
+        for node in block.nodes:
+            for parameter in parameters_of(node):
+                earlier, other = seen.setdefault(id(parameter), (str(node.target), block))
+                if other is not block:
+                    name = "itself" if earlier == str(node.target) else earlier
+                    raise DesignError(
+                        f"module {node.target} shares weights with {name}, so it cannot be scaled; "
+                        "give every place in the network a module of its own"
+                    )
+
+
+def _block(part: Part) -> Block:
+    droppable = part.same_shape and bool(part.heavy) and not part.taps
+    change = 1.0
+    if droppable:
+        before, after = (node.meta["value"].double().flatten() for node in (part.source, part.output))
+        change = 1.0 - float(torch.nn.functional.cosine_similarity(before, after, dim=0))
+    return Block(tuple(part.nodes), part.source, part.output, droppable, change, _common_path(part.nodes))
+
+
+def _common_path(nodes: Sequence[fx.Node]) -> str:
+    """The longest module path that all modules among `nodes` share."""
+    paths = [str(node.target).split(".") for node in nodes if node.op == "call_module"]
+    if not paths:
+        return nodes[-1].name
+    common = paths[0]
+    for path in paths[1:]:
+        common = [name for name, _ in itertools.takewhile(_equal, zip(common, path, strict=False))]
+    return ".".join(common) or nodes[-1].name
+
+
+def _equal(names: tuple[str, str]) -> bool:
+    return names[0] == names[1]
+
+
+def _stages(blocks: Sequence[Block]) -> tuple[Segment, ...]:
+    """Maximal runs of blocks at one output resolution; a pool that opens one closes the stage before it instead.
+
+    What meets is then the pooled tensor, which is smaller.
+    """
+    starts = [0]
+    for number, (before, block) in enumerate(itertools.pairwise(blocks), 1):
+        same = shape_of(before.output)[2:] == shape_of(block.output)[2:]  # type: ignore[index]
+        continues = same and not _is_pool(before)
+        closes = not same and _is_pool(block)
+        if not (continues or closes):
+            starts.append(number)
+    return tuple(Segment(first, stop) for first, stop in itertools.pairwise([*starts, len(blocks)]))
+
+
+def _is_pool(block: Block) -> bool:
+    """Whether it only makes the map smaller, channel by channel."""
+    before, after = shape_of(block.source), shape_of(block.output)
+    channelwise = all(role_of(node) in (Role.CHANNELWISE, Role.NORM, Role.SHAPE) for node in block.nodes)
+    return channelwise and before is not None and after is not None and before != after and before[1] == after[1]
+
+
+def _why_no_block(module: nn.Module, blocks: int) -> str:
+    return (
+        f"{type(module).__name__} has no cut point between feature maps behind a convolution ({blocks} blocks without), so "
+        "there is nothing to branch; give a network that is a chain of convolution blocks, at least in part"
+    )

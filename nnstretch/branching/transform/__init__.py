@@ -1,0 +1,1 @@
+"""From a design to a branched torch module with inherited weights."""

@@ -1,0 +1,352 @@
+"""Scaled copies of a run of blocks, whose layers keep the weights of the original's.
+
+While the nodes are copied, every tensor carries its **origins**: for each of its channels the number of the channel of
+the original tensor that it stands for. A layer that mixes channels takes the columns of its weight that belong to the
+origins, divided by how often each occurs: if every original channel is there, once or several times, the layer computes
+what it computed before.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from nnstretch.branching.channels.groups import ChannelPlan
+from nnstretch.branching.channels.scaling import made_positions
+from nnstretch.branching.channels.union_find import Indices
+from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
+from nnstretch.branching.tracing.operators import (
+    Role,
+    channels_of,
+    concat_operands,
+    module_of,
+    role_of,
+    shape_of,
+    tensor_operands,
+)
+from nnstretch.errors import DesignError
+
+_Layer = TypeVar("_Layer", bound=nn.Module)
+
+ENTRY = "entry"
+"""Name of the 1x1 convolution that a scaled copy begins with where it needs one. Those behind taps have a number, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Channels:
+    """Origins of a tensor's channels; a flattened map has `spread` consecutive elements per channel."""
+
+    origins: Indices
+    spread: int = 1
+
+    def columns(self) -> Indices:
+        """Positions in dimension 1 of the original tensor."""
+        return (self.origins[:, None] * self.spread + np.arange(self.spread)).reshape(-1)
+
+    def shares(self) -> Tensor:
+        """For every element of dimension 1, one over how often its channel occurs."""
+        occurrences = np.bincount(self.origins)[self.origins]
+        return torch.from_numpy(1.0 / np.repeat(occurrences, self.spread))
+
+
+@dataclass(frozen=True, eq=False)
+class Inherited:
+    """Which channels a tensor has.
+
+    Attributes:
+        origins: which channels of the original tensor they stand for, in their order.
+        exact: they are the original channels, each once and in order, because no meeting point lies before. (By chance
+            they may be so behind one too; counting, which does not know them, must come to the same result.)
+    """
+
+    origins: Indices
+    exact: bool
+
+
+def scaled_copy(
+    plan: ChannelPlan,
+    selection: Mapping[int, Indices],
+    origins: Indices,
+    *,
+    exact: bool,
+    taps: Mapping[fx.Node, Inherited] = MappingProxyType({}),
+) -> tuple[fx.GraphModule, Indices]:
+    """A module that computes the blocks of `plan` with the bundles of `selection`, and the origins of what it writes.
+
+    Args:
+        plan: blocks and spaces.
+        selection: bundles kept of every space, ascending.
+        origins: which channels of the original tensor the module's input has, in its order.
+        exact: as in `Inherited`.
+        taps: which channels the tensors have that are read beside it; those that are left out have all.
+
+    The module's inputs are a tensor with `len(origins)` channels and the plan's taps. Layers have the names they have in the
+    original. Origins of several tensors that are written are empty.
+
+    Raises:
+        DesignError: a sum or a grouped convolution would meet channels that do not fit together.
+    """
+    found = {tap: taps.get(tap, _all(tap)) for tap in plan.taps}
+    return _Copier(plan, selection).run({plan.source: Inherited(origins, exact), **found})
+
+
+def _all(tap: fx.Node) -> Inherited:
+    return Inherited(np.arange(channels_of(tap), dtype=np.int64), exact=True)
+
+
+def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node, bool]) -> list[fx.Node]:
+    """The tensors behind which a copy of `plan` begins with a 1x1 convolution.
+
+    Args:
+        plan: blocks and spaces.
+        complete: all bundles are kept.
+        exact: for each tensor that is read whether it has the original channels, each once and in order.
+    """
+    return [tensor for tensor in plan.sources if needs_entry(plan, tensor, complete=complete, exact=exact[tensor])]
+
+
+def needs_entry(plan: ChannelPlan, tensor: fx.Node, *, complete: bool, exact: bool) -> bool:
+    """Whether there is one behind a tensor that is read; the arguments are those of `needed_entries`."""
+    return tensor in plan.entries and not (complete and exact)
+
+
+def entry_name(plan: ChannelPlan, tensor: fx.Node) -> str:
+    """Name of the 1x1 convolution behind a tensor that is read."""
+    number = plan.sources.index(tensor)
+    return f"{ENTRY}{number}" if number else ENTRY
+
+
+def is_exact(origins: Indices, channels: int) -> bool:
+    """Whether `origins` are the original channels, each once and in order."""
+    return len(origins) == channels and bool((origins == np.arange(channels)).all())
+
+
+class _Copier:
+    """One pass over the nodes of a plan."""
+
+    def __init__(self, plan: ChannelPlan, selection: Mapping[int, Indices]) -> None:
+        self.plan = plan
+        self.selection = selection
+        self.channels: dict[fx.Node, _Channels] = {}
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.modules: dict[str, object] = {}
+        self.graph = fx.Graph()
+        self._shared: dict[int, object] = {}  # what was copied: layers that share a tensor still do
+
+    def run(self, read: Mapping[fx.Node, Inherited]) -> tuple[fx.GraphModule, Indices]:
+        for number, tensor in enumerate(self.plan.sources):
+            self.channels[tensor] = _Channels(read[tensor].origins)
+            self.copies[tensor] = self.graph.placeholder(f"tap{number}" if number else "x")
+        complete = all(is_exact(self.selection[space.index], space.bundles) for space in self.plan.spaces)
+        exact = {tensor: inherited.exact for tensor, inherited in read.items()}
+        for tensor in needed_entries(self.plan, complete=complete, exact=exact):
+            self._enter(tensor)
+        for node in self.plan.nodes:
+            self._copy(node)
+        branch = fx.GraphModule(self.modules, self._finish(), class_name="ScaledCopy")
+        written = [self.channels[self.plan.read(result)].origins for result in self.plan.results]
+        return branch, written[0] if len(written) == 1 else np.empty(0, dtype=np.int64)
+
+    def _finish(self) -> fx.Graph:
+        output = self.plan.output
+        if output.op == "output":
+            self.graph.output(fx.map_arg(output.args[0], lambda read: self.copies[self.plan.read(read)]))
+        else:
+            self.graph.output(self.copies[output])
+        return self.graph
+
+    def _enter(self, tensor: fx.Node) -> None:
+        """Every kept channel is the mean of the input's channels that stand for it; those of which there is none are 0."""
+        origins = self.channels[tensor].origins
+        kept = made_positions(self.plan, tensor, self.selection)
+        matches = kept[:, None] == origins[None, :]
+        weight = matches / np.maximum(matches.sum(axis=1, keepdims=True), 1)
+        entry = nn.Conv2d(len(origins), len(kept), 1, bias=False, device="meta")
+        entry.weight = nn.Parameter(torch.from_numpy(weight[:, :, None, None]).to(_dtype(self.plan)))
+        name = entry_name(self.plan, tensor)
+        self.modules[name] = entry
+        self.copies[tensor] = self.graph.create_node("call_module", name, (self.copies[tensor],))
+        self.channels[tensor] = _Channels(kept)
+
+    def _copy(self, node: fx.Node) -> None:
+        if node.op == "call_module":
+            self.modules[str(node.target)] = self._module(node)
+        elif node.op == "get_attr":
+            self.modules[str(node.target)] = copy.deepcopy(node.meta["tensor"], self._shared)
+        self.copies[node] = self.graph.node_copy(node, lambda read: self.copies[self.plan.read(read)])
+        self.copies[node].meta = {}
+        shape = shape_of(node)
+        if shape is not None and len(shape) > 1 and role_of(node) is not Role.CONSTANT:
+            self.channels[node] = self._written(node)
+
+    def _read(self, node: fx.Node) -> _Channels:
+        """The channels of the first tensor that `node` reads."""
+        return self.channels[self.plan.read(node.all_input_nodes[0])]
+
+    def _written(self, node: fx.Node) -> _Channels:
+        role = role_of(node)
+        if node in self.plan.made:
+            return _Channels(made_positions(self.plan, node, self.selection))
+        if role is Role.BINARY:
+            return self._joined(node)
+        if role is Role.CONCAT:
+            return self._concatenated(node)
+        if role in (Role.SLICE, Role.SHUFFLE):
+            return self._rearranged(node)
+        found = self._read(node)
+        if role is Role.FLATTEN:
+            source = shape_of(self.plan.read(node.all_input_nodes[0]))
+            assert source is not None
+            return _Channels(found.origins, channels_of(node) // source[1])
+        return found
+
+    def _joined(self, node: fx.Node) -> _Channels:
+        operands = [self.plan.read(tensor) for tensor in tensor_operands(node)]
+        widest = max(operands, key=channels_of)
+        found = self.channels[widest]
+        for other in operands:
+            same = np.array_equal(self.channels[other].origins, found.origins)
+            if channels_of(other) == channels_of(widest) and not same:
+                raise DesignError(
+                    f"{node.name} combines tensors that would keep different channels; leave its stage unscaled"
+                )
+        return found
+
+    def _concatenated(self, node: fx.Node) -> _Channels:
+        parts = [self.plan.read(part) for part in concat_operands(node)]
+        pieces, offset = [], 0
+        for part in parts:
+            found = self.channels[part]
+            if found.spread != 1:
+                raise DesignError(f"{node.name} concatenates flattened maps; concatenate before flattening")
+            pieces.append(found.origins + offset)
+            offset += channels_of(part)
+        return _Channels(np.concatenate(pieces))
+
+    def _rearranged(self, node: fx.Node) -> _Channels:
+        """Channels of a slice, or in another order; what they are of must have as many of each part as of every other."""
+        module, tensor = module_of(node), self.plan.read(node.all_input_nodes[0])
+        origins, whole = self.channels[tensor].origins, np.arange(channels_of(tensor), dtype=np.int64)
+        if isinstance(module, ChannelSlice):
+            expected = whole[module.first : module.stop]
+            first, stop = module.bounds(len(origins))
+            found = origins[first:stop] - module.first
+            fits = len(found) > 0 and bool(np.isin(origins[first:stop], expected).all())
+        else:
+            assert isinstance(module, ChannelShuffle)
+            parts = whole.reshape(module.groups, -1)
+            fits = len(origins) % module.groups == 0
+            rows = origins.reshape(module.groups, -1) if fits else origins[None]
+            fits = fits and bool((rows // parts.shape[1] == np.arange(len(rows))[:, None]).all())
+            # Where a channel goes that was in some place of some part.
+            found = (rows % parts.shape[1] * module.groups + rows // parts.shape[1]).T.reshape(-1)
+        if not fits:
+            raise DesignError(f"{node.name} would take other channels than it does; leave its stage unscaled")
+        return _Channels(found)
+
+    def _module(self, node: fx.Node) -> nn.Module:
+        """The layer that `node` calls, for the channels that are kept."""
+        module, role = module_of(node), role_of(node)
+        if isinstance(module, nn.Conv2d) and role is not Role.OPAQUE:
+            return self._convolution(node, module)
+        if isinstance(module, nn.Linear) and role is Role.LINEAR:
+            return self._dense(node, module)
+        if role is Role.NORM:
+            return _norm(module, self._read(node).columns())
+        if role is Role.GROUP_NORM:
+            return self._group_norm(node, module)
+        return copy.deepcopy(module, self._shared)
+
+    def _convolution(self, node: fx.Node, module: nn.Conv2d) -> nn.Conv2d:
+        read, role = self._read(node), role_of(node)
+        rows = read.origins if role is Role.DEPTHWISE else made_positions(self.plan, node, self.selection)
+        weight = module.weight.detach()[torch.from_numpy(rows)]
+        groups = 1
+        if role is Role.CONV:
+            weight = weight[:, torch.from_numpy(read.origins)] * read.shares().to(weight)[:, None, None]
+        else:
+            groups = self._kept_groups(node, module, rows)
+        return _convolution_of(module, weight, rows, len(read.origins), groups)
+
+    def _kept_groups(self, node: fx.Node, module: nn.Conv2d, rows: Indices) -> int:
+        """Number of groups of a grouped convolution that are kept; what it reads must be theirs, in order."""
+        per_group, writes = module.in_channels // module.groups, module.out_channels // module.groups
+        kept = rows[::writes] // writes
+        expected = (kept[:, None] * per_group + np.arange(per_group)).reshape(-1)
+        if not np.array_equal(self._read(node).origins, expected):
+            raise DesignError(f"the groups of {node.target} would be torn apart; leave its stage unscaled")
+        return len(kept)
+
+    def _group_norm(self, node: fx.Node, module: nn.Module) -> nn.Module:
+        assert isinstance(module, nn.GroupNorm)
+        origins, width = self._read(node).origins, module.num_channels // module.num_groups
+        groups = origins[::width] // width
+        if not np.array_equal(origins, (groups[:, None] * width + np.arange(width)).reshape(-1)):
+            raise DesignError(f"the groups of {node.target} would be torn apart; leave its stage unscaled")
+        result = _norm(module, origins)
+        result.num_groups = len(groups)  # type: ignore[assignment]
+        return result
+
+    def _dense(self, node: fx.Node, module: nn.Linear) -> nn.Linear:
+        read = self._read(node)
+        rows = made_positions(self.plan, node, self.selection)
+        columns = torch.from_numpy(read.columns())
+        weight = module.weight.detach()
+        # The rows of a large matrix are copied only if some are left out.
+        if not is_exact(rows, module.out_features):
+            weight = weight[torch.from_numpy(rows)]
+        result = _share_tensors(module)
+        result.in_features, result.out_features = len(columns), len(rows)
+        result.weight = _parameter(weight[:, columns] * read.shares().to(weight), module.weight)
+        if module.bias is not None:
+            result.bias = _parameter(module.bias.detach()[torch.from_numpy(rows)], module.bias)
+        return result
+
+
+def _convolution_of(module: nn.Conv2d, weight: Tensor, rows: Indices, in_channels: int, groups: int) -> nn.Conv2d:
+    result = _share_tensors(module)
+    result.in_channels, result.out_channels, result.groups = in_channels, len(rows), groups
+    result.weight = _parameter(weight, module.weight)
+    if module.bias is not None:
+        result.bias = _parameter(module.bias.detach()[torch.from_numpy(rows)], module.bias)
+    return result
+
+
+def _norm(module: nn.Module, columns: Indices) -> nn.Module:
+    """A layer all of whose tensors have one element per channel, for the channels in `columns`."""
+    result = _share_tensors(module)
+    index = torch.from_numpy(columns)
+    for name, parameter in module.named_parameters(recurse=False):
+        setattr(result, name, _parameter(parameter.detach()[index], parameter))
+    for name, buffer in module.named_buffers(recurse=False):
+        setattr(result, name, buffer[index].clone() if buffer.dim() else buffer.clone())
+    for attribute in ("num_features", "num_parameters", "num_channels"):
+        if hasattr(result, attribute):
+            setattr(result, attribute, len(columns))
+    return result
+
+
+def _share_tensors(module: _Layer) -> _Layer:
+    """A copy whose tensors are still the original's, to be replaced one by one: large ones are not copied twice."""
+    kept: dict[int, object] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, kept)
+
+
+def _parameter(value: Tensor, original: Tensor) -> nn.Parameter:
+    return nn.Parameter(value.contiguous(), requires_grad=original.requires_grad)
+
+
+def _dtype(plan: ChannelPlan) -> torch.dtype:
+    """Element type of the weights of the plan's layers."""
+    for node in plan.nodes:
+        if node.op == "call_module":
+            for parameter in module_of(node).parameters():
+                return parameter.dtype
+    return torch.float32

@@ -1,0 +1,172 @@
+"""Branches with more than the network has: convolutions at their ends, and blocks that run again.
+
+Both are blocks like any other, made of nodes that stand beside the traced graph, so that whatever counts, copies or predicts
+blocks knows them too. Tensors that they take the place of are renamed as those of dropped blocks are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
+from nnstretch.branching.design.design import Entry
+from nnstretch.branching.tracing.operators import Role, channels_of, module_of, role_of, shape_of
+from nnstretch.branching.tracing.trace import Block, Segment, TracedNetwork
+from nnstretch.errors import DesignError
+
+FIRST, PROJECTION, EXIT = "first", "projection", "exit"
+"""Names, in a copy, of the modules with a convolution `conv` and a batch norm `norm` that a branch has at its ends."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a branch has at its ends.
+
+    Attributes:
+        entry: what it begins with.
+        exit: it ends with a 1x1 convolution and a batch norm that write the original channels from the first of these
+            numbers up to, but not including, the second one; None: it ends with its last block.
+    """
+
+    entry: Entry = Entry.AS_NEEDED
+    exit: tuple[int, int] | None = None
+
+
+PLAIN = Ends()
+
+
+def branch_plan(traced: TracedNetwork, segment: Segment, blocks: Sequence[int], ends: Ends) -> ChannelPlan:
+    """The channel plan of a branch that keeps `blocks` of a segment, those that are named again as often as they are named.
+
+    Raises:
+        DesignError: the entry does not fit the first block, or a block cannot run again.
+    """
+    chain = _Chain(traced, segment, tuple(blocks), ends)
+    return plan_channels(chain.blocks, chain.kept, lock_output=ends.exit is not None)
+
+
+class _Chain:
+    """The blocks of a segment with what is put in, for `plan_channels`.
+
+    Attributes:
+        blocks: all of them; those that stand for others come before these, which are then dropped.
+        kept: positions of those that stay.
+    """
+
+    def __init__(self, traced: TracedNetwork, segment: Segment, blocks: tuple[int, ...], ends: Ends) -> None:
+        self.blocks: list[Block] = []
+        self.kept: list[int] = []
+        self._graph = fx.Graph(traced.graph)
+        self._dtype = _dtype(traced)
+        source = traced.blocks[segment.first].source
+        if ends.entry is Entry.FIRST:
+            self._enter(source)
+        for number in segment.blocks:
+            times = blocks.count(number)
+            if number == blocks[0] and ends.entry is Entry.PROJECTION:
+                self._project(traced.blocks[number])
+                self._again(traced.blocks[number], range(1, times))
+            elif times > 1:
+                self._again(traced.blocks[number], range(times))
+            else:
+                self._add(traced.blocks[number], kept=times == 1)
+        if ends.exit is not None:
+            self._leave(traced.blocks[segment.stop - 1].output, ends.exit)
+
+    def _add(self, block: Block, *, kept: bool = True) -> None:
+        if kept:
+            self.kept.append(len(self.blocks))
+        self.blocks.append(block)
+
+    def _replace(self, old: fx.Node, new: fx.Node) -> None:
+        """Whoever reads `old` from now on reads `new`."""
+        self._add(Block((), new, old, droppable=True, change=0.0, name=old.name), kept=False)
+
+    def _enter(self, source: fx.Node) -> None:
+        # What is read needs a node of its own, because the branch's blocks shall read the entry in its place.
+        read = self._graph.placeholder("x")
+        read.meta = {"shape": shape_of(source), "role": Role.INPUT}
+        nodes = self._convolution(FIRST, read, (0, channels_of(source)))
+        self._add(Block(nodes, read, nodes[-1], droppable=False, change=1.0, name=FIRST))
+        self._replace(source, nodes[-1])
+
+    def _leave(self, output: fx.Node, channels: tuple[int, int]) -> None:
+        nodes = self._convolution(EXIT, output, channels)
+        self._add(Block(nodes, output, nodes[-1], droppable=False, change=1.0, name=EXIT))
+
+    def _project(self, block: Block) -> None:
+        """A copy of `block` whose shortcuts read a convolution of what it reads."""
+        shortcuts = [node for node in block.nodes if block.source in node.all_input_nodes and _is_shortcut(node)]
+        if not shortcuts:
+            raise DesignError(f"{block.name} has no shortcut that could be projected; give its branch another entry")
+        projection = self._convolution(PROJECTION, block.source, (0, channels_of(block.source)))
+        copies: dict[fx.Node, fx.Node] = {}
+        for node in block.nodes:
+            read = copies | ({block.source: projection[-1]} if node in shortcuts else {})
+            copies[node] = self._copy(node, read, "")
+        new = copies[block.output]
+        nodes = (*projection, *copies.values())
+        self._add(Block(nodes, block.source, new, block.droppable, block.change, block.name))
+        self._replace(block.output, new)
+
+    def _again(self, block: Block, rounds: range) -> None:
+        """As many copies of `block` as there are `rounds`, one after the other; number 0 has the block's own names."""
+        if rounds and not block.droppable:
+            raise DesignError(f"{block.name} does not write the shape that it reads, so it cannot run again")
+        if rounds and any(node.op == "get_attr" for node in block.nodes):
+            raise DesignError(
+                f"{block.name} reads parameters by themselves, so it cannot run again; choose another block"
+            )
+        source = block.source if rounds.start == 0 else self.blocks[-1].source
+        for number in rounds:
+            prefix = f"again{number}." if number else ""
+            copies = {block.source: source}
+            for node in block.nodes:
+                copies[node] = self._copy(node, copies, prefix)
+            nodes = tuple(copies[node] for node in block.nodes)
+            self._add(Block(nodes, source, copies[block.output], droppable=True, change=block.change, name=block.name))
+            source = copies[block.output]
+        if rounds:
+            self._replace(block.output, source)
+
+    def _copy(self, node: fx.Node, read: Mapping[fx.Node, fx.Node], prefix: str) -> fx.Node:
+        copy = self._graph.node_copy(node, lambda operand: read.get(operand, operand))
+        if node.op == "call_module":
+            copy.meta = {**node.meta, "module": module_of(node)}
+            copy.target = f"{prefix}{node.target}"
+        return copy
+
+    def _convolution(self, name: str, source: fx.Node, channels: tuple[int, int]) -> tuple[fx.Node, ...]:
+        """A 1x1 convolution that picks channels of `source`, and its batch norm."""
+        first, stop = channels
+        shape = shape_of(source)
+        assert shape is not None
+        picking = torch.eye(shape[1], dtype=self._dtype)[first:stop]
+        conv = nn.Conv2d(shape[1], stop - first, 1, bias=False, device="meta")
+        conv.weight = nn.Parameter(picking[:, :, None, None])
+        nodes = []
+        for part, module, role in (
+            ("conv", conv, Role.CONV),
+            ("norm", nn.BatchNorm2d(stop - first, dtype=self._dtype), Role.NORM),
+        ):
+            source = self._graph.create_node("call_module", f"{name}.{part}", (source,))
+            source.meta = {"shape": (shape[0], stop - first, *shape[2:]), "role": role, "module": module.eval()}
+            nodes.append(source)
+        return tuple(nodes)
+
+
+def _is_shortcut(node: fx.Node) -> bool:
+    """Whether it is a sum, or does nothing to what a sum reads."""
+    if role_of(node) is Role.BINARY:
+        return True
+    return node.op == "call_module" and isinstance(module_of(node), nn.Identity)
+
+
+def _dtype(traced: TracedNetwork) -> torch.dtype:
+    parameters = itertools.chain(traced.graph.parameters(), [torch.empty(0)])
+    return next(parameter.dtype for parameter in parameters if parameter.is_floating_point())

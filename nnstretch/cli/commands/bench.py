@@ -1,0 +1,275 @@
+"""`nnstretch bench`: engines side by side, and the proof of a branching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.engine_comparison import Wishes, check_endings, compare_models, write_json
+from nnstretch.cli.options import (
+    Batch,
+    DesignFile,
+    Json,
+    NoTune,
+    Seed,
+    Shape,
+    Streams,
+    Weights,
+    check_writable,
+    several_processors,
+)
+from nnstretch.cli.stretching.options import ImageSize
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    from nnstretch.bench.timing.interleaving import Settings
+    from nnstretch.cli.sources import Source
+
+ProcessorsOfBench = Annotated[
+    str | None,
+    typer.Option(
+        "--processors",
+        "-p",
+        metavar="LIST",
+        help="Time a network on these together and on each alone; with --design, cpu,opencl by default.",
+        show_default=False,
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL…]", help="ONNX files, packages, zoo names or module.py:factory.", show_default=False
+    ),
+]
+Suite = Annotated[
+    str | None,
+    typer.Option(
+        "--suite", "-s", metavar="NAME", help="neocpu, mobile or all: networks of the zoo.", show_default=False
+    ),
+]
+Against = Annotated[
+    str, typer.Option("--against", "-a", metavar="LIST", help="ort, openvino, litert, torch, ncnn; commas between.")
+]
+ThreadCounts = Annotated[
+    str,
+    typer.Option("--threads", "-t", metavar="N[,N]", help="Cores for every engine; several are measured in turn."),
+]
+Rounds = Annotated[int, typer.Option("--rounds", "-r", min=1, metavar="R", help="Turns of every engine.")]
+Budget = Annotated[
+    float,
+    typer.Option("--budget", min=0, metavar="S", help="Seconds per engine and model after which rounds end early."),
+]
+Layers = Annotated[bool, typer.Option("--layers", help="Show the time of each of our layers.")]
+Start = Annotated[
+    bool,
+    typer.Option("--start", help="Show what the way from a file to the first result takes; each engine starts thrice."),
+]
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the results there too: .json; .html (a report) but for --processors alone; .svg (a picture) of engines.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what is in the .json file of --output and measure the rest.")
+]
+OriginalWeights = Annotated[
+    Path | None,
+    typer.Option(
+        "--original-weights", metavar="FILE", help="With --design: of the network as it was.", show_default=False
+    ),
+]
+
+
+_STREAMED_TURN = 0.5
+"""Seconds of a turn with streams: beginning and end of a turn count for less the longer it is."""
+
+
+def bench(
+    models: Models = None,
+    suite: Suite = None,
+    against: Against = "ort",
+    threads: ThreadCounts = "1",
+    rounds: Rounds = 10,
+    budget: Budget = 10.0,
+    layers: Layers = False,
+    start: Start = False,
+    shape: Shape = None,
+    batch: Batch = None,
+    streams: Streams = None,
+    seed: Seed = 0,
+    no_tune: NoTune = False,
+    output: Outputs = None,
+    resume: Resume = False,
+    design: DesignFile = None,
+    weights: Weights = None,
+    original_weights: OriginalWeights = None,
+    image_size: ImageSize = None,
+    processors: ProcessorsOfBench = None,
+    json: Json = False,
+) -> int:
+    """Time engines on the same cores with interleaved rounds; or, with --design, prove what a branching is worth.
+
+    With --processors alone, one network is placed on several processors and timed on all of them and on each. With --streams,
+    images per second with several inputs on their way are compared with one at a time and with ONNX Runtime.
+
+    Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
+    """
+    outputs = output or []
+    with reporting(as_json=json) as report:
+        for path in outputs:
+            check_writable(path)
+        if design is None and (weights is not None or original_weights is not None):
+            raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
+        if design is None and image_size is not None:
+            raise UsageError("--image-size goes with --design; without one, --shape says what a dynamic input is")
+        if design is not None and (streams is not None or batch is not None):
+            raise UsageError("--streams and --batch do not go with --design, whose proof is of single images")
+        if design is None and processors is None and streams is None:
+            shapes = tuple(shape or ())
+            wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
+            return compare_models(report, models or [], wishes, outputs, resume=resume)
+
+        from nnstretch.bench.timing.interleaving import Settings
+        from nnstretch.cli.sources import make_source
+
+        settings = Settings(rounds=rounds, tune=not no_tune, seed=seed)
+        if design is not None:
+            model = _only_one(models or [], suite, "--design is for one network")
+            files = BranchingFiles(design, weights, original_weights, image_size)
+            _prove(report, model, files, processors or "cpu,opencl", settings, outputs)
+        elif streams is not None:
+            model = _only_one(models or [], suite, "--streams is for one network")
+            source = make_source(model, shape, batch=batch)
+            _streams(report, source, processors or "cpu", streams, replace(settings, turn=_STREAMED_TURN), outputs)
+        elif processors is not None:
+            model = _only_one(models or [], suite, "--processors is for one network, which is placed on them")
+            _together(report, make_source(model, shape, batch=batch), processors, settings, outputs)
+        return 0
+
+
+def _only_one(models: Sequence[str], suite: str | None, purpose: str) -> str:
+    """The only model that was named.
+
+    Raises:
+        UsageError: there are others, or none.
+    """
+    if suite is not None or len(models) != 1:
+        raise UsageError(f"{purpose}; {suite or len(models)} was given")
+    return models[0]
+
+
+def _streams(
+    report: Reporter, source: Source, processors: str, streams: int, settings: Settings, outputs: Sequence[Path]
+) -> None:
+    """Times one network with several inputs on their way; shows, writes and answers what was found."""
+    from nnstretch.bench.throughput import measure_throughput
+    from nnstretch.report.tables.throughput import memory_text, throughput_table
+
+    check_endings(outputs, "a comparison of streams is", (".json",))
+    if source.is_package:
+        raise UsageError(
+            f"{source.model} is a package, which is arranged already; give the model that it was made from"
+        )
+    name = Path(source.model).name
+    with report.progress("Comparing") as told:
+        found = measure_throughput(name, source.load(), processors, streams, settings, told)
+    answer = found.to_json()
+    for path in outputs:
+        write_json(path, answer)
+    report.show(throughput_table(found))
+    if found.best.arrangement is not None:
+        report.note(memory_text(found.best.arrangement))
+    report.finish(answer)
+
+
+def _together(report: Reporter, source: Source, processors: str, settings: Settings, outputs: Sequence[Path]) -> None:
+    """Times one network on several processors, together and alone; shows, writes and answers what was found."""
+    from nnstretch.bench.placement import measure_together
+    from nnstretch.report.tables.placement import together_table
+
+    check_endings(outputs, "a comparison of processors is", (".json",))
+    names = several_processors(processors, "a comparison of all with each")
+    if source.is_package:
+        raise UsageError(f"{source.model} is a package, which is placed already; give the model that it was made from")
+    with report.progress("Comparing") as told:
+        found = measure_together(Path(source.model).name, source.load(), names, settings, told)
+    answer = found.to_json()
+    for path in outputs:
+        write_json(path, answer)
+    report.show(together_table(found))
+    report.finish(answer)
+
+
+@dataclass(frozen=True)
+class BranchingFiles:
+    """A branching: files of its design, of the branched network's weights, and of those before; and the side of the input."""
+
+    design: Path
+    weights: Path | None
+    original_weights: Path | None
+    image_size: int | None
+
+
+def _prove(
+    report: Reporter, model: str, files: BranchingFiles, processors: str, settings: Settings, outputs: Sequence[Path]
+) -> None:
+    """Measures original, control and branched network; shows, writes and answers what was found."""
+    from nnstretch.bench.ablation.ablation import prove
+    from nnstretch.branching.transform.control import single_branch_control
+    from nnstretch.cli.networks import Options, branch, build_network
+    from nnstretch.frontends.torch_module import export
+    from nnstretch.report.pages.branching import report_html
+    from nnstretch.report.tables.ablation import branches_table, causes_table, proof_table
+    from nnstretch.report.tables.text import count_text
+    from nnstretch.support.settings import write_text
+
+    check_endings(outputs, "a proof is", (".json", ".html"))
+    several_processors(processors, "a proof, which compares one with all,")
+    options = Options(image_size=files.image_size, seed=settings.seed)
+    original = build_network(model, options, files.original_weights)
+    if files.weights is None:
+        branched = branch(original, files.design)
+    else:
+        branched = build_network(model, original.options, files.weights, files.design)
+    made = branched.design
+    assert made is not None
+    is_for_this = original.macs == made.original_macs
+    if not is_for_this:
+        report.note(
+            f"the design was made for {count_text(made.original_macs)} MACs, the network has {count_text(original.macs)}: "
+            "another input or head (see --image-size), for which nothing is predicted"
+        )
+    control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
+    tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}
+    with report.progress("Proving") as told:
+        proof = prove(
+            original.export(),
+            export(control, original.example_input, input_names=["x"], output_names=["y"]),
+            branched.export(),
+            processors,
+            top1={name: float(value) for name, value in tops.items() if value is not None},
+            design=made if is_for_this else None,
+            settings=settings,
+            progress=told,
+        )
+    answer = proof.to_json()
+    for path in outputs:
+        if path.suffix == ".html":
+            title = f"A branching of {Path(model).name}"
+            write_text(path, report_html(proof, {}, made, None, title))
+        else:
+            write_json(path, answer)
+    report.show(proof_table(proof), causes_table(proof), branches_table(proof))
+    if proof.onnxruntime_error:
+        report.note(f"ONNX Runtime failed: {proof.onnxruntime_error}")
+    report.finish(answer)

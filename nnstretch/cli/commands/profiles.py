@@ -1,0 +1,135 @@
+"""`nnstretch profiles`: what was measured so far."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.options import Json, check_writable
+from nnstretch.errors import UsageError
+from nnstretch.report.tables.text import plain_table
+
+if TYPE_CHECKING:
+    from nnstretch.scheduler.measurement.store.rows import Row
+    from nnstretch.scheduler.measurement.store.store import ProfileStore
+
+
+class Action(StrEnum):
+    """What is done with the profile store."""
+
+    LIST = "list"
+    EXPORT = "export"
+    MERGE = "merge"
+    CLEAR = "clear"
+
+
+def profiles(
+    action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = Action.LIST,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="merge: what was exported, or another store.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="export: the JSON file to write.", show_default=False),
+    ] = None,
+    processor: Annotated[
+        str | None,
+        typer.Option(
+            "--processor", metavar="TEXT", help="Only of processors whose name contains TEXT.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List, export, merge or clear the measurements that tuning has made on this machine.
+
+    The store is profiles.sqlite in the cache directory (NNSTRETCH_CACHE_DIR). Merging keeps the newer of two measurements.
+
+    Example: nnstretch profiles export -o profiles.json
+    """
+    with reporting(as_json=json) as report:
+        _check(action, file, output)
+        from nnstretch.scheduler.measurement.store.store import ProfileStore
+
+        store = ProfileStore()
+        try:
+            _act(action, file or output, processor, store, report)
+        finally:
+            store.close()
+
+
+def _check(action: Action, file: Path | None, output: Path | None) -> None:
+    for given, name, owner in ((file, "FILE", Action.MERGE), (output, "-o FILE", Action.EXPORT)):
+        if (given is not None) != (action is owner):
+            wanted = name if given is None else f"no {name}"
+            raise UsageError(f"profiles {action} takes {wanted}; see `nnstretch profiles --help`")
+    if output is not None:
+        check_writable(output)
+
+
+def _act(action: Action, file: Path | None, processor: str | None, store: ProfileStore, report: Reporter) -> None:
+    from nnstretch.scheduler.measurement.store.profiles_file import (
+        Profiles,
+        read_profiles,
+        stored_profiles,
+        write_profiles,
+    )
+
+    def wanted(row: Row) -> bool:
+        return processor is None or processor in row.processor
+
+    def those_wanted(profiles: Profiles) -> Profiles:
+        rows = [row for row in profiles.rows if wanted(row)]
+        fingerprints = {row.processor for row in rows}
+        return Profiles(rows, [one for one in profiles.processors if one.fingerprint in fingerprints])
+
+    if action is Action.LIST:
+        _list([row for row in store.rows() if wanted(row)], store, report)
+    elif action is Action.EXPORT and file is not None:
+        profiles = those_wanted(stored_profiles(store))
+        write_profiles(profiles, file)
+        count = len(profiles.rows)
+        report.show(f"{file}: {count} measurements")
+        report.finish({"file": str(file), "measurements": count})
+    elif action is Action.MERGE and file is not None:
+        profiles = those_wanted(read_profiles(file))
+        store.describe(profiles.processors)
+        count = store.merge(profiles.rows)
+        report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements taken over, the others are known")
+        report.finish({"store": str(store.path), "measurements": len(profiles.rows), "taken": count})
+    else:
+        fingerprints = {row.processor for row in store.rows() if wanted(row)}
+        count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))
+        report.show(f"{store.path}: {count} measurements forgotten")
+        report.finish({"store": str(store.path), "measurements": count})
+
+
+def _list(rows: list[Row], store: ProfileStore, report: Reporter) -> None:
+    import time
+
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.processor].append(row)
+    shown = plain_table("processor", ">workloads", ">measurements", ">failed", ">samples", "last")
+    answer = []
+    for fingerprint, group in sorted(groups.items()):
+        measured = [row.measurement for row in group]
+        last = max(m.when for m in measured)
+        entry = {
+            "processor": fingerprint,
+            "workloads": len({row.workload for row in group}),
+            "measurements": len(group),
+            "failed": sum(m.failure is not None for m in measured),
+            "samples": sum(len(m.samples) for m in measured),
+            "last": last,
+        }
+        answer.append(entry)
+        cells = [str(entry[name]) for name in ("processor", "workloads", "measurements", "failed", "samples")]
+        shown.add_row(*cells, time.strftime("%Y-%m-%d %H:%M", time.localtime(last)))
+    report.show(shown, f"{store.path}: {len(rows)} measurements")
+    report.finish({"store": str(store.path), "processors": answer})

@@ -1,0 +1,104 @@
+"""`nnstretch quantize`: a network in int8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nnstretch.cli.console import Progress, reporting
+from nnstretch.cli.options import DesignFile, Json, Model, Shape, Weights
+from nnstretch.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from nnstretch.quantization.post_training import Feeds
+
+Calibration = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="SET",
+        help="What it is calibrated with: digits, folder:PATH, or a .npz file with an array for every input.",
+        show_default=False,
+    ),
+]
+
+
+def quantize_command(
+    model: Model,
+    data: Calibration,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file.", show_default=False)],
+    images: Annotated[int, typer.Option("--images", min=1, metavar="N", help="Calibrate with N examples.")] = 100,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="Of calibration: minmax, entropy or percentile.")
+    ] = "minmax",
+    weights: Weights = None,
+    design: DesignFile = None,
+    shape: Shape = None,
+    json: Json = False,
+) -> None:
+    """Write a network in int8 as an ONNX file, its ranges learned from examples.
+
+    Weights get a scale per channel. The file has a QuantizeLinear and a DequantizeLinear around every layer, as other engines
+    read it too; `nnstretch run FILE -p tflite` computes it in int8.
+
+    Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.cli.sources import make_source
+        from nnstretch.quantization.post_training import METHODS, quantize
+
+        if method not in METHODS:
+            raise UsageError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+        graph = make_source(model, shape, weights, design).load()
+        with report.progress("Quantising") as told:
+            feeds = _examples(graph, data, images)
+            counts = quantize(graph, _counted(feeds, images, told), output, method)  # type: ignore[arg-type]
+        size = output.stat().st_size
+        report.show(f"{output}: {counts.int8} layers in int8, {counts.others} in float32; {size / 1e6:.1f} MB")
+        report.finish(
+            {
+                "model": model,
+                "output": str(output),
+                "method": method,
+                "int8_layers": counts.int8,
+                "other_layers": counts.others,
+                "bytes": size,
+            }
+        )
+
+
+def _counted(feeds: Iterator[Feeds], total: int, told: Progress) -> Iterator[Feeds]:
+    for number, feed in enumerate(feeds):
+        told(number, total, "calibrating")
+        yield feed
+
+
+def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
+    """Examples of `data`, as many at a time as the graph's batch.
+
+    Raises:
+        ModelError: a data set of images, and the network does not read square images alone.
+        NNStretchError: there are none, or they do not fit.
+    """
+    from nnstretch.quantization.post_training import read_feeds
+
+    if data.endswith(".npz"):
+        return read_feeds(data, graph, count)
+    shapes = {str(v.name): tuple(v.shape.numpy()) if v.shape is not None else () for v in graph.graph.inputs}
+    name, shape = next(iter(shapes.items()))
+    if len(shapes) != 1 or len(shape) != 4 or shape[2] != shape[3]:
+        wanted = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
+        raise ModelError(
+            f"the model's inputs are {wanted}; for others than one of square images N,C,S,S give a .npz file"
+        )
+    from nnstretch.training.data import batches, load_dataset
+
+    split = load_dataset(data, shape[2], shape[1]).train
+    whole = (images for images, _ in batches(split, shape[0]) if len(images) == shape[0])
+    return ({name: images.numpy()} for images in islice(whole, -(-count // shape[0])))

@@ -1,0 +1,295 @@
+"""`nnstretch run`: run a model or package, time it, trace it, check it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.options import (
+    Batch,
+    DesignFile,
+    Json,
+    Model,
+    NoTune,
+    Policy,
+    ProcessorsUnlessPackage,
+    Seed,
+    Shape,
+    Streams,
+    Threads,
+    Weights,
+    check_writable,
+    parse_assignments,
+)
+from nnstretch.errors import UsageError
+from nnstretch.report.tables.placement import placement_text
+from nnstretch.report.tables.text import count_text, plain_table
+from nnstretch.report.tables.timeline import timeline_table, timeline_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnstretch.bench.timing.statistics import Latency
+    from nnstretch.cli.sources import Source
+    from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+    from nnstretch.scheduler.runtime.any_session import AnySession, LatencySession
+    from nnstretch.scheduler.runtime.critical_path import RunSummary
+    from nnstretch.scheduler.runtime.streams.session import StreamSession
+
+DEFAULT_TOLERANCE = 5e-4
+
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="x=FILE.npy", help="An input; random without.", show_default=False),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False)
+]
+Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="How many runs are timed at most.")]
+Timeline = Annotated[
+    Path | None,
+    typer.Option(
+        "--timeline",
+        metavar="FILE",
+        help="Write a trace of one run for Perfetto (.json), and say where its time went.",
+        show_default=False,
+    ),
+]
+Check = Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")]
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", min=0.0, help="Error that --check allows, relative to the output's range.")
+]
+
+
+def run(
+    model: Model,
+    inputs: Inputs = None,
+    output: Output = None,
+    runs: Runs = 50,
+    timeline: Timeline = None,
+    check: Check = False,
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    processors: ProcessorsUnlessPackage = None,
+    policy: Policy = None,
+    threads: Threads = None,
+    shape: Shape = None,
+    batch: Batch = None,
+    streams: Streams = None,
+    weights: Weights = None,
+    design: DesignFile = None,
+    seed: Seed = 0,
+    no_tune: NoTune = False,
+    json: Json = False,
+) -> None:
+    """Run a model or package and tell its latency. With --check, exit status 1 means that outputs differ.
+
+    With --streams, several inputs are on their way at a time, and the images per second are told instead of the latency.
+
+    Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.cli.sources import make_source
+
+        if streams is not None and timeline is not None:
+            raise UsageError("--timeline shows one run by itself; leave it or --streams out")
+        if streams is not None and policy is not None:
+            raise UsageError("--policy chooses a plan for one run at a time; leave it or --streams out")
+        files = parse_assignments(inputs or [], "--input")
+        source = make_source(model, shape, weights, design, batch)
+        for path in (output, timeline):
+            if path is not None:
+                check_writable(path)
+        with _opened(report, source, processors, threads, policy, streams, tune=not no_tune) as session:
+            feeds = _feeds(session, files, seed)
+            outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+            if output is not None:
+                _write_outputs(output, outputs)
+            error = _error(source, feeds, outputs) if check else None
+            _show_outputs(report, outputs)
+            times = _time(report, session, feeds, runs, timeline)
+            plan = session.plan
+        passed = error is None or error <= tolerance
+        if error is not None:
+            report.show(_error_line(error, tolerance))
+        report.finish(
+            {
+                "model": model,
+                **times,
+                "macs": plan.macs,
+                "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},
+                "fallback_layers": list(plan.fallback_layers),
+                "max_rel_error": error,
+                "passed": passed if check else None,
+            }
+        )
+        if not passed:
+            raise typer.Exit(1)
+
+
+def _opened(
+    report: Reporter,
+    source: Source,
+    processors: str | None,
+    threads: int | None,
+    policy: str | None,
+    streams: int | None,
+    *,
+    tune: bool,
+) -> LatencySession | StreamSession:
+    """What is to be run, compiled if it is no package."""
+    with report.progress("Compiling") as told:
+        if streams is None:
+            return source.open(processors, threads, policy, tune=tune, progress=told)
+        return source.compile_streams(streams, processors, threads, tune=tune, progress=told)
+
+
+def _time(
+    report: Reporter,
+    session: LatencySession | StreamSession,
+    feeds: dict[str, np.ndarray],
+    runs: int,
+    timeline: Path | None,
+) -> dict[str, Any]:
+    """Times runs in the way of the session, shows what they take, and returns it as JSON."""
+    from nnstretch.scheduler.runtime.streams.session import StreamSession
+
+    if isinstance(session, StreamSession):
+        return _time_streams(report, session, feeds, runs)
+    return _time_runs(report, session, feeds, runs, timeline)
+
+
+def _time_runs(
+    report: Reporter,
+    session: LatencySession,
+    feeds: dict[str, np.ndarray],
+    runs: int,
+    timeline: Path | None,
+) -> dict[str, Any]:
+    """Times one run after another, shows latencies, and returns them as JSON."""
+    from nnstretch.bench.timing.statistics import latency
+    from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+
+    times = latency([session.time(feeds, warmup=3, runs=runs)])
+    summary = None if timeline is None else _write_timeline(timeline, session, feeds)
+    if (placement := session.compiled.placement) is not None:
+        report.note(placement_text(placement, session.plan))
+    report.show(_latency_line(times, session.plan.macs))
+    plans = _plans_used(session) if isinstance(session, AdaptiveSession) else None
+    if plans is not None:
+        report.show(*_plans_text(plans))
+    if summary is not None:
+        report.show(timeline_table(summary), timeline_text(summary))
+    return {**times.to_json(), "plans": plans, "timeline": None if summary is None else summary.to_json()}
+
+
+def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.ndarray], runs: int) -> dict[str, Any]:
+    """Times many runs with several on their way, shows the images per second, and returns them as JSON."""
+    import time
+
+    from nnstretch.bench.timing.statistics import significant
+    from nnstretch.report.tables.throughput import arrangement_text, memory_text
+
+    session.run_many([feeds] * session.streams)
+    begin = time.perf_counter()
+    session.run_many([feeds] * runs)
+    seconds = time.perf_counter() - begin
+    batch = session.get_inputs()[0].shape[0]
+    arrangement = session.arrangement
+    report.show(
+        f"{runs * batch / seconds:.1f} images per second over {runs} runs; {arrangement_text(arrangement)}; "
+        f"{memory_text(arrangement)}"
+    )
+    return {
+        "images_per_s": significant(runs * batch / seconds),
+        "streams": session.streams,
+        "teams": [{"processors": list(team.processors), "streams": team.streams} for team in arrangement.teams],
+        "weight_bytes": arrangement.weight_bytes,
+        "stream_bytes": arrangement.stream_bytes,
+    }
+
+
+def _feeds(session: AnySession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+    """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
+    from nnstretch.bench.comparison.subject import plan_feeds
+    from nnstretch.cli.sources import read_array
+
+    if not files:
+        return plan_feeds(session.plan, seed)
+    return {name: read_array(Path(file)) for name, file in files.items()}
+
+
+def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
+    import io
+
+    import numpy as np
+
+    from nnstretch.support.settings import atomic_write
+
+    # An archive is written with seeks back, and a full disk shall not leave half of one.
+    archive = io.BytesIO()
+    np.savez(archive, **outputs)  # type: ignore[arg-type]
+    with atomic_write(path) as file:
+        file.write(archive.getvalue())
+
+
+def _write_timeline(path: Path, session: LatencySession, feeds: dict[str, np.ndarray]) -> RunSummary:
+    """Writes the trace of a run; returns where its time went."""
+    from nnstretch.scheduler.runtime.critical_path import run_summary
+    from nnstretch.support.settings import write_text
+
+    found = session.profile(feeds)
+    write_text(path, found.to_chrome_json())
+    return run_summary(session.plan, found)
+
+
+def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:
+    """The largest error against ONNX Runtime."""
+    from nnstretch.bench.comparison.compare import largest_error
+    from nnstretch.bench.comparison.reference import reference_outputs
+    from nnstretch.cli.sources import source_of_package
+
+    graph = (source_of_package(Path(source.model)) if source.is_package else source).load()
+    ordered = {str(value.name): feeds[str(value.name)] for value in graph.graph.inputs}
+    return largest_error(outputs, reference_outputs(graph, ordered))
+
+
+def _plans_used(session: AdaptiveSession) -> dict[str, Any]:
+    """How often which plan was run, and when it was changed."""
+    history = session.history
+    return {
+        "runs": {name: sum(ran.plan == name and not ran.failure for ran in history) for name in session.plans},
+        "failures": sum(bool(ran.failure) for ran in history),
+        "switches": [asdict(switch) for switch in session.switches],
+    }
+
+
+def _plans_text(plans: dict[str, Any]) -> list[str]:
+    runs = ", ".join(f"{count} by {name}" for name, count in plans["runs"].items())
+    failed = f"; {plans['failures']} failed" if plans["failures"] else ""
+    return [
+        f"runs: {runs}{failed}",
+        *(f"from run {s['attempt']} on {s['plan']}: {s['reason']}" for s in plans["switches"]),
+    ]
+
+
+def _latency_line(times: Latency, macs: int) -> str:
+    rate = f"{2 * macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
+    return f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
+
+
+def _error_line(error: float, tolerance: float) -> str:
+    judged = f"{'within' if error <= tolerance else 'beyond'} the tolerance of {tolerance:.0e}"
+    return f"largest error against ONNX Runtime {error:.1e} of the output's range, {judged}"
+
+
+def _show_outputs(report: Any, outputs: dict[str, np.ndarray]) -> None:
+    shown = plain_table("output", "shape", "type", ">min", ">mean", ">max")
+    for name, y in outputs.items():
+        numbers = (f"{y.min():.4g}", f"{y.mean():.4g}", f"{y.max():.4g}") if y.size else ("", "", "")
+        shown.add_row(name, "×".join(map(str, y.shape)), str(y.dtype), *numbers)
+    report.show(shown)

@@ -1,0 +1,280 @@
+"""`nnstretch tune`: measure the routines of every layer and choose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.options import (
+    Batch,
+    DesignFile,
+    Engines,
+    Json,
+    Model,
+    Processors,
+    SearchParameters,
+    Seed,
+    Shape,
+    Threads,
+    Weights,
+    check_writable,
+    parse_engines,
+)
+from nnstretch.errors import UsageError
+from nnstretch.report.tables.placement import lane_names, placement_text
+from nnstretch.report.tables.text import plain_table
+
+if TYPE_CHECKING:
+    from nnstretch.cli.sources import Source
+    from nnstretch.cli.tuning_report import Wishes
+    from nnstretch.scheduler.placement.report import PlacementReport
+    from nnstretch.scheduler.plan.compiled import Compiled
+    from nnstretch.scheduler.plan.schema import Plan
+
+
+Fresh = Annotated[
+    bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
+]
+SelectorName = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        metavar="NAME",
+        help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
+        show_default="elimination",
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=AMOUNT",
+        help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
+        "the routines' relative errors. Once per limit.",
+        show_default=False,
+    ),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        help="Error that a routine may have, relative to its output's range; from 1e-3 on OpenCL may store float16.",
+    ),
+]
+Front = Annotated[
+    str | None,
+    typer.Option(
+        "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
+    ),
+]
+
+
+def tune(
+    model: Model,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the plan (JSON); or, if FILE ends so, a picture (.svg) or report (.html) of --compare, --pareto "
+            "and --explain. Once per file.",
+            show_default=False,
+        ),
+    ] = None,
+    processors: Processors = "cpu",
+    threads: Threads = None,
+    shape: Shape = None,
+    batch: Batch = None,
+    weights: Weights = None,
+    design: DesignFile = None,
+    engines: Engines = None,
+    search: SearchParameters = "default",
+    fresh: Fresh = False,
+    tolerance: Tolerance = 1e-4,
+    selector: SelectorName = None,
+    limit: Limits = None,
+    pareto: Front = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show every layer's candidates, and why one was chosen.")
+    ] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Show what all selectors make of the same costs.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Measure the routines of every layer and select the fastest plan.
+
+    What was measured before is reused: tuning that was interrupted goes on where it was, and a second model tunes faster.
+    See `nnstretch profiles` for what there is. `--search learned` looks for better routine parameters than those that are
+    usually good, guided by a cost model; what it finds is used from then on.
+
+    Example: nnstretch tune resnet50 --threads 1 -o plan.json
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.cli.sources import make_source
+        from nnstretch.cli.tuning_report import parse_wishes
+
+        wishes = parse_wishes(
+            selector,
+            explain=explain,
+            compare=compare,
+            front=pareto,
+            limits=limit or (),
+            seed=seed,
+            engines=parse_engines(engines),
+            search=search,
+            fresh=fresh,
+        )
+        source = make_source(model, shape, weights, design, batch)
+        if source.is_package:
+            raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
+        _tune(report, source, processors, threads, tolerance, wishes, output or [])
+
+
+def _tune(
+    report: Reporter,
+    source: Source,
+    processors: str,
+    threads: int | None,
+    tolerance: float,
+    wishes: Wishes,
+    outputs: Sequence[Path],
+) -> None:
+    from nnstretch.cli.tuning_report import chosen_selector, findings, search_answer, split_outputs, wished_space
+    from nnstretch.compiler.compile import profiler, search_settings
+    from nnstretch.compiler.processors import build_processors
+    from nnstretch.scheduler.planner import plan_of
+
+    plans, pictures = split_outputs(outputs)
+    if pictures and not (wishes.compare or wishes.traded or (wishes.explain and pictures[0].suffix == ".html")):
+        raise UsageError(f"there is nothing to draw in {pictures[0]}; ask for --compare, --pareto or (.html) --explain")
+    for path in outputs:
+        check_writable(path)
+    graph = source.load()
+    found = build_processors(processors, threads, wishes.engines, tolerance)
+    begin = time.perf_counter()
+    with profiler(found, fresh=wishes.fresh) as costs:
+        with report.progress("Tuning") as told:
+            searched = search_settings(graph, found, costs, wishes.search, told)
+            space = wished_space(graph, found, wishes, costs, told)
+            selection = chosen_selector(wishes).select(space.problem)
+            compiled = plan_of(space, selection)
+        seconds = time.perf_counter() - begin
+        answer = _answer(compiled, seconds, wishes) | {"search": search_answer(wishes, searched)}
+        with report.progress("Comparing") as told:
+            answer |= findings(space, selection, wishes, told)
+    _write(answer, compiled.plan, Path(source.model).name, plans, pictures)
+    _show(report, answer, compiled)
+    report.finish(answer)
+
+
+def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any]:
+    import numpy as np
+
+    from nnstretch.scheduler.runtime.session import Session
+
+    with Session.from_compiled(compiled) as session:
+        measured = float(np.median(session.time())) * 1e3
+    plan, selection, placement = compiled.plan, compiled.selection, compiled.placement
+    assert selection is not None
+    predicted = selection.cost * 1e3 if plan.predicted_ms is None else plan.predicted_ms
+    return {
+        "tuning_s": seconds,
+        "predicted_ms": predicted if placement is None else placement.seconds * 1e3,
+        "measured_ms": measured,
+        "selector": wishes.selector,
+        "optimal": selection.optimal,
+        "gap": selection.gap,
+        "placement": None if placement is None else _placement(placement),
+        "layers": [
+            {
+                "name": step.layer,
+                "op": step.op,
+                "processor": processor,
+                "routine": step.routine,
+                "parameters": dict(step.parameters),
+                "cost_ms": step.cost_ms,
+            }
+            for step, processor in zip(plan.steps, lane_names(plan), strict=True)
+        ],
+    }
+
+
+def _placement(report: PlacementReport) -> dict[str, Any]:
+    return {
+        "pays": report.pays,
+        "together_ms": report.together * 1e3,
+        "bound_ms": report.bound * 1e3,
+        "alone_ms": {name: seconds * 1e3 for name, seconds in report.alone.items()},
+        "splits": {layer: dict(shares) for layer, shares in report.splits.items()},
+    }
+
+
+def _write(answer: dict[str, Any], plan: Plan, model: str, plans: Sequence[Path], pictures: Sequence[Path]) -> None:
+    from nnstretch.report.charts.selection import selection_picture
+    from nnstretch.report.pages.selection import selection_html
+    from nnstretch.support.settings import write_text
+
+    for path in plans:
+        write_text(path, plan.to_json())
+    for path in pictures:
+        write_text(path, selection_html(answer, model) if path.suffix == ".html" else selection_picture(answer))
+
+
+def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
+    from nnstretch.report.tables.selection import (
+        amount_text,
+        certainty_text,
+        comparison_table,
+        explanation_table,
+        front_table,
+    )
+
+    report.show(_table(compiled.plan))
+    for key, table in (("explanation", explanation_table), ("comparison", comparison_table), ("pareto", front_table)):
+        if key in answer:
+            report.show(table(answer[key]))
+    needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
+    if compiled.placement is not None:
+        report.show(placement_text(compiled.placement, compiled.plan))
+    how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
+    report.show(
+        f"tuned in {answer['tuning_s']:.1f} s; predicted {_ms(answer['predicted_ms'])} ms (steps {how}), "
+        f"measured {answer['measured_ms']:.3f} ms; {answer['selector']}: "
+        f"{certainty_text(answer['optimal'], answer['gap'])}{needs}"
+    )
+    for name, found in answer["search"]["processors"].items():
+        report.note(
+            f"{name}: searched {found['candidates']} settings by measuring {found['measured']}; "
+            f"the last predictions missed by {found['spread']:.1%}"
+        )
+
+
+def _table(plan: Plan) -> Any:
+    total = plan.predicted_ms or sum(step.cost_ms or 0.0 for step in plan.steps) or 1.0
+    places = lane_names(plan)
+    where = ("processor",) if len(set(places)) > 1 else ()
+    shown = plain_table("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
+    for step, place in zip(plan.steps, places, strict=True):
+        parameters = " ".join(f"{name}={value}" for name, value in step.parameters.items())
+        cost = step.cost_ms
+        shown.add_row(
+            step.layer,
+            step.op,
+            *((place,) if where else ()),
+            step.routine,
+            parameters,
+            _ms(cost),
+            "" if cost is None else f"{cost / total:.1%}",
+            f"{2 * step.macs / (cost * 1e6):.0f}" if cost and step.macs else "",
+        )
+    return shown
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,85 @@
+"""`nnstretch zoo`: the reference networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.options import (
+    Classes,
+    Json,
+    Seed,
+    SmallImages,
+    Weights,
+    check_writable,
+)
+from nnstretch.report.tables.text import count_text, plain_table
+
+
+def zoo(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Export this network; else list all.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file.", show_default="NAME.onnx")
+    ] = None,
+    num_classes: Classes = None,
+    small_images: SmallImages = False,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", min=8, metavar="PIXELS", help="Side of the square input.", show_default=False),
+    ] = None,
+    weights: Weights = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """List the reference networks, or export one as ONNX.
+
+    Example: nnstretch zoo resnet50 -o resnet50.onnx
+    """
+    with reporting(as_json=json) as report:
+        if name is None:
+            _list(report)
+            return
+        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.frontends.onnx_file import save
+        from nnstretch.frontends.torch_module import export
+        from nnstretch.zoo import entry
+
+        entry(name)
+        path = check_writable(output or Path(f"{name}.onnx"))
+        network = build_network(name, Options(num_classes, small_images or None, None, image_size, seed), weights)
+        with report.progress("Exporting") as told:
+            told(0, 1, name)
+            save(export(network.module, network.example_input, input_names=["x"], output_names=["y"]), path)
+        report.show(f"{path}: {count_text(network.macs)} MACs, {count_text(network.parameters)} parameters")
+        report.finish({"file": str(path), "macs": network.macs, "params": network.parameters})
+
+
+def _list(report: Reporter) -> None:
+    from nnstretch import zoo as networks
+
+    entries = [networks.entry(name) for name in networks.names()]
+    shown = plain_table("name", "family", ">input", ">MACs", ">parameters", "paper")
+    for one in entries:
+        size = f"3×{one.input_size}×{one.input_size}"
+        shown.add_row(one.name, one.family, size, count_text(one.macs), count_text(one.parameters), one.paper)
+    report.show(shown)
+    report.finish(
+        {
+            "networks": [
+                {
+                    "name": one.name,
+                    "family": one.family,
+                    "input": [1, 3, one.input_size, one.input_size],
+                    "macs": one.macs,
+                    "params": one.parameters,
+                    "paper": one.paper,
+                }
+                for one in entries
+            ]
+        }
+    )

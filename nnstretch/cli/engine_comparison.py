@@ -1,0 +1,177 @@
+"""`nnstretch bench` without a design: engines side by side on one model or many, and what is made of the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.cli.console import Reporter
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    from nnstretch.bench.comparison.suite import Result, Series
+
+_INTERRUPTED_STATUS = 130
+_STARTS = 3
+_SUFFIXES = (".json", ".svg", ".html")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of a comparison as they were written."""
+
+    suite: str | None
+    against: str
+    threads: str
+    rounds: int
+    budget: float
+    layers: bool
+    start: bool
+    tune: bool
+    seed: int
+    shapes: tuple[str, ...]
+    batch: int | None = None
+
+
+def compare_models(
+    report: Reporter, models: Sequence[str], wishes: Wishes, outputs: Sequence[Path], *, resume: bool
+) -> int:
+    """Compares engines on every model, and shows and writes what was found, also when it is interrupted.
+
+    Files are written anew after every model, so that a run which is killed has left what it had.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        NNStretchError: an option is wrong, a model does not exist, or the only model cannot be measured.
+    """
+    from nnstretch.bench.comparison.suite import outcome, read_results, run_series
+
+    series = _series(models, wishes)
+    kept = _kept_file(outputs, resume=resume)
+    known = read_results(kept) if kept else []
+    results: list[Result] = []
+    interrupted = False
+    try:
+        for result in run_series(series, known, report.progress):
+            results.append(result)
+            if series.size > 1:
+                report.note(f"{outcome(result)} ({len(results)} of {series.size})")
+            _write(outputs, series, results)
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        interrupted = True
+    _show(report, series, results, wishes)
+    report.finish(_answer(series, results))
+    return _INTERRUPTED_STATUS if interrupted else 0
+
+
+def _series(given: Sequence[str], wishes: Wishes) -> Series:
+    from nnstretch.bench.comparison.compare import Settings, parse_engines
+    from nnstretch.bench.comparison.suite import Series, parse_threads, suite
+    from nnstretch.devices.base.spec import usable_cores
+    from nnstretch.frontends.input_shapes import parse_shapes
+
+    named = [*given, *(suite(wishes.suite) if wishes.suite else ())]
+    if not named:
+        raise UsageError("nothing to measure; give a MODEL or a --suite")
+    if wishes.suite and wishes.shapes:
+        raise UsageError("--shape does not go with --suite, whose networks have their own shapes")
+    threads = parse_threads(wishes.threads)
+    settings = Settings(
+        (),
+        wishes.rounds,
+        budget=wishes.budget,
+        starts=_STARTS if wishes.start else 1,
+        tune=wishes.tune,
+        layers=wishes.layers,
+    )
+    engines = parse_engines(wishes.against)
+    shapes = parse_shapes(list(wishes.shapes))
+    models = tuple(dict.fromkeys(named))
+    return Series(models, engines, threads, usable_cores(), settings, shapes, wishes.seed, wishes.batch)
+
+
+def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
+    """The file whose results are kept."""
+    check_endings(outputs, "results are", _SUFFIXES)
+    files = [path for path in outputs if path.suffix == ".json"]
+    if resume and not files:
+        raise UsageError("--resume goes on with a .json file; name it with -o")
+    return files[0] if resume else None
+
+
+def _answer(series: Series, results: Sequence[Result]) -> dict[str, Any]:
+    from nnstretch.bench.comparison.suite import highest_peak, summaries
+    from nnstretch.bench.timing.machine import describe_machine
+
+    machine = describe_machine(series.cores[: max(series.threads)], highest_peak(results))
+    return {"machine": machine, "summary": summaries(results), "results": list(results)}
+
+
+def _show(report: Reporter, series: Series, results: Sequence[Result], wishes: Wishes) -> None:
+    if report.as_json:
+        return
+    from nnstretch.report.tables.bench import comparison_table, failures, layer_table, start_table
+
+    answer = _answer(series, results)
+    names = [entry.name for entry in series.engines]
+    for summary in answer["summary"]:
+        shown = [one for one in results if one["threads"] == summary["threads"]]
+        report.show(comparison_table(shown, names, answer["machine"], summary))
+    if wishes.start:
+        report.show(start_table(results, [entry.name for entry in series.engines if entry.from_file]))
+    if wishes.layers:
+        report.show(*(layer_table(one) for one in results if "layers" in one))
+    for line in failures(results):
+        report.note(line)
+
+
+def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> None:
+    from nnstretch.support.settings import write_text
+
+    if not outputs:
+        return
+    answer = _answer(series, results)
+    for path in outputs:
+        if path.suffix == ".json":
+            write_json(path, answer)
+            continue
+        if path.suffix == ".svg":
+            from nnstretch.report.charts.bench import bench_picture as made
+        else:
+            from nnstretch.report.pages.bench import bench_html as made
+        write_text(path, made(answer))
+
+
+def check_endings(outputs: Sequence[Path], what: str, endings: Sequence[str]) -> None:
+    """Looks whether files of these names say how something is to be written.
+
+    Args:
+        outputs: the files.
+        what: is written, with its verb, as the begin of a sentence.
+        endings: of file names.
+
+    Raises:
+        UsageError: one has another ending.
+    """
+    for path in outputs:
+        if path.suffix not in endings:
+            named = "choose one of these endings" if len(endings) > 1 else "choose this ending"
+            raise UsageError(f"-o {path}: {what} written as {', '.join(endings)}; {named}")
+
+
+def write_json(path: Path, answer: Mapping[str, Any]) -> None:
+    """Writes an answer as JSON.
+
+    Raises:
+        FileError: the place is not writable or the disk is full.
+    """
+    from nnstretch.support.settings import write_text
+
+    write_text(path, json.dumps(answer, indent=1))

@@ -1,0 +1,176 @@
+"""What `nnstretch stretch` shows and answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.bench.timing.statistics import perfect_split
+from nnstretch.report.tables.text import count_text, ms_text, plain_table, power_text, share_text, times_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nnstretch.branching.design.design import Design, SegmentDesign
+    from nnstretch.branching.latency.prediction import BlockCost
+    from nnstretch.branching.search.report import SearchReport
+    from nnstretch.branching.stretch import StretchResult
+    from nnstretch.scheduler.costmodel.trees import Spread
+
+
+def pruning_table(report: SearchReport) -> Table:
+    """How many designs were left after every step."""
+    shown = plain_table("designs made of", ">left")
+    for step in report.pruning:
+        shown.add_row(step.step, power_text(step.designs_log10))
+    shown.caption = (
+        f"{len(report.boundaries)} of {report.cut_points} cut points, {report.family.label} network: "
+        f"depth ≥ {report.limits.min_depth:g}, width ≥ {report.limits.min_width:g}, MACs ≥ {report.limits.min_macs:g}; "
+        f"{report.joined} joins of {report.predicted_workloads} predicted layers"
+    )
+    shown.caption_justify = "left"
+    return shown
+
+
+def designs_table(
+    designs: Sequence[Design],
+    names: Sequence[str],
+    original_ms: Sequence[float] = (),
+    measured: Mapping[str, float] | None = None,
+) -> Table:
+    """One row per design, and the original on each processor in the caption.
+
+    Args:
+        designs: best first.
+        names: of the processors.
+        original_ms: the original network's predicted latency on each of them; empty if nobody asked.
+        measured: latencies of designs that were run, by id.
+    """
+    shown = plain_table(
+        ">#",
+        "design",
+        ">MACs",
+        ">parameters",
+        ">predicted ms",
+        ">measured ms",
+        ">faster",
+        ">of split",
+        ">meets",
+        "branches (depth × width)",
+    )
+    for rank, design in enumerate(designs, 1):
+        branches = "\n".join(_branches(segment, names) for segment in design.segments)
+        macs = f"{count_text(design.macs)} ({design.macs / design.original_macs:.0%})"
+        times = _times(design, original_ms)
+        run = ms_text(measured[design.id]) if measured and design.id in measured else "–"
+        cells = (times[0], run, *times[1:], str(design.meeting_points), branches)
+        shown.add_row(str(rank), design.id, macs, count_text(design.params), *cells)
+    shown.caption = f"branches from left to right: {', '.join(names)}"
+    if original_ms:
+        alone = ", ".join(f"{ms_text(ms)} ms on {name}" for name, ms in zip(names, original_ms, strict=True))
+        shown.caption = (
+            f"original: {alone}; faster than on the fastest of them; of split: share of the perfect split at the design's "
+            f"MACs; {shown.caption}"
+        )
+    shown.caption_justify = "left"
+    return shown
+
+
+def _times(design: Design, original_ms: Sequence[float]) -> tuple[str, str, str]:
+    """Predicted latency, over the original on the fastest processor, and as a share of the perfect split."""
+    ms = design.predicted_ms
+    if ms is None or not original_ms:
+        return "–", "–", "–"
+    bound = perfect_split(original_ms) * design.macs / design.original_macs
+    return ms_text(ms), times_text(min(original_ms) / ms), share_text(bound / ms)
+
+
+def _branches(segment: SegmentDesign, names: Sequence[str]) -> str:
+    blocks = (
+        f"blocks {segment.first}–{segment.stop - 1}: "
+        if segment.stop - segment.first > 1
+        else f"block {segment.first}: "
+    )
+    if len(segment.branches) == 1:
+        return f"{blocks}whole, {names[segment.branches[0].processor]}"
+    return blocks + " | ".join(f"{b.depth:.2f} × {b.width:.2f}" for b in segment.branches)
+
+
+def answer(
+    results: Sequence[StretchResult],
+    names: Sequence[str],
+    files: Sequence[str | None],
+    errors: Mapping[str, Spread | None],
+) -> dict[str, Any]:
+    """What `--json` prints."""
+    report = results[0].report
+    return {
+        "original_macs": results[0].design.original_macs,
+        "original_ms": _by_name(names, report.original_ms),
+        "family": report.family.label,
+        "cut_points": report.cut_points,
+        "pruning": [{"step": step.step, "designs_log10": step.designs_log10} for step in report.pruning],
+        "not_branched": list(report.notes),
+        "not_predicted": list(report.unpredicted),
+        "blocks": [_block(block, names) for block in report.blocks],
+        "front": [{"predicted_ms": point.ms, "macs": point.macs} for point in report.front],
+        "designs": [_design(result, names, file) for result, file in zip(results, files, strict=True)],
+        "prediction_errors": {name: {"median": e.median, "p90": e.p90} if e else None for name, e in errors.items()},
+    }
+
+
+def _by_name(names: Sequence[str], ms: Sequence[float]) -> dict[str, float | None]:
+    """Milliseconds by processor; None for one that cannot do it."""
+    return {name: _finite(one) for name, one in zip(names, ms, strict=True)}
+
+
+def _finite(ms: float) -> float | None:
+    """Milliseconds; None if nobody can do it."""
+    return ms if math.isfinite(ms) else None
+
+
+def _block(block: BlockCost, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": block.name,
+        "macs": block.macs,
+        "branchable": block.branchable,
+        "original_ms": _by_name(names, block.ms),
+    }
+
+
+def _design(result: StretchResult, names: Sequence[str], file: str | None) -> dict[str, Any]:
+    design = result.design
+    return {
+        **design_object(design, names, file),
+        "measured_ms": result.report.measured_ms.get(design.id),
+        "perfect_split_ms": _finite(perfect_split(result.report.original_ms) * design.macs / design.original_macs),
+        "prediction": result.prediction.to_json(names),
+    }
+
+
+def design_object(design: Design, names: Sequence[str], file: str | None) -> dict[str, Any]:
+    """What `--json` prints of a design."""
+    return {
+        "id": design.id,
+        "merge": design.merge.value,
+        "file": file,
+        "macs": design.macs,
+        "params": design.params,
+        "predicted_ms": design.predicted_ms,
+        "meeting_points": design.meeting_points,
+        "branches": [
+            {
+                "segment": number,
+                "first": segment.first,
+                "stop": segment.stop,
+                "processor": names[branch.processor],
+                "depth": branch.depth,
+                "width": branch.width,
+                "macs": branch.macs,
+                "predicted_ms": branch.predicted_ms,
+            }
+            for number, segment in enumerate(design.segments)
+            for branch in segment.branches
+        ],
+    }

@@ -1,0 +1,254 @@
+"""The bounds of `nnstretch stretch`: given, read from a file, or learned by short trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.cli.options import check_writable
+from nnstretch.errors import FileError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from torch import nn
+
+    from nnstretch.branching.design.design import Merge
+    from nnstretch.branching.search.bounds import Bounds
+    from nnstretch.branching.search.bounds_file import LearnedBounds
+    from nnstretch.branching.search.limits import SearchLimits
+    from nnstretch.cli.console import Progress, Reporter
+    from nnstretch.cli.networks import Network
+    from nnstretch.latency.profile_files import Profiled
+    from nnstretch.training.data import Dataset
+    from nnstretch.training.loop import TrainingEvent
+    from nnstretch.training.recipe import Recipe
+
+BOUNDS = "bounds.json"
+"""Name of the bounds in the folder of the designs."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How bounds are learned: what `nnstretch stretch` was asked for.
+
+    Attributes:
+        data: images to learn from and to be tested on; None: nobody said.
+        recipe: of the trainings.
+        tolerance: points of top-1 that may be lost.
+        budget: trainings at most.
+    """
+
+    data: str | None
+    recipe: str
+    tolerance: float
+    budget: int | None
+
+    def check(self) -> None:
+        """Refuses what nothing can be learned with.
+
+        Raises:
+            UsageError: no data, a tolerance out of range, or no such recipe.
+        """
+        from nnstretch.training.recipe import load_recipe
+
+        if self.data is None:
+            raise UsageError("--learn-bounds trains networks; name images to learn from with --data")
+        if not 0 <= self.tolerance < 100:
+            raise UsageError(f"--tolerance is {self.tolerance:g}; give points of accuracy from 0 to 100")
+        load_recipe(self.recipe)
+
+
+@dataclass(frozen=True)
+class BoundsFile:
+    """The file of bounds that a search is to use.
+
+    Attributes:
+        path: of the file.
+        learning: how they are learned; None: the file has them.
+    """
+
+    path: Path
+    learning: Learning | None = None
+
+    def of(
+        self, report: Reporter, network: Network, names: Sequence[str], merge: Merge, profiled: Profiled | None
+    ) -> LearnedBounds:
+        """The bounds, learned of a network if that is wanted.
+
+        Raises:
+            FileError: they were not found to the end, or the file cannot be read or written.
+            NNStretchError: they cannot be learned.
+        """
+        if self.learning is None:
+            found = read_bounds(self.path)
+            if found.subject.model != network.spec:
+                report.note(f"{self.path}: learned of {found.subject.model}, not of {network.spec}")
+            return found
+        multiple = profiled.block if profiled else _channel_block(names)
+        found = _learned(report, network, merge, multiple, self.learning, self.path)
+        report.show(bounds_table(found))
+        return found
+
+
+def open_bounds(path: Path | None, folder: Path | None, learning: Learning | None) -> BoundsFile | None:
+    """The file of bounds that the options name; None if bounds play no part.
+
+    Raises:
+        UsageError: bounds are to be learned, and it is not said how or where they are kept.
+        FileError: the file cannot be read or written.
+    """
+    if learning is None:
+        if path is None:
+            return None
+        read_bounds(path)
+        return BoundsFile(path)
+    if path is None and folder is None:
+        raise UsageError("--learn-bounds keeps what it has found in a file; say where with --bounds FILE or -o DIR")
+    learning.check()
+    return BoundsFile(check_writable(path or (folder or Path()) / BOUNDS), learning)
+
+
+def read_bounds(path: Path) -> LearnedBounds:
+    """The bounds of a file, which must be finished.
+
+    Raises:
+        FileError: they are not, or the file cannot be read.
+    """
+    from nnstretch.branching.search.bounds_file import load_bounds
+
+    found = load_bounds(path)
+    if not found.bounds.complete:
+        raise FileError(
+            f"{path} holds bounds that were not found to the end; go on with --learn-bounds --bounds {path}"
+        )
+    return found
+
+
+def with_bounds(limits: SearchLimits, learned: Bounds, given: Mapping[str, float | None]) -> SearchLimits:
+    """`limits` with learned bounds in place of those that nobody has given: the names whose value in `given` is None."""
+    return replace(limits, **{name: getattr(learned, name) for name, value in given.items() if value is None})
+
+
+def _channel_block(names: Sequence[str]) -> int:
+    """What widths of branches on processors are multiples of."""
+    from nnstretch.compiler.processors import build_processors
+
+    return build_processors(",".join(names)).host.blocked.block
+
+
+def _learned(
+    report: Reporter, network: Network, merge: Merge, multiple: int, learning: Learning, path: Path
+) -> LearnedBounds:
+    """The bounds of a network; every finished training is kept in the file, so that it goes on where it was ended.
+
+    Raises:
+        UsageError: a file of other trainings.
+        ModelError: the network is not trained, or not for these data.
+        DesignError: no bounds can be found.
+    """
+    from nnstretch.branching.design.blueprint import blueprint
+    from nnstretch.branching.search.bounds import Bounds, learn_bounds
+    from nnstretch.branching.search.bounds_file import LearnedBounds, Subject, load_bounds, weights_digest
+    from nnstretch.training.data import load_dataset
+    from nnstretch.training.recipe import load_recipe
+
+    recipe = replace(load_recipe(learning.recipe), seed=network.options.seed, evaluate_every=0)
+    dataset = load_dataset(learning.data or "", network.example_input.shape[-1], network.example_input.shape[1])
+    _check_trained(network, dataset)
+    digest = weights_digest(network.module)
+    subject = Subject(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
+    known = LearnedBounds(subject, Bounds(learning.tolerance, len(dataset.test)))
+    if path.exists():
+        known = known.resumed(load_bounds(path), path)
+
+    def keep(bounds: Bounds) -> None:
+        LearnedBounds(subject, bounds).save(path)
+
+    with report.progress("Learning bounds") as told:
+        retraining = _Retraining(dataset, recipe, network.module, told)
+        found = learn_bounds(
+            blueprint(network.module, network.example_input, multiple, merge),
+            network.module,
+            retraining,
+            known.bounds,
+            keep,
+            budget=learning.budget,
+            progress=retraining.begin,
+        )
+    return LearnedBounds(subject, found)
+
+
+def _check_trained(network: Network, dataset: Dataset) -> None:
+    """Refuses a network that knows nothing of the data yet: what it loses would say nothing."""
+    from nnstretch.errors import ModelError
+    from nnstretch.training.evaluation import top1
+
+    found, chance = top1(network.module, dataset), 1 / dataset.num_classes
+    luck = 3 * (chance * (1 - chance) / len(dataset.test)) ** 0.5
+    if found <= 100 * (chance + luck):
+        raise ModelError(
+            f"{network.spec} is right on {found:.1f} % of the test images of {dataset.name}, no more than by chance; train it "
+            "first, and give the weights with --weights"
+        )
+
+
+class _Retraining:
+    """Short trainings with the original as the teacher; a `Retrain`."""
+
+    def __init__(self, dataset: Dataset, recipe: Recipe, teacher: nn.Module, told: Progress) -> None:
+        self._dataset, self._recipe, self._teacher, self._told = dataset, recipe, teacher, told
+        self._done, self._total = 0, 0
+
+    def begin(self, what: str, done: int, total: int) -> None:
+        """Tells which training comes now."""
+        self._done, self._total = done, total
+        self._told(done, total, what)
+
+    def __call__(self, module: nn.Module, what: str) -> tuple[float, float]:
+        from nnstretch.training.loop import train
+
+        def tell(event: TrainingEvent) -> None:
+            self._told(self._done, self._total, f"{what}, step {event.step}/{event.steps}, loss {event.loss:.2f}")
+
+        result = train(module, self._dataset, self._recipe, self._teacher, tell)
+        return result.top1, result.seconds
+
+
+def bounds_table(learned: LearnedBounds) -> Table:
+    """One row per training."""
+    from nnstretch.report.tables.text import plain_table
+
+    bounds = learned.bounds
+    assert bounds.min_depth is not None
+    assert bounds.min_width is not None
+    assert bounds.min_macs is not None
+    shown = plain_table("retrained", ">depth", ">width", ">MACs", ">top-1", "within", ">s")
+    for training in bounds.trainings:
+        within = "yes" if training.top1 >= bounds.least - 1e-9 else "no"
+        ratios = (f"{ratio:.2f}" for ratio in (training.depth, training.width, training.macs))
+        shown.add_row(training.design or "original", *ratios, f"{training.top1:.2f}", within, f"{training.seconds:.0f}")
+    shown.caption = (
+        f"bounds: depth ≥ {bounds.min_depth:.2f}, width ≥ {bounds.min_width:.2f}, MACs ≥ {bounds.min_macs:.2f}; within: loses "
+        f"{max(bounds.tolerance, bounds.margin):.2f} points at most (the tolerance is {bounds.tolerance:g}, the standard error "
+        f"on {bounds.images} images {bounds.margin:.2f})"
+    )
+    shown.caption_justify = "left"
+    return shown
+
+
+def bounds_object(learned: LearnedBounds) -> dict[str, Any]:
+    """What `--json` prints of bounds."""
+    bounds = learned.bounds
+    return {
+        "model": learned.subject.model,
+        "data": learned.subject.data,
+        "min_depth": bounds.min_depth,
+        "min_width": bounds.min_width,
+        "min_macs": bounds.min_macs,
+        "tolerance": bounds.tolerance,
+        "margin": bounds.margin,
+        "original_top1": bounds.original.top1 if bounds.original else None,
+        "trainings": len(bounds.trainings),
+    }

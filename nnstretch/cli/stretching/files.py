@@ -1,0 +1,139 @@
+"""The files that `nnstretch stretch` writes: designs, weights, graphs, published files, and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnstretch.errors import DesignError
+
+if TYPE_CHECKING:
+    from nnstretch.branching.design.design import Design
+    from nnstretch.branching.stretch import StretchResult
+    from nnstretch.cli.console import Reporter
+    from nnstretch.cli.networks import Network
+
+PAGE = "index.html"
+"""Name of the page in the folder of the designs."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What is written of a design.
+
+    Attributes:
+        folder: where; None: nothing.
+        yaml: as a file of NN-Stretch's authors, too.
+        seed: of new weights; None: inherited ones are written.
+    """
+
+    folder: Path | None
+    yaml: bool
+    seed: int | None
+
+
+def write_all(
+    report: Reporter, writing: Writing, network: Network, names: Sequence[str], results: Sequence[StretchResult]
+) -> tuple[list[str | None], str | None]:
+    """All designs and the page, if there is a folder for them; returns their paths."""
+    files: list[str | None] = [None] * len(results)
+    if writing.folder is None:
+        return files, None
+    with report.progress("Writing") as told:
+        for rank, result in enumerate(results):
+            told(rank, len(results), result.design.id)
+            branched = replace(network, module=result.module, design=result.design)
+            path, why_not = write_design(writing, f"{rank + 1}-", network, branched, names)
+            files[rank] = str(path)
+            if why_not:
+                report.note(f"{path}: no YAML file: {why_not}")
+        return files, str(write_page(writing.folder, network.spec, names, results, files))
+
+
+def write_design(
+    writing: Writing, prefix: str, original: Network, branched: Network, names: Sequence[str]
+) -> tuple[Path, str]:
+    """Design, weights and ONNX file of one branched network.
+
+    Args:
+        writing: what is wanted; it has a folder.
+        prefix: of the files' names, before the design's.
+        original: what was branched.
+        branched: what came of it.
+        names: of the processors.
+
+    Returns:
+        The design's path, and why there is no YAML file although one is wanted.
+    """
+    from nnstretch.branching.design.design import save_design
+    from nnstretch.branching.stretch import start_afresh
+    from nnstretch.branching.transform.network import BranchedNetwork
+    from nnstretch.frontends.onnx_file import save
+    from nnstretch.training.weights import save_weights
+
+    assert writing.folder is not None
+    assert branched.design is not None
+    assert isinstance(branched.module, BranchedNetwork)
+    if writing.seed is not None:
+        start_afresh(branched.module, branched.example_input, writing.seed)
+    path = writing.folder / f"{prefix}{branched.design.id}.json"
+    save_design(branched.design, path)
+    save_weights(branched.module, path.with_suffix(".safetensors"), branched.metadata())
+    save(branched.export(), path.with_suffix(".onnx"))
+    return path, _write_yaml(path.with_suffix(".yaml"), original, branched.design, names) if writing.yaml else ""
+
+
+def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[str]) -> str:
+    """Writes a design as a published file; returns why not, if that is not possible."""
+    from nnstretch.branching.design.blueprint import blueprint
+    from nnstretch.branching.pycls.files import write_published
+    from nnstretch.branching.pycls.from_design import published_of
+
+    prepared = blueprint(original.module, original.example_input, design.multiple, design.merge)
+    size = original.example_input.shape[-1]
+    sections = {
+        "MODEL": {"TYPE": "mbanynet", "NUM_CLASSES": _classes(original)},
+        "TRAIN": {"IM_SIZE": size},
+        "TEST": {"IM_SIZE": size},
+    }
+    try:
+        write_published(published_of(design, prepared, device_names(names), sections), path)
+    except DesignError as error:
+        return str(error)
+    return ""
+
+
+def _classes(network: Network) -> int:
+    import torch
+
+    with torch.no_grad():
+        return int(network.module(network.example_input).shape[-1])
+
+
+def device_names(names: Sequence[str]) -> list[str]:
+    """What published files call processors: cpu, gpu for OpenCL devices, and with a number if there are several."""
+    kinds = [name.split(":")[0] for name in names]
+    called = ["gpu" if kind == "opencl" else kind for kind in kinds]
+    return [kind if kind not in called[:i] else f"{kind}{called[:i].count(kind)}" for i, kind in enumerate(called)]
+
+
+def write_page(
+    folder: Path, model: str, names: Sequence[str], results: Sequence[StretchResult], files: Sequence[str | None]
+) -> Path:
+    """The page that shows why these designs; returns its path.
+
+    Raises:
+        FileError: the place is not writable or the disk is full.
+    """
+    from nnstretch.report.pages.stretch import Found, stretch_html
+    from nnstretch.support.settings import write_text
+
+    found = [
+        Found(result.design, result.prediction, Path(file).name if file else None)
+        for result, file in zip(results, files, strict=True)
+    ]
+    path = folder / PAGE
+    write_text(path, stretch_html(Path(model).name, names, results[0].report, found))
+    return path

@@ -1,0 +1,142 @@
+"""`nnstretch stretch --predict-only`: branchings for processors that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nnstretch.branching.design.design import Merge
+    from nnstretch.branching.search.limits import SearchLimits
+    from nnstretch.branching.stretch import StretchResult
+    from nnstretch.cli.console import Progress
+    from nnstretch.cli.networks import Network
+    from nnstretch.latency.profile_files import Profiled
+    from nnstretch.latency.uncertainty import DesignDoubts
+    from nnstretch.scheduler.costmodel.trees import Errors, Spread
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Designs that were found without running anything, the fastest first, with doubts about each."""
+
+    results: Sequence[StretchResult]
+    doubts: Sequence[DesignDoubts]
+
+
+def opened_profiles(file: Path | None, processors: str) -> Profiled:
+    """The processors of a profile file, or those that this machine's store knows.
+
+    Raises:
+        NNStretchError: the file cannot be read, or does not have them.
+    """
+    from nnstretch.latency.profile_files import open_profiles
+    from nnstretch.scheduler.measurement.store.store import ProfileStore
+
+    if "sim:" in processors:
+        raise UsageError(
+            f"--processors {processors}: simulated processors are always predicted only, from their profile; leave out "
+            "--predict-only"
+        )
+    return open_profiles(ProfileStore().path if file is None else file, processors)
+
+
+def predict(
+    network: Network,
+    profiled: Profiled,
+    limits: SearchLimits,
+    merge: Merge,
+    *,
+    designs: int,
+    pareto: bool,
+    progress: Progress,
+) -> Predicted:
+    """The search, with predictions alone.
+
+    Raises:
+        DesignError: the network cannot be branched, or nothing is within the limits.
+        DeviceError: too little was measured.
+        MissingExtraError: layers must be guessed, and xgboost is not installed.
+    """
+    from nnstretch.branching.design.accounting import working_set
+    from nnstretch.branching.design.blueprint import blueprint
+    from nnstretch.branching.search.search import search_blueprint
+    from nnstretch.branching.stretch import StretchResult
+    from nnstretch.branching.transform.build import build
+    from nnstretch.latency.uncertainty import design_doubts
+
+    progress(0, 0, "tracing the network")
+    prepared = blueprint(network.module, network.example_input, profiled.block, merge)
+    predictor, count = profiled.predictor, len(profiled.names)
+    predictor.expect(working_set(network.module, network.example_input))
+    found, report = search_blueprint(
+        prepared,
+        predictor,
+        count,
+        limits,
+        designs=designs,
+        pareto=pareto,
+        progress=lambda what, done, total: progress(done, total, what),
+    )
+    results = [StretchResult(design, build(prepared, design), report) for design in found]
+    doubts = [design_doubts(prepared, one.design, one.prediction, predictor, count) for one in results]
+    return Predicted(results, doubts)
+
+
+def predicted_errors(predicted: Predicted, profiled: Profiled) -> dict[str, Spread | None]:
+    """Cross-validated errors of guesses, by processor; of none if nothing was guessed."""
+    if not any(doubts.layers for doubts in predicted.doubts):
+        return {}
+    return errors_by_name(profiled.names, profiled.predictor.error)
+
+
+def errors_by_name(names: Sequence[str], error: Callable[[int], Errors | None]) -> dict[str, Spread | None]:
+    """Cross-validated errors by processor; None where nothing could be learned. `error` is asked by number."""
+    errors = map(error, range(len(names)))
+    return {name: found.all if found else None for name, found in zip(names, errors, strict=True)}
+
+
+def doubts_table(predicted: Predicted, names: Sequence[str]) -> Table:
+    """A row per design, and one per branch of the best one."""
+    from nnstretch.report.tables.text import ms_text, plain_table, share_text
+
+    shown = plain_table("predicted", "on", ">ms", "may be off by", ">guessed")
+    for result, doubts in zip(predicted.results, predicted.doubts, strict=True):
+        ms = ms_text(1e3 * result.prediction.seconds)
+        shown.add_row(result.design.id, "all", ms, str(doubts.whole), share_text(doubts.whole.guessed))
+    best, doubts = predicted.results[0], predicted.doubts[0]
+    for number, (part, some) in enumerate(zip(best.prediction.segments, doubts.branches, strict=True)):
+        for branch, doubt in zip(part.branches, some, strict=True):
+            ms = ms_text(1e3 * branch.alone)
+            shown.add_row(f"segment {number}", names[branch.processor], ms, str(doubt), share_text(doubt.guessed))
+    shown.caption = (
+        "may be off by: the cross-validated errors of layers that were guessed from others, if they do not cancel; guessed: "
+        "share of the time; segments are those of the first design, alone on their processors"
+    )
+    shown.caption_justify = "left"
+    return shown
+
+
+def doubts_object(predicted: Predicted, names: Sequence[str]) -> dict[str, Any]:
+    """What `--json` prints beside the designs."""
+    layers = dict.fromkeys(layer for doubts in predicted.doubts for layer in doubts.layers)
+    return {
+        "errors": {
+            result.design.id: {
+                "whole": asdict(doubts.whole),
+                "branches": [
+                    {"segment": number, "processor": names[branch.processor], **asdict(doubt)}
+                    for number, (part, some) in enumerate(zip(result.prediction.segments, doubts.branches, strict=True))
+                    for branch, doubt in zip(part.branches, some, strict=True)
+                ],
+            }
+            for result, doubts in zip(predicted.results, predicted.doubts, strict=True)
+        },
+        "guessed_layers": [{"processor": names[number], "layer": layer} for number, layer in layers],
+    }

@@ -1,0 +1,211 @@
+"""What `nnstretch tune` does beside choosing: limits, explanations, comparisons of selectors and Pareto fronts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.cli.options import parse_assignments
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from nnstretch.cli.console import Progress
+    from nnstretch.compiler.processors import Processors
+    from nnstretch.scheduler.measurement.profiler import Profiler
+    from nnstretch.scheduler.parameter_search.explorer import Exploration
+    from nnstretch.scheduler.parameter_search.thoroughness import Search
+    from nnstretch.scheduler.planner import ChoiceSpace
+    from nnstretch.scheduler.selection.problem import Assignment, Selector
+
+LATENCY = "latency"
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
+PICTURES = (".svg", ".html")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is to be found out. `traded` are the front's resources beside latency, `limits` amounts by resource.
+
+    `engines` may compute layers too. With `fresh`, what was measured before is measured again. `search` is how thoroughly
+    routine parameters are searched.
+    """
+
+    selector: str
+    explain: bool
+    compare: bool
+    traded: tuple[str, ...]
+    limits: dict[str, float]
+    seed: int
+    engines: tuple[str, ...]
+    fresh: bool
+    search: Search
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """All resources whose amounts are needed."""
+        return tuple(dict.fromkeys((*self.traded, *self.limits)))
+
+
+def parse_wishes(
+    selector: str | None,
+    *,
+    explain: bool,
+    compare: bool,
+    front: str | None,
+    limits: Sequence[str],
+    seed: int,
+    engines: tuple[str, ...] = (),
+    fresh: bool = False,
+    search: Search = "default",
+) -> Wishes:
+    """Checks the options before long work.
+
+    Raises:
+        UsageError: a selector, a resource or an amount does not exist.
+    """
+    from nnstretch.scheduler.selection import default_selector, selector_named
+
+    name = selector_named(selector).name if selector else default_selector().name
+    amounts = {r: _amount(r, text) for r, text in parse_assignments(list(limits), "--limit").items()}
+    return Wishes(name, explain, compare, _traded(front), amounts, seed, engines, fresh, search)
+
+
+def _traded(front: str | None) -> tuple[str, ...]:
+    from nnstretch.scheduler.selection.resources import RESOURCES
+
+    if front is None:
+        return ()
+    objectives = [part.strip() for part in front.split(",")]
+    traded = [name for name in objectives if name != LATENCY]
+    wrong = [name for name in traded if name not in RESOURCES]
+    if wrong or LATENCY not in objectives or not traded or len(set(objectives)) < len(objectives):
+        raise UsageError(f"--pareto {front!r} is not understood; write latency and some of {', '.join(RESOURCES)}")
+    return tuple(traded)
+
+
+def _amount(resource: str, text: str) -> float:
+    from nnstretch.scheduler.selection.resources import MEMORY, RESOURCES
+
+    if resource not in RESOURCES:
+        raise UsageError(f"--limit {resource} is not known; resources are {', '.join(RESOURCES)}")
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or (resource != MEMORY and (found[2] or found[3])):
+        example = "200MB" if resource == MEMORY else "0.001"
+        raise UsageError(f"--limit {resource}={text} is not understood; write a number such as {resource}={example}")
+    return float(found[1]) * _FACTORS[found[2]]
+
+
+def split_outputs(outputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Where the plan goes, and where pictures go."""
+    pictures = [path for path in outputs if path.suffix in PICTURES]
+    return [path for path in outputs if path not in pictures], pictures
+
+
+def wished_space(
+    graph: ir.Model, processors: Processors, wishes: Wishes, costs: Profiler, progress: Progress
+) -> ChoiceSpace:
+    """What there is to choose from, with measured costs, and with amounts where they are limited or traded."""
+    from nnstretch.compiler.compile import measured_space
+    from nnstretch.scheduler.selection.resources import with_resources
+
+    space = measured_space(graph, processors, costs, progress, climbing=wishes.search == "default")
+    if wishes.resources:
+        space = with_resources(space, wishes.resources, progress)
+    return replace(space, problem=replace(space.problem, limits=wishes.limits, seed=wishes.seed))
+
+
+def chosen_selector(wishes: Wishes) -> Selector:
+    """The selector that was asked for."""
+    from nnstretch.scheduler.selection import selector_named
+
+    return selector_named(wishes.selector)
+
+
+def findings(space: ChoiceSpace, answer: Assignment, wishes: Wishes, progress: Progress) -> dict[str, Any]:
+    """What was asked for beside the plan, as it goes into the JSON answer."""
+    found: dict[str, Any] = {}
+    if wishes.limits or answer.amounts:
+        found["limits"] = wishes.limits
+        found["amounts"] = dict(answer.amounts)
+    if wishes.explain:
+        found["explanation"] = _explanation(space, answer)
+    if wishes.compare:
+        found["comparison"] = _comparison(space, progress)
+    if wishes.traded:
+        found["pareto"] = _front(space, wishes.traded)
+    return found
+
+
+def search_answer(wishes: Wishes, searched: Mapping[str, Exploration]) -> dict[str, Any]:
+    """How parameters were searched, as it goes into the JSON answer."""
+    processors = {
+        name: {"measured": len(found.measured), "candidates": found.candidates, "spread": found.spread}
+        for name, found in searched.items()
+    }
+    return {"kind": wishes.search, "processors": processors}
+
+
+def _explanation(space: ChoiceSpace, answer: Assignment) -> list[dict[str, Any]]:
+    from nnstretch.scheduler.selection.explanation import explain
+
+    return [
+        {
+            "name": unit.name,
+            "op": unit.op,
+            "adapts_ms": unit.adapts * 1e3,
+            "greedy_loss_ms": unit.greedy_loss * 1e3,
+            "candidates": [
+                {
+                    "routine": c.routine,
+                    "parameters": c.parameters,
+                    "layouts": c.layouts,
+                    "cost_ms": c.seconds * 1e3,
+                    "chosen": c.chosen,
+                }
+                for c in unit.candidates
+            ],
+        }
+        for unit in explain(space, answer)
+    ]
+
+
+def _comparison(space: ChoiceSpace, progress: Progress) -> list[dict[str, Any]]:
+    from nnstretch.scheduler.selection import SELECTORS
+    from nnstretch.scheduler.selection.comparison import compare
+
+    rows: list[dict[str, Any]] = []
+    for number, (name, make) in enumerate(SELECTORS.items()):
+        progress(number, len(SELECTORS), name)
+        (row,) = compare(space.problem, [make()])
+        rows.append(
+            {
+                "selector": name,
+                "predicted_ms": row.answer.cost * 1e3,
+                "optimal": row.answer.optimal,
+                "gap": row.answer.gap,
+                "seconds": row.seconds,
+                "states": row.answer.states,
+                "curve": [[step, cost * 1e3] for step, cost in row.answer.curve],
+            }
+        )
+    return rows
+
+
+def _front(space: ChoiceSpace, traded: Sequence[str]) -> dict[str, Any]:
+    from nnstretch.scheduler.selection.constraints.pareto import pareto
+
+    front = pareto(space.problem, traded)
+    points = [{"latency_ms": p.cost * 1e3, **{r: p.amounts[r] for r in traded}} for p in front.points]
+    return {
+        "objectives": [LATENCY, *traded],
+        "complete": front.gap == 0,
+        "gap": front.gap if math.isfinite(front.gap) else None,
+        "points": points,
+    }

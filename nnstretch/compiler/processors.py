@@ -1,0 +1,137 @@
+"""The processors that a caller names, opened: those of this machine, simulated ones, and the CPU of another machine."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
+from nnstretch.devices.engine.binding.library import MAX_CORES
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.devices.external.engine import guest_routines
+from nnstretch.devices.external.processor import GUESTS, open_guest_processor
+from nnstretch.errors import UsageError
+from nnstretch.scheduler.measurement.profiler import TOLERANCE
+from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
+from nnstretch.scheduler.simulation.costs import one_soc
+
+HALF_TOLERANCE = 1e-3
+"""Tolerance from which on OpenCL routines may store data as float16: with a smaller one, hardly any could win."""
+
+
+@dataclass(frozen=True)
+class Processors:
+    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one.
+
+    `engines` are the engines of others that may compute layers on the first CPU. `tolerance` is the error that a routine may
+    have against the reference where routines are measured, relative to the output's range.
+    """
+
+    named: tuple[Processor, ...]
+    host: Processor
+    engines: tuple[str, ...] = ()
+    tolerance: float = TOLERANCE
+
+
+def build_processors(
+    text: str, threads: int | None = None, engines: Sequence[str] = (), tolerance: float = TOLERANCE
+) -> Processors:
+    """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
+
+    Where no ratios are written, cores of a CPU that differ in speed get those that they are measured to have.
+
+    Args:
+        text: the specification.
+        threads: at most so many cores of the first CPU.
+        engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
+        tolerance: see `Processors`; from `HALF_TOLERANCE` on OpenCL devices have routines that store float16.
+
+    Raises:
+        UsageError: the specification is wrong, there is no such engine, the tolerance is no positive number, or simulated
+            processors are mixed with others.
+        DeviceError: a processor does not exist or does not work.
+        MissingExtraError: an engine is not installed.
+    """
+    if not 0 < tolerance < math.inf:
+        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
+    specs = parse_processors(text)
+    if threads is not None:
+        specs = _limit_threads(specs, threads)
+    guests = guest_routines(engines)
+    if guests and all(spec.kind != "cpu" for spec in specs):
+        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
+    if "*" not in text:
+        specs = tuple(_with_ratios(spec) for spec in specs)
+    first = next((spec for spec in specs if spec.kind == "cpu"), None)
+    dtypes = ("float32", "float16") if tolerance >= HALF_TOLERANCE else ("float32",)
+    devices = [spec for spec in specs if spec.kind == "opencl"]
+    if len(devices) > 1:
+        _load_drivers(devices)
+    named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
+    one_soc(named)
+    hosts = [p for p in named if p.lane == "host"]
+    host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
+    return Processors(named, host, tuple(engines), tolerance)
+
+
+def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:
+    first = next((i for i, s in enumerate(specs) if s.kind == "cpu"), None)
+    if threads < 1:
+        raise UsageError(f"threads is {threads}; it must be at least 1")
+    if first is None:
+        raise UsageError("threads limits a CPU's cores, but no CPU is among the processors")
+    return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
+
+
+def _load_drivers(devices: Sequence[ProcessorSpec]) -> None:
+    """Loads OpenCL drivers for the cores of all devices, since the first to load them would decide for the others."""
+    from nnstretch.devices.opencl.runtime.drivers import load_drivers
+
+    load_drivers(all_cores(devices))
+
+
+def _with_ratios(spec: ProcessorSpec) -> ProcessorSpec:
+    """A group of cores with the ratios of their speeds, if these differ."""
+    return replace(spec, ratios=measured_ratios(spec.cores)) if spec.kind == "cpu" and len(spec.cores) > 1 else spec
+
+
+def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)) -> Processor:
+    if spec.kind == "cpu":
+        from nnstretch.devices.cpu.processor import CpuProcessor
+
+        return CpuProcessor(spec, guests=guests)
+    if spec.kind == "sim":
+        from nnstretch.devices.simulated.processor import SimulatedProcessor
+
+        return SimulatedProcessor(spec)
+    if spec.kind in GUESTS:
+        return open_guest_processor(spec)
+    from nnstretch.devices.opencl.processor import OpenCLProcessor
+
+    return OpenCLProcessor(spec, dtypes)
+
+
+def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) -> Processors:
+    """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans that are made without measuring.
+
+    A CPU without cores gets `threads` of them (1 by default).
+
+    Raises:
+        UsageError: the specification is wrong, or names what is no CPU.
+    """
+    from nnstretch.devices.cpu.processor import CpuProcessor
+
+    cores = range(MAX_CORES if re.search(r"\d", text) else threads or 1)
+    specs = parse_processors(text, tuple(cores))
+    if any(spec.kind != "cpu" for spec in specs):
+        raise UsageError(
+            f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
+        )
+    if threads is not None:
+        specs = _limit_threads(specs, threads)
+    named = tuple(CpuProcessor(spec, isa) for spec in specs)
+    return Processors(named, named[0])

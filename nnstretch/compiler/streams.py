@@ -1,0 +1,161 @@
+"""From a model to a session for many inputs at a time: the arrangements that its processors allow, and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+import onnx_ir as ir
+
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import Processors, build_processors
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.errors import UsageError
+from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.latency.contention import slowdowns
+from nnstretch.scheduler.lowering.candidates import Progress
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, Team, relocated, working
+from nnstretch.scheduler.runtime.streams.session import StreamSession
+from nnstretch.scheduler.simulation.costs import one_soc
+from nnstretch.scheduler.simulation.timing import NoInterplay, simulate
+
+_MOST_MEASURED = 16
+"""Processors that a plan can have (NNS_MAX_LANES): how much more of them slow each other down is not measured."""
+
+
+def load_streams(path: str | Path, streams: int) -> StreamSession:
+    """A session for a package, whose plan has `streams` inputs on their way through its processors.
+
+    Raises:
+        UsageError: fewer than one stream.
+        FileError, PackageError: it cannot be read, is damaged or too new.
+    """
+    _check(streams)
+    with Session.load(path) as session:
+        team = Team(session.compiled, streams, sources=session.sources)
+    return StreamSession(Arrangement("as the package has it", (team,)))
+
+
+def arrangements(
+    model: ir.Model,
+    processors: Processors,
+    streams: int,
+    *,
+    tune: bool = True,
+    progress: Progress | None = None,
+) -> list[Arrangement]:
+    """The ways to arrange processors for several inputs at a time, with what is predicted of them if routines are measured.
+
+    Args:
+        model: an unoptimised graph.
+        processors: what there is.
+        streams: how many inputs are on their way at most.
+        tune: measure routines unless the profile store knows them.
+        progress: told how far measuring has come.
+
+    Raises:
+        UsageError: fewer than one stream, or simulated processors.
+        NNStretchError: a processor cannot run the network.
+    """
+    _check(streams)
+    if one_soc(processors.named) is not None:
+        raise UsageError(
+            f"{', '.join(p.name for p in processors.named)} are simulated; streams need processors that are here"
+        )
+    bench = _Planning(model, processors, tune, progress)
+    specs = [processor.spec for processor in processors.named]
+    ways = [bench.apart(name, parts) for name, parts in _partings(specs, streams).items()]
+    if len(specs) > 1 and (together := bench.together()) is not None:
+        ways.append(together)
+    return [way.with_streams(streams) for way in ways]
+
+
+def _check(streams: int) -> None:
+    if streams < 1:
+        raise UsageError(f"streams is {streams}; it must be at least 1")
+
+
+def _partings(specs: Sequence[ProcessorSpec], streams: int) -> dict[str, list[ProcessorSpec]]:
+    """Teams of one processor each, by what that is called: with the cores of CPUs divided, and as they are."""
+    cpus = sum(spec.kind == "cpu" for spec in specs)
+    groups = max(1, (streams - len(specs) + cpus) // cpus) if cpus else 1
+    divided = [part for spec in specs for part in _divided(spec, groups)]
+    whole = "apart" if len(specs) > 1 else "whole"
+    return ({"divided": divided} if len(divided) > len(specs) else {}) | {whole: list(specs)}
+
+
+def _divided(spec: ProcessorSpec, groups: int) -> list[ProcessorSpec]:
+    """Equal cores of a CPU in so many groups, which differ by one core at most; cores that differ stay together."""
+    groups = min(groups, len(spec.cores))
+    if spec.kind != "cpu" or spec.ratios or groups < 2:
+        return [spec]
+    ends = [len(spec.cores) * number // groups for number in range(groups + 1)]
+    return [replace(spec, cores=spec.cores[a:b], shares=False) for a, b in pairwise(ends)]
+
+
+@dataclass
+class _Planning:
+    """What plans of several arrangements are made from."""
+
+    model: ir.Model
+    processors: Processors
+    tune: bool
+    progress: Progress | None
+    plans: dict[tuple[object, ...], Compiled] = field(default_factory=dict)
+
+    def apart(self, name: str, parts: Sequence[ProcessorSpec]) -> Arrangement:
+        """A team for every processor."""
+        factors = self._slowdowns([str(part) for part in parts])
+        teams = [
+            replace(self._team(self._alone(part)), slowdown=factor) for part, factor in zip(parts, factors, strict=True)
+        ]
+        return Arrangement(name, tuple(teams))
+
+    def together(self) -> Arrangement | None:
+        """One team of all processors; None where its plan has use for one of them only."""
+        compiled = plan_model(self.model.clone(), self.processors, tune=self.tune, progress=self.progress)
+        if len(working(compiled.plan)) < 2:
+            return None
+        slowdown = max(self._slowdowns([p.name for p in self.processors.named]))
+        return Arrangement("together", (replace(self._team(compiled), slowdown=slowdown),))
+
+    def _team(self, compiled: Compiled) -> Team:
+        """A team with what is predicted of it; nothing is where its routines were not measured."""
+        if not self.tune or compiled.plan.predicted_ms is None:
+            return Team(compiled)
+        return Team(compiled, latency=simulate(compiled.plan, NoInterplay()).total * 1e-9)
+
+    def _alone(self, spec: ProcessorSpec) -> Compiled:
+        """The best plan for one processor. Equal CPUs have the same one, and share its weights."""
+        key = (spec.kind, spec.ratios, len(spec.cores)) if spec.kind == "cpu" else (str(spec),)
+        if key not in self.plans:
+            opened = self._open(str(spec))
+            self.plans[key] = plan_model(_unplaced(self.model), opened, tune=self.tune, progress=self.progress)
+        found = self.plans[key]
+        return relocated(found, str(spec), spec.cores) if spec.kind == "cpu" and len(found.plan.lanes) == 1 else found
+
+    def _open(self, names: str) -> Processors:
+        processors = self.processors
+        engines = processors.engines if names.startswith("cpu") else ()
+        return build_processors(names, engines=engines, tolerance=processors.tolerance)
+
+    def _slowdowns(self, names: Sequence[str]) -> Sequence[float]:
+        """How many times as long each takes while all work."""
+        if not self.tune or not 1 < len(names) <= _MOST_MEASURED:
+            return [1.0] * len(names)
+        with closing(ProfileStore()) as store:
+            return slowdowns(self._open(",".join(names)), range(len(names)), store)
+
+
+def _unplaced(model: ir.Model) -> ir.Model:
+    """A graph whose layers may run anywhere."""
+    copy = model.clone()
+    for node in copy.graph:
+        node.metadata_props.pop(PLACEMENT_KEY, None)
+    return copy

@@ -1,0 +1,117 @@
+"""Runs of branched networks, for a search that wants to know what its designs really take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from torch import Tensor
+
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.predictor import Measured
+from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.compiler.compile import plan_by, plan_model
+from nnstretch.compiler.processors import Processors
+from nnstretch.devices.base.processor import Processor
+from nnstretch.graph.placement import branch_of
+from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
+from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.scheduler.simulation.costs import SimulatedPredictor
+
+_RUNS = 25  # at least
+_SPAN = 0.5  # seconds that they take at least: whatever disturbs a machine mostly passes sooner
+
+_Run = tuple[float, list[float], list[list[float]]]
+"""Seconds of a run at the usual pace, each processor's pace, and seconds of every segment's branches at theirs."""
+
+
+@dataclass(frozen=True)
+class DesignTrial:
+    """Compiles and runs branched networks.
+
+    Attributes:
+        processors: one branch runs on each.
+        example_input: what the networks read.
+        costs: by which layers are predicted, and networks planned that are not tuned.
+        pace: how many times as fast as usual a processor computes just now.
+    """
+
+    processors: Processors
+    example_input: Tensor
+    costs: CostModel
+    pace: Callable[[Processor], float]
+    _exported: dict[str, ir.Model] = field(default_factory=dict, init=False)  # by design, of the last one alone
+
+    def __call__(self, network: BranchedNetwork, *, tuned: bool) -> Measured:
+        """Medians over several runs, at the usual pace."""
+        model = self._export(network)
+        compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
+        with Session.from_compiled(compiled) as session:
+            runs = self._runs(session, network.design)
+        whole, paces, branches = zip(*runs, strict=True)
+        per_branch = [_medians(some) for some in zip(*branches, strict=True)]
+        return Measured(float(np.median(whole)), tuple(per_branch), _medians(paces))
+
+    def _runs(self, session: Session, design: Design) -> list[_Run]:
+        """So many runs that their medians tell what is usual."""
+        runs: list[_Run] = []
+        end = time.monotonic() + _SPAN
+        while len(runs) < _RUNS or time.monotonic() < end:
+            runs.append(self._run(session, design))
+        return runs
+
+    def _run(self, session: Session, design: Design) -> _Run:
+        """One run."""
+        paces = [self.pace(processor) for processor in self.processors.named]
+        timeline = session.profile(runs=1)
+        busy = _branch_times(timeline)
+        branches = [
+            [busy.get((number, i), 0.0) * paces[branch.processor] for i, branch in enumerate(segment.branches)]
+            for number, segment in enumerate(design.segments)
+        ]
+        return timeline.total * 1e-9 * float(np.mean(paces)), paces, branches
+
+    def _export(self, network: BranchedNetwork) -> ir.Model:
+        """The network's graph; a network is often run once more, tuned."""
+        design = network.design.id
+        if design not in self._exported:
+            self._exported.clear()
+            self._exported[design] = export_branched(network, self.example_input)
+        return self._exported[design]
+
+
+def design_trial(
+    processors: Processors, example_input: Tensor, predictor: ProfilePredictor | SimulatedPredictor
+) -> DesignTrial | None:
+    """Trials of designs for processors whose layers are predicted so; None on simulated ones."""
+    if isinstance(predictor, ProfilePredictor):
+        return DesignTrial(processors, example_input, predictor.costs, predictor.pace)
+    return None
+
+
+def _medians(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The median over runs of everything that was seen in each."""
+    return tuple(map(float, np.median(runs, axis=0)))
+
+
+def _branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:
+    """Seconds that every branch kept its lane in a run, by segment and branch.
+
+    That is what its steps took, and what passed between two of them, as between kernels of a device, unless they waited.
+    """
+    times: dict[tuple[int, int], float] = {}
+    last: dict[int, tuple[tuple[int, int] | None, int]] = {}  # lane -> branch and end of what it did before
+    for event in timeline.events:
+        branch = branch_of(event.name) if event.kind == "step" else None
+        before, end = last.get(event.lane, (None, 0))
+        if branch is not None:
+            begin = end if before == branch else event.begin
+            times[branch] = times.get(branch, 0.0) + (event.end - begin) * 1e-9
+        last[event.lane] = (branch, event.end)
+    return times

@@ -1,0 +1,124 @@
+"""Predictions for processors that are not here, from profiles that were exported where they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
+from nnstretch.devices.remote.processor import AbsentProcessor
+from nnstretch.errors import UsageError
+from nnstretch.latency.contention import stored_slowdowns
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.costmodel.stored_predictor import StoredHandovers, StoredPredictor
+from nnstretch.scheduler.measurement.caches import CacheSizes
+from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.support.settings import cache_dir
+
+_MOST_CORES = 1024  # whatever cores another machine has, their numbers are below
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Processors of a profile file with predictions for them.
+
+    Attributes:
+        names: of the processors, as they were asked for.
+        processors: as described in the file.
+        predictor: numbers them in this order.
+    """
+
+    names: tuple[str, ...]
+    processors: tuple[AbsentProcessor, ...]
+    predictor: StoredPredictor
+
+    @property
+    def block(self) -> int:
+        """Channels of a vector, which widths are multiples of."""
+        return max(processor.blocked.block for processor in self.processors)
+
+
+def open_profiles(path: Path, text: str) -> Profiled:
+    """The processors that `text` names, two or more, of the profiles at `path`.
+
+    Args:
+        path: what `nnstretch profiles export` wrote, or a profile store.
+        text: processors, written as where they were measured; `cpu` and `opencl` alone name the only one of their kind.
+
+    Raises:
+        FileError: the file cannot be read or is damaged.
+        UsageError: it has no such processors.
+        DeviceError: nothing was measured of what happens between them.
+    """
+    profiles = read_profiles(path)
+    wanted = [part.strip() for part in text.split(",")]
+    found = [_described(part, profiles, path) for part in wanted]
+    if len(found) < 2:
+        raise UsageError(
+            f"--processors {text} names {len(found)} processor; a branching needs two or more; {path} has {_known(profiles)}"
+        )
+    processors = tuple(AbsentProcessor(one) for one in found)
+    host = next((p for p in processors if p.memory == "host"), None) or _host(profiles, processors[0], path)
+    store = ProfileStore(Path(":memory:"))
+    store.merge(profiles.rows)
+    handovers = StoredHandovers(store, processors, host)
+    # Trees that were trained on a file are kept by its contents.
+    folder = cache_dir() / "costmodels" / hashlib.sha256(path.read_bytes()).hexdigest()[:20]
+    caches = CacheSizes(*found[0].caches) if found[0].caches else None
+    learned = LearnedCosts(store, handovers, folder=folder, caches=caches)
+    predictor = StoredPredictor(
+        processors, store, learned, handovers, lambda group: stored_slowdowns(processors, group, store)
+    )
+    return Profiled(_names(wanted, found), processors, predictor)
+
+
+def _names(wanted: Sequence[str], found: Sequence[Description]) -> tuple[str, ...]:
+    """What processors are called: as they were asked for, or with their cores if these were left out."""
+    return tuple(part if ":" in part else one.name for part, one in zip(wanted, found, strict=True))
+
+
+def _described(text: str, profiles: Profiles, path: Path) -> Description:
+    """The processor that is written so; of several versions the one that was measured last."""
+    if not profiles.processors:
+        raise UsageError(
+            f"{path} does not say which processors its measurements are of, as files of earlier versions; upgrade nnstretch "
+            "there, tune one network, and export the profiles again"
+        )
+    (spec,) = parse_processors(text, tuple(range(_MOST_CORES)))
+    alike = [one for one in profiles.processors if _is_meant(text, spec, one)]
+    kinds = {(one.index, one.cores if one.kind == "opencl" else len(one.cores), one.ratios) for one in alike}
+    if not alike or len(kinds) > 1:
+        many = "several" if alike else "no"
+        raise UsageError(f"{path} has {many} processors {text}; write one of {_known(profiles)}")
+    last = {row.processor: row.measurement.when for row in sorted(profiles.rows, key=lambda row: row.measurement.when)}
+    return max(alike, key=lambda one: last.get(one.fingerprint, 0.0))
+
+
+def _is_meant(text: str, spec: ProcessorSpec, described: Description) -> bool:
+    """Whether `text`, which is `spec`, may mean a processor. Cores of a CPU are alike, so that their numbers do not count."""
+    if text == described.name:
+        return True
+    if spec.kind != described.kind:
+        return False
+    if spec.kind == "cpu":
+        return text == "cpu" or (len(spec.cores), spec.ratios) == (len(described.cores), described.ratios)
+    if text == "opencl":
+        return True
+    return spec.index == described.index and ("@" not in text or spec.cores == described.cores)
+
+
+def _known(profiles: Profiles) -> str:
+    """The processors of a file, for people."""
+    return ",".join(sorted({one.name for one in profiles.processors})) or "none"
+
+
+def _host(profiles: Profiles, device: AbsentProcessor, path: Path) -> AbsentProcessor:
+    """The CPU that serves devices if no CPU was named."""
+    for one in profiles.processors:
+        if one.kind == "cpu" and one.block == device.blocked.block:
+            return AbsentProcessor(one)
+    raise UsageError(f"{path} has no CPU beside its devices; tune one network with a CPU there, and export again")

@@ -1,0 +1,1 @@
+"""Passes that bring ONNX operators into one form."""

@@ -1,0 +1,1 @@
+"""Passes that turn QDQ patterns into int8 layers."""

@@ -1,0 +1,334 @@
+"""Quantised networks: QuantizeLinear and DequantizeLinear around layers become layers that compute with int8.
+
+Such networks compute in float32 on paper, with a QuantizeLinear and a DequantizeLinear wherever a tensor is to be rounded.
+The two, where all elements of a tensor have one scale, become Quantize and Dequantize. At the end a layer that reads nothing
+but what is dequantised, and whose result is quantised and nothing else, reads and makes the integers. What does not fit (a
+scale per channel, integers of other widths, a layer whose result somebody reads unrounded) stays as it is: it computes in
+float32 between Dequantize and Quantize, or on the fallback.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.quantization import HIGHEST, LOWEST, Grid
+from nnstretch.passes.rewriting import (
+    CARRIERS,
+    Rounding,
+    absorb,
+    activation_of,
+    argument,
+    become,
+    bypass,
+    constant,
+    float_initializer,
+    float_shape,
+    graph_of,
+    grid_of,
+    initializer,
+    insert,
+    integers,
+    is_canonical,
+    is_onnx,
+    put_on_grid,
+    rounding,
+    set_activation,
+    sole_use,
+)
+
+_SIGN = 128
+"""What uint8 counts more than int8."""
+_WEIGHTED = ("Conv", "Dense")
+_COMPUTED = (*_WEIGHTED, "Add", "Sub", "Mul", "Concat", "AveragePool", "GlobalPool", "Resize", "Activation", "Softmax")
+"""Operators that may read other grids than they write."""
+_MOVING = ("Reshape", "Transpose", "Slice", "MaxPool")
+"""Operators whose results are among the numbers that they read."""
+_LARGEST_BIAS = 2**31 - 1
+_SAME_SCALE = 1e-6
+"""Relative: what two ways to multiply and round scales differ by at most."""
+
+
+# -- Quantize and Dequantize -----------------------------------------------------------------------------------------
+
+
+def lower_quantization(node: ir.Node) -> bool:
+    """QuantizeLinear and DequantizeLinear with one scale become Quantize and Dequantize on int8.
+
+    Integers of uint8 that nothing but DequantizeLinear reads count from -128 instead, which changes no number.
+    """
+    if is_onnx(node, "QuantizeLinear"):
+        return _lower_quantize(node)
+    return is_onnx(node, "DequantizeLinear") and _lower_dequantize(node)
+
+
+def _lower_quantize(node: ir.Node) -> bool:
+    source, result = node.inputs[0], node.outputs[0]
+    grid = _grid(rounding(node))
+    if grid is None or float_shape(source) is None or constant(source) is not None:
+        return False
+    readers = [reader for reader, index in result.uses() if index == 0 and _reads(reader, result, grid)]
+    if result.dtype != ir.DataType.INT8 and (result.is_graph_output() or len(readers) != len(result.uses())):
+        return _round(node, 0, grid)
+    put_on_grid(result, grid)
+    for reader in readers:
+        become(reader, "Dequantize", (result,))
+    become(node, "Quantize", (source,))
+    _merge_with_equal(node)
+    return True
+
+
+def _merge_with_equal(node: ir.Node) -> None:
+    """Who reads a tensor that was quantised for another reader already, to the same grid, reads that."""
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    for other in source.consumers():
+        same = other is not node and is_canonical(other, "Quantize") and grid_of(other.outputs[0]) == grid_of(result)
+        if same and not result.is_graph_output():
+            result.replace_all_uses_with(other.outputs[0])
+            graph_of(node).remove(node, safe=True)
+            return
+
+
+def _lower_dequantize(node: ir.Node) -> bool:
+    """One that reads what no Quantize makes: an input of the graph, or what the fallback makes."""
+    source, result, grid = node.inputs[0], node.outputs[0], _grid(rounding(node))
+    if source is None or constant(source) is not None or grid is None or float_shape(result) is None:
+        return False
+    if source.dtype == ir.DataType.UINT8:
+        uses = tuple(result.uses())
+        for reader, index in uses:
+            _round(reader, index, grid)
+        return bool(uses)
+    if grid_of(source) not in (None, grid):
+        return False
+    put_on_grid(source, grid)
+    return become(node, "Dequantize", (source,))
+
+
+def _round(reader: ir.Node, index: int, grid: Grid) -> bool:
+    """Lets `reader` read an input by way of int8, which changes nothing where it is rounded to the same numbers anyway.
+
+    So the layers between inputs and outputs that callers know as uint8 are int8 all the same.
+    """
+    source = reader.inputs[index]
+    shape = float_shape(source)
+    assert shape is not None
+    quantized = insert(reader, "Quantize", (source,), shape)
+    put_on_grid(quantized, grid)
+    reader.replace_input_with(index, insert(reader, "Dequantize", (quantized,), shape))
+    return True
+
+
+def _reads(node: ir.Node, source: ir.Value, grid: Grid) -> bool:
+    """Whether `node` is a DequantizeLinear that takes `source` for what was quantised to a grid."""
+    floats = is_onnx(node, "DequantizeLinear") and float_shape(node.outputs[0]) is not None
+    return floats and node.inputs[0] is source and _grid(rounding(node)) == grid
+
+
+def _grid(found: Rounding | None) -> Grid | None:
+    """The grid of int8 that says the same; None where there is none."""
+    if found is None or not found.is_per_tensor or found.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return None
+    shift = _SIGN if found.dtype == ir.DataType.UINT8 else 0
+    return Grid(float(found.scales[0]), int(found.zero_points[0]) - shift)
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+def transpose_weight(node: ir.Node) -> bool:
+    """A Transpose of a dequantised matrix of constants becomes such a matrix, as exporters write dense layers."""
+    source = node.inputs[0] if is_onnx(node, "Transpose") else None
+    if source is None or node.outputs[0].is_graph_output():
+        return False
+    turned = transposed_weight(node, source)
+    if turned is None or integers(node, "perm", (1, 0)) != (1, 0):
+        return False
+    node.outputs[0].replace_all_uses_with(turned)
+    graph_of(node).remove(node, safe=True)
+    return True
+
+
+def transposed_weight(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """The transposed matrix of a DequantizeLinear of constants as one more of these in front of `node`, or None."""
+    origin = value.producer()
+    found, stored = rounding(origin), None if origin is None else constant(origin.inputs[0])
+    if origin is None or found is None or stored is None or stored.ndim != 2:
+        return None
+    matrix = initializer(node, "weight", stored.T)
+    result = ir.Value(name=f"{matrix.name}/dequantized", shape=ir.Shape(stored.T.shape), type=value.type)
+    made = ir.Node(
+        "",
+        "DequantizeLinear",
+        (matrix, *origin.inputs[1:]),
+        [ir.AttrInt64("axis", 1 - found.axis)],
+        outputs=[result],
+        name=f"{node.name}/weight",
+    )
+    graph_of(node).insert_before(node, made)
+    return result
+
+
+def _weight(value: ir.Value | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Int8 weights and the scale of each output channel (axis 0); None where the weights are nothing of that kind."""
+    origin = None if value is None else value.producer()
+    found, stored = rounding(origin), None if origin is None else constant(origin.inputs[0])
+    if found is None or stored is None or (found.axis != 0 and not found.is_per_tensor):
+        return None
+    if stored.dtype == np.uint8 and (found.zero_points == _SIGN).all():
+        stored = (stored.astype(np.int16) - _SIGN).astype(np.int8)
+    elif stored.dtype != np.int8 or found.zero_points.any():
+        return None
+    return stored, np.broadcast_to(found.scales, stored.shape[:1]).copy()
+
+
+def _bias(value: ir.Value | None, scales: np.ndarray) -> np.ndarray | None:
+    """A bias in multiples of `scales`: as it is stored, if it is stored so; None if int32 does not hold it."""
+    numbers = constant(value)
+    if value is None or numbers is None:
+        return None
+    found = rounding(value.producer())
+    if found is not None and found.dtype == ir.DataType.INT32 and not found.zero_points.any():
+        stored = constant(value.producer().inputs[0])  # type: ignore[union-attr]
+        if stored is not None and np.allclose(found.scales, scales, _SAME_SCALE, 0.0):
+            return stored
+    steps = np.rint(numbers.astype(np.float64).reshape(-1) / scales)
+    return steps.astype(np.int32) if (np.abs(steps) <= _LARGEST_BIAS).all() else None
+
+
+# -- layers on integers ----------------------------------------------------------------------------------------------
+
+
+def quantize_early(node: ir.Node) -> bool:
+    """A Quantize of what was only moved since it was computed goes in front of that: nothing changes by moving integers."""
+    if not is_canonical(node, "Quantize"):
+        return False
+    movers: list[ir.Node] = []
+    source = node.inputs[0]
+    while source is not None and sole_use(source) and is_canonical(source.producer(), *_MOVING):
+        mover = source.producer()
+        assert mover is not None
+        movers.append(mover)
+        source = mover.inputs[0]
+    shape, grid = float_shape(source), grid_of(node.outputs[0])
+    if not movers or shape is None or grid is None:
+        return False
+    quantized = insert(movers[-1], "Quantize", (source,), shape)
+    put_on_grid(quantized, grid)
+    movers[-1].replace_input_with(0, quantized)
+    for mover in movers:
+        put_on_grid(mover.outputs[0], grid)
+    return bypass(node)
+
+
+def compute_in_int8(node: ir.Node) -> bool:
+    """Layers between Dequantize and Quantize read and make the integers; in topological order.
+
+    What moves numbers does so with the integers, whatever reads them then; a Quantize of what is dequantised is none if the
+    grids are the same, and one from grid to grid if not.
+    """
+    if is_canonical(node, "Quantize"):
+        return _quantize_integers(node)
+    if is_canonical(node, *_MOVING) and activation_of(node) == NO_ACTIVATION:
+        return _move_integers(node)
+    return is_canonical(node, *_COMPUTED) and _compute(node)
+
+
+def _integers(value: ir.Value | None) -> ir.Value | None:
+    """What `value` is dequantised from; None if it is not."""
+    producer = None if value is None else value.producer()
+    return producer.inputs[0] if producer is not None and is_canonical(producer, "Dequantize") else None
+
+
+def _quantize_integers(node: ir.Node) -> bool:
+    source = _integers(node.inputs[0])
+    if source is None:
+        return False
+    node.replace_input_with(0, source)
+    if grid_of(source) == grid_of(node.outputs[0]):
+        bypass(node)
+    return True
+
+
+def _move_integers(node: ir.Node) -> bool:
+    source, shape = _integers(node.inputs[0]), float_shape(node.outputs[0])
+    grid = grid_of(source)
+    if source is None or grid is None or shape is None:
+        return False
+    moved = insert(node, node.op_type, (source,), shape)
+    producer = moved.producer()
+    assert producer is not None
+    for name, attribute in node.attributes.items():
+        producer.attributes[name] = attribute
+    put_on_grid(moved, grid)
+    return become(node, "Dequantize", (moved,))
+
+
+def _compute(node: ir.Node) -> bool:
+    result = node.outputs[0]
+    reader = next(iter(result.consumers())) if sole_use(result) else None
+    grid = grid_of(reader.outputs[0]) if is_canonical(reader, "Quantize") and reader is not None else None
+    activation = activation_of(node)
+    if grid is None or not (node.op_type not in CARRIERS or _clips(activation)):
+        return False
+    inputs = _weighted_inputs(node) if node.op_type in _WEIGHTED else [_integers(value) for value in node.inputs]
+    if inputs is None or inputs[0] is None or any(v is None for v in inputs if node.op_type not in _WEIGHTED):
+        return False
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+    if node.op_type in CARRIERS and not _is_seen(activation, grid):
+        set_activation(node, NO_ACTIVATION)
+    assert reader is not None
+    absorb(node, reader)
+    put_on_grid(result, grid)
+    return True
+
+
+def _weighted_inputs(node: ir.Node) -> list[ir.Value | None] | None:
+    """The inputs of a Conv or Dense on int8; None if it cannot be one."""
+    source, residual = _integers(node.inputs[0]), _integers(argument(node, 3))
+    grid, weight = grid_of(source), _weight(node.inputs[1])
+    if grid is None or weight is None or (argument(node, 3) is not None and residual is None):
+        return None
+    stored, scales = weight
+    bias: ir.Value | None = None
+    if argument(node, 2) is not None:
+        steps = _bias(node.inputs[2], scales.astype(np.float64) * grid.scale)
+        if steps is None:
+            return None
+        bias = initializer(node, "bias", steps)
+    weights = initializer(node, "weight", stored)
+    return [source, weights, bias, residual, initializer(node, "scales", scales)]
+
+
+def _clips(activation: Activation) -> bool:
+    return activation.kind in (ActivationKind.NONE, ActivationKind.RELU, ActivationKind.CLIP)
+
+
+def _is_seen(activation: Activation, grid: Grid) -> bool:
+    """Whether an activation that clips changes what is on a grid: mostly nothing that is beyond it is on the grid either."""
+    if activation.kind is ActivationKind.NONE:
+        return False
+    low = activation.a if activation.kind is ActivationKind.CLIP else 0.0
+    high = activation.b if activation.kind is ActivationKind.CLIP else np.inf
+    ends = grid.quantize(np.array([low, high]))
+    return bool(ends[0] != LOWEST or ends[1] != HIGHEST)
+
+
+# -- what is left ----------------------------------------------------------------------------------------------------
+
+
+def dequantize_constants(node: ir.Node) -> bool:
+    """Constants that a layer reads dequantised become float32."""
+    if node.domain in ("", "ai.onnx"):
+        return False
+    changed = False
+    for index, value in enumerate(node.inputs):
+        array = None if value is None or value.is_initializer() else constant(value)
+        if array is not None:
+            node.replace_input_with(index, float_initializer(node, "constant", array))
+            changed = True
+    return changed

@@ -1,0 +1,356 @@
+"""What the passes share: reading constants, shapes and attributes, and rewriting nodes in place.
+
+A canonical node is a node of domain `nnstretch` (the operators of `nnstretch.graph.layer`). Passes turn ONNX
+nodes into canonical ones in place where they can, so that values keep their names and nodes their metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.layer import DOMAIN, Attribute
+from nnstretch.graph.quantization import Grid
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+_GRID = "nnstretch.grid"  # of values' meta
+# Operators that can carry an activation as their last step.
+CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
+
+
+class EachNode(ir.passes.InPlacePass):
+    """The pass that calls a function for every node of the main graph once, in topological order.
+
+    The function rewrites what is around its node and says whether it did. Bodies of control-flow operators
+    are left alone: the fallback runs them whole.
+    """
+
+    def __init__(self, rewrite: Callable[[ir.Node], bool]) -> None:
+        super().__init__()
+        self.rewrite = rewrite
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite `model` in place."""
+        modified = False
+        for node in tuple(model.graph):
+            # A node may have been fused away while an earlier one was visited.
+            if node.graph is model.graph and self.rewrite(node):
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+def is_onnx(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether `node` is one of these operators of the default ONNX domain."""
+    return node is not None and node.domain in DEFAULT_DOMAINS and node.op_type in op_types
+
+
+def is_canonical(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether `node` is canonical and one of these operators."""
+    return node is not None and node.domain == DOMAIN and node.op_type in op_types
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The value of an initializer, or of one that is (de)quantised; None if `value` is absent or computed at run time."""
+    if value is None or value.is_graph_input():
+        return None
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    producer = value.producer()
+    return None if producer is None else _rounded_constant(producer)
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """What a QuantizeLinear or DequantizeLinear rounds to, or reads.
+
+    Attributes:
+        scales: float32, positive and finite; one, or one for each place along `axis`.
+        zero_points: as many.
+        axis: of the tensor; 0 where there is one scale.
+        dtype: of the integers.
+    """
+
+    scales: np.ndarray
+    zero_points: np.ndarray
+    axis: int
+    dtype: ir.DataType
+
+    @property
+    def is_per_tensor(self) -> bool:
+        """Whether all elements have the same scale and zero point."""
+        return self.scales.size == 1
+
+    def shaped(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scales and zero points, to be broadcast over a tensor of `rank` axes."""
+        shape = [1] * rank
+        if not self.is_per_tensor:
+            shape[self.axis] = -1
+        return self.scales.reshape(shape), self.zero_points.reshape(shape)
+
+
+def rounding(node: ir.Node | None) -> Rounding | None:
+    """What a QuantizeLinear or DequantizeLinear says; None if it is something else, or not of a kind that is known."""
+    if node is None or not is_onnx(node, "QuantizeLinear", "DequantizeLinear") or integer(node, "block_size", 0):
+        return None
+    integers = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    dtype, shape = None if integers is None else integers.dtype, shape_of(node.inputs[0])
+    scales, zero_points = constant(argument(node, 1)), constant(argument(node, 2))
+    if dtype is None or not dtype.is_integer() or shape is None or scales is None:
+        return None
+    if scales.dtype != np.float32 or scales.ndim > 1 or not (np.isfinite(scales) & (scales > 0)).all():
+        return None
+    if zero_points is None and argument(node, 2) is not None:
+        return None
+    axis = integer(node, "axis", 1) % max(1, len(shape))
+    if scales.size != 1 and (not shape or scales.size != shape[axis]):
+        return None
+    zero_points = np.zeros(scales.size, np.int32) if zero_points is None else zero_points.reshape(-1).astype(np.int32)
+    return Rounding(scales.reshape(-1), zero_points, 0 if scales.size == 1 else axis, dtype)
+
+
+def _rounded_constant(node: ir.Node) -> np.ndarray | None:
+    """What a QuantizeLinear or DequantizeLinear makes of a constant."""
+    found = rounding(node)
+    source = constant(node.inputs[0]) if found is not None else None
+    if found is None or source is None:
+        return None
+    scales, zero_points = found.shaped(source.ndim)
+    if node.op_type == "DequantizeLinear":
+        return np.asarray((source.astype(np.float32) - zero_points.astype(np.float32)) * scales, np.float32)
+    if found.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return None
+    limits = np.iinfo(found.dtype.numpy())
+    return np.asarray(np.clip(np.rint(source / scales) + zero_points, limits.min, limits.max), limits.dtype)
+
+
+def grid_of(value: ir.Value | None) -> Grid | None:
+    """The grid of an int8 value that stands for numbers."""
+    return None if value is None else value.meta.get(_GRID)
+
+
+def put_on_grid(value: ir.Value, grid: Grid) -> None:
+    """Makes `value` int8 that stands for numbers."""
+    value.type = ir.TensorType(ir.DataType.INT8)
+    value.meta[_GRID] = grid
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The only element of a constant, or None."""
+    array = constant(value)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of `value` if all of its dimensions are known."""
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return value.shape.numpy()
+
+
+def float_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of `value` if it is known and the elements are float32."""
+    return shape_of(value) if value is not None and value.dtype == ir.DataType.FLOAT else None
+
+
+def integer(node: ir.Node, name: str, default: int) -> int:
+    """Integer attribute `name` of an ONNX node."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def number(node: ir.Node, name: str, default: float) -> float:
+    """Float attribute `name` of an ONNX node."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_float()
+
+
+def integers(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """Integer list attribute `name` of an ONNX node."""
+    attribute = node.attributes.get(name)
+    return tuple(default) if attribute is None else tuple(attribute.as_ints())
+
+
+def text(node: ir.Node, name: str, default: str) -> str:
+    """String attribute `name` of an ONNX node."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
+
+
+def axes_of(node: ir.Node, rank: int) -> tuple[int, ...] | None:
+    """Axes of a reduction (attribute up to opset 17, then input 1), sorted, not negative; None if unknown."""
+    if "axes" in node.attributes:
+        axes = integers(node, "axes", ())
+    else:
+        found = constant(argument(node, 1))
+        if found is None:
+            return None
+        axes = tuple(int(axis) for axis in found.reshape(-1))
+    return tuple(sorted(axis % rank for axis in axes))
+
+
+def argument(node: ir.Node, index: int) -> ir.Value | None:
+    """Input `index`, None where an optional one is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def sole_use(value: ir.Value | None) -> bool:
+    """Whether exactly one input of one node reads `value`, and it is no output of the graph."""
+    return value is not None and len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def ir_attributes(attributes: Mapping[str, Attribute]) -> list[ir.Attr]:
+    """Attributes of a layer as attributes of a node."""
+    return [_ir_attribute(name, value) for name, value in attributes.items()]
+
+
+def _ir_attribute(name: str, value: Attribute) -> ir.Attr:
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if isinstance(value, int):
+        return ir.AttrInt64(name, value)
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    if all(isinstance(element, int) for element in value):
+        return ir.AttrInt64s(name, [int(element) for element in value])
+    return ir.AttrFloat32s(name, [float(element) for element in value])
+
+
+def activation_of(node: ir.Node) -> Activation:
+    """The activation that a canonical node ends with."""
+    if "activation" not in node.attributes:
+        return NO_ACTIVATION
+    kind = ActivationKind[text(node, "activation", "none").upper()]
+    return Activation(kind, number(node, "activation_a", 0.0), number(node, "activation_b", 0.0))
+
+
+def set_activation(node: ir.Node, activation: Activation) -> None:
+    """Make a canonical node end with `activation`."""
+    values: dict[str, Attribute] = {
+        "activation": activation.kind.name.lower(),
+        "activation_a": float(activation.a),
+        "activation_b": float(activation.b),
+    }
+    for attribute in ir_attributes(values):
+        node.attributes[attribute.name] = attribute
+
+
+def become(
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Attribute] | None = None,
+    activation: Activation = NO_ACTIVATION,
+) -> bool:
+    """Turn `node` into the canonical `op_type` with its first output; True, as rewriting functions say."""
+    node.domain, node.op_type, node.overload = DOMAIN, op_type, ""
+    node.version = None
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+    if len(node.outputs) > 1:
+        node.resize_outputs(1)
+    node.attributes.clear()
+    for attribute in ir_attributes(attributes or {}):
+        node.attributes.add(attribute)
+    if activation != NO_ACTIVATION:
+        set_activation(node, activation)
+    return True
+
+
+def insert(
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    shape: Sequence[int],
+    attributes: Mapping[str, Attribute] | None = None,
+) -> ir.Value:
+    """A new canonical float32 node in front of `before`, with its metadata; returns what it computes."""
+    graph = graph_of(before)
+    output = ir.Value(
+        name=unused_name(graph, f"{before.outputs[0].name}/{op_type}"),
+        shape=ir.Shape(shape),
+        type=ir.TensorType(ir.DataType.FLOAT),
+    )
+    node = ir.Node(
+        DOMAIN,
+        op_type,
+        inputs,
+        ir_attributes(attributes or {}),
+        outputs=[output],
+        name=f"{before.name}/{op_type}",
+        metadata_props=dict(before.metadata_props),
+    )
+    graph.insert_before(before, node)
+    return output
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph that holds `node`."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    return graph
+
+
+def unused_name(graph: ir.Graph, wanted: str) -> str:
+    """`wanted`, or with a number behind it where a value of the graph has that name."""
+    taken = set(graph.initializers) | {value.name for value in graph.inputs}
+    taken.update(output.name for node in graph for output in node.outputs)
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}.{count}"
+    return name
+
+
+def initializer(node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
+    """A new constant of the graph of `node`, called after what the node computes."""
+    graph = graph_of(node)
+    name = unused_name(graph, f"{node.outputs[0].name}/{role}")
+    tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def float_initializer(node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
+    """A new float32 constant."""
+    return initializer(node, role, np.asarray(array, dtype=np.float32))
+
+
+def absorb(survivor: ir.Node, absorbed: ir.Node) -> None:
+    """Let `survivor` compute what `absorbed`, its only reader, did, and remove the latter.
+
+    The survivor moves to the place of the absorbed node, after everything that either of them reads.
+    """
+    graph = graph_of(absorbed)
+    kept, gone = survivor.outputs[0], absorbed.outputs[0]
+    graph.remove(survivor)
+    graph.insert_before(absorbed, survivor)
+    gone.replace_all_uses_with(kept, replace_graph_outputs=True)
+    name = gone.name
+    graph.remove(absorbed, safe=True)
+    gone.name = None
+    kept.name, kept.shape, kept.type = name, gone.shape, gone.type
+
+
+def bypass(node: ir.Node) -> bool:
+    """Remove a node whose first output equals its first input; False if that would lose an output's name."""
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    graph = graph_of(node)
+    if result.is_graph_output():
+        if source.is_graph_input() or source.is_initializer() or source.is_graph_output():
+            return False
+        name = result.name
+        result.replace_all_uses_with(source, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        result.name = None
+        source.name = name
+        return True
+    result.replace_all_uses_with(source)
+    graph.remove(node, safe=True)
+    return True

@@ -1,0 +1,1 @@
+"""Quantisation of float32 networks."""

@@ -1,0 +1,115 @@
+"""How routines were selected, as pictures: searches episode by episode (figure 4 of QS-DNN), and Pareto fronts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from nnstretch.report.charts.axes import BOTTOM, LEFT, WIDTH, Axes
+from nnstretch.report.charts.style import standalone
+from nnstretch.report.charts.svg import box, element, label, line, picture, polyline
+from nnstretch.report.tables.selection import amount_text
+
+_MARGIN = 24
+_MOST_DOTS = 500
+_GLYPH = 6.4  # pixels of a character in a label
+
+Row = Mapping[str, Any]
+
+
+def selection_picture(answer: Mapping[str, Any]) -> str:
+    """One SVG picture that stands by itself: the searches and the front, whichever there are.
+
+    Args:
+        answer: what `tune --json` prints with `--compare` or `--pareto`.
+    """
+    parts: list[str] = []
+    top = float(_MARGIN)
+    for key, panel in (("comparison", search_panel), ("pareto", front_panel)):
+        if key in answer:
+            height, content = panel(answer[key])
+            parts.append(element("g", *content, transform=f"translate(0 {top:.0f})"))
+            top += height + _MARGIN
+    paper = box(-_MARGIN, 0, WIDTH + 2 * _MARGIN, top, "paper")
+    return picture(WIDTH, top, paper, *parts, name="Selection", style=standalone(), margin=_MARGIN)
+
+
+def search_svg(rows: Sequence[Row]) -> str:
+    """The searches as a picture inside a page."""
+    height, content = search_panel(rows)
+    return picture(WIDTH, height, *content, name="Predicted latency by episode")
+
+
+def front_svg(front: Row) -> str:
+    """A front as a picture inside a page."""
+    height, content = front_panel(front)
+    return picture(WIDTH, height, *content, name="Pareto front")
+
+
+def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
+    """Height and elements: a dot per episode, a line for the best so far, and dashed lines where the others end at once."""
+    searching = [row for row in rows if row["curve"]]
+    others = [row for row in rows if not row["curve"]]
+    costs = [cost for row in searching for _, cost in row["curve"]] + [row["predicted_ms"] for row in rows]
+    steps = [step for row in searching for step, _ in row["curve"]]
+    axes = Axes(steps or [1, 2], costs)
+    parts = [label(0, 12, "Searches episode by episode: every episode (dots) and the best so far (lines)", "strong")]
+    parts += axes.frame("episode", "predicted ms")
+    for number, row in enumerate(searching):
+        every = max(1, len(row["curve"]) // _MOST_DOTS)
+        for step, cost in row["curve"][::every]:
+            x, y = axes.at(step, cost)
+            parts.append(element("circle", cx=x, cy=y, r=1.6, class_=f"dot series-{number % 4}", opacity=0.45))
+    for number, row in enumerate(searching):
+        best = accumulate((cost for _, cost in row["curve"]), min)
+        points = [axes.at(step, cost) for (step, _), cost in zip(row["curve"], best, strict=True)]
+        parts.append(polyline(points, f"line series-{number % 4}"))
+    parts += _ends(others, axes)
+    x = float(LEFT)
+    for number, row in enumerate(searching):
+        parts += [
+            box(x, BOTTOM + 28, 16, 3, f"series-fill-{number % 4}"),
+            label(x + 22, BOTTOM + 34, row["selector"], "small"),
+        ]
+        x += 48 + _GLYPH * len(row["selector"])
+    return BOTTOM + 44, parts
+
+
+def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
+    """One dashed line for each cost that selectors without episodes came to."""
+    parts: list[str] = []
+    by_cost: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda r: float(r["predicted_ms"])):
+        by_cost.setdefault(f"{row['predicted_ms']:.4g}", []).append(row)
+    above = float("inf")
+    for cost, mine in by_cost.items():
+        _, y = axes.at(axes.x0, mine[0]["predicted_ms"])
+        names = ", ".join(row["selector"] for row in mine)
+        parts.append(line(LEFT, y, WIDTH - 16, y, "bound"))
+        above = min(y - 5, above - 14)
+        parts.append(label(WIDTH - 18, above, f"{names}: {cost} ms", "bound-text", "end"))
+    return parts
+
+
+def front_panel(front: Row) -> tuple[float, list[str]]:
+    """Height and elements: a dot per point; with two objectives a staircase through them, below which nothing is."""
+    resources = [name for name in front["objectives"] if name != "latency"]
+    first = resources[0]
+    scale = 1e-6 if first == "memory" else 1.0
+    points = [(point["latency_ms"], point[first] * scale) for point in front["points"]]
+    axes = Axes([x for x, _ in points], [y for _, y in points])
+    unit = "MB" if first == "memory" else "sum of relative errors"
+    parts = [label(0, 12, f"Pareto front: {' against '.join(front['objectives'])}", "strong")]
+    parts += axes.frame("predicted ms", f"{first}, {unit}")
+    if len(resources) == 1:
+        stairs = [axes.at(*points[0])]
+        for (_, y), (x, lower) in pairwise(points):
+            stairs += [axes.at(x, y), axes.at(x, lower)]
+        parts.append(polyline(stairs, "line series-0"))
+    for point, place in zip(front["points"], points, strict=True):
+        x, y = axes.at(*place)
+        amounts = ", ".join(f"{r} {amount_text(r, point[r])}" for r in resources)
+        tip = element("title", f"{point['latency_ms']:.4g} ms, {amounts}")
+        parts.append(element("circle", tip, cx=x, cy=y, r=3, class_="dot series-0"))
+    return BOTTOM + 44, parts

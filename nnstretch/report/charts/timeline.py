@@ -1,0 +1,132 @@
+"""One run as a picture: a lane per processor, steps coloured by kind, waits hatched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnstretch.report.charts.style import OTHER, op_class, standalone
+from nnstretch.report.charts.svg import HATCHED, box, element, hatching, label, line, picture, tick_text, ticks
+from nnstretch.scheduler.runtime.timeline import Event, Timeline
+
+_LEFT = 110
+_RIGHT = 16
+_LANE = 46
+_GAP = 12
+_MARGIN = 16
+_SLIVER = 0.003  # of a run
+
+
+def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone: bool = True) -> str:
+    """An SVG picture of a traced run.
+
+    Args:
+        timeline: the run.
+        width: of the picture in pixels.
+        title: over the picture.
+        alone: whether it is a file of its own, with its colours in it, or part of a page that has them.
+    """
+    top = 44 if title else 20
+    bottom = top + len(timeline.lanes) * (_LANE + _GAP)
+    scale = (width - _LEFT - _RIGHT) / max(1, timeline.total)
+    parts = [hatching()]
+    if alone:
+        parts.append(box(-_MARGIN, 0, width + 2 * _MARGIN, bottom + 62, "paper"))
+    if title:
+        parts.append(label(0, 18, title, "strong"))
+    parts += _axis(timeline, scale, top, bottom)
+    for lane, name in enumerate(timeline.lanes):
+        y = top + lane * (_LANE + _GAP)
+        parts += _lane(timeline, lane, name, y, scale)
+    parts += _legend(timeline, bottom + 44)
+    name = f"Timeline of one run on {', '.join(timeline.lanes)}, {timeline.total / 1e6:.3f} milliseconds"
+    if not alone:
+        return picture(width, bottom + 62, *parts, name=name)
+    return picture(width, bottom + 62, *parts, name=name, style=standalone(), margin=_MARGIN)
+
+
+def _axis(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]:
+    """Time along the bottom, in milliseconds, or microseconds for a short run."""
+    unit, name = (1e6, "ms") if timeline.total >= 2e6 else (1e3, "µs")
+    parts: list[str] = []
+    for tick in ticks(0, timeline.total / unit, 8):
+        x = _LEFT + tick * unit * scale
+        parts.append(line(x, top - 6, x, bottom - _GAP + 6, "grid"))
+        parts.append(label(x, bottom + 8, f"{tick_text(tick)}{f' {name}' if tick == 0 else ''}", "small", "middle"))
+    return parts
+
+
+def _lane(timeline: Timeline, lane: int, name: str, y: float, scale: float) -> list[str]:
+    busy = timeline.busy(lane) / max(1, timeline.total)
+    parts = [
+        label(0, y + 20, name, "strong"),
+        label(0, y + 36, f"{busy:.0%} busy", "small"),
+        box(_LEFT, y, timeline.total * scale, _LANE, "lane"),
+    ]
+    mine = [event for event in timeline.events if event.lane == lane]
+    parts += [_wait(begin, end, y, scale) for begin, end in _waits(mine, timeline.total)]
+    return parts + [_step(event, y, scale) for event in mine if event.kind == "step"]
+
+
+def _waits(events: Sequence[Event], total: int) -> list[tuple[int, int]]:
+    """Begin and end of the times in which a lane that has work to come, or says that it waits, does none.
+
+    Traced waits alone would not do: they are those of the thread that serves a lane, and one thread serves the host and all
+    OpenCL queues. Slivers are left out: a queue has small gaps between kernels.
+    """
+    steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.begin)
+    last = max((event.end for event in events), default=0)
+    begins = [0, *(step.end for step in steps)]
+    ends = [*(step.begin for step in steps), last]
+    return [(begin, end) for begin, end in zip(begins, ends, strict=True) if end - begin > _SLIVER * total]
+
+
+def _wait(begin: int, end: int, y: float, scale: float) -> str:
+    return element(
+        "rect",
+        element("title", f"wait, {(end - begin) / 1e3:.1f} µs"),
+        x=_LEFT + begin * scale,
+        y=y,
+        width=(end - begin) * scale,
+        height=_LANE,
+        class_="wait",
+        fill=HATCHED,
+    )
+
+
+def _step(event: Event, y: float, scale: float) -> str:
+    x, width = _LEFT + event.begin * scale, (event.end - event.begin) * scale
+    microseconds = (event.end - event.begin) / 1e3
+    rate = f", {2 * event.macs / max(1, event.end - event.begin):.0f} GFLOP/s" if event.macs else ""
+    tip = f"{event.name}\n{event.op}, {event.routine}\n{microseconds:.1f} µs{rate}"
+    # A hairline between steps tells one from the next, but must not hide short ones.
+    return box(x, y, max(width - min(0.6, width / 4), 0.3), _LANE, op_class(event.op, event.routine), tip)
+
+
+def _legend(timeline: Timeline, y: float) -> list[str]:
+    """The kinds of steps in the picture, largest share first."""
+    spent: dict[str, int] = {}
+    for event in timeline.events:
+        if event.kind == "step":
+            name = op_class(event.op, event.routine)
+            spent[name] = spent.get(name, 0) + event.end - event.begin
+    parts: list[str] = []
+    x = float(_LEFT)
+    for name in sorted(spent, key=lambda n: (n == OTHER, -spent[n])):
+        parts += [box(x, y - 9, 11, 11, name, radius=2), label(x + 16, y, _KINDS[name], "small")]
+        x += 30 + 6.2 * len(_KINDS[name])
+    if len(timeline.lanes) > 1:
+        swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=HATCHED)
+        parts += [swatch, label(x + 16, y, "waiting", "small")]
+    return parts
+
+
+_KINDS = {
+    "conv": "convolution",
+    "depthwise": "depthwise convolution",
+    "dense": "dense",
+    "pool": "pooling",
+    "eltwise": "element-wise",
+    "concat": "concat",
+    "reorder": "layout change",
+    OTHER: "other",
+}

@@ -1,0 +1,96 @@
+"""The proof of a branching as tables for terminals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnstretch.bench.ablation.result import GOOD_PREDICTION
+from nnstretch.report.tables.text import count_text, interval_text, ms_text, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nnstretch.bench.ablation.result import Proof, ProvenBranch
+
+
+def proof_table(proof: Proof) -> Table:
+    """One line per row of the proof; the branched network stands out."""
+    shown = plain_table(
+        "network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms"
+    )
+    for row in proof.rows:
+        p50, p90 = row.bound_ms, None
+        if row.latency is not None:
+            p50, p90 = row.latency.p50_ms, row.latency.p90_ms
+        style = "bold" if row.how == "concurrent" else "dim" if row.latency is None else None
+        shown.add_row(
+            row.network,
+            row.how,
+            row.processors,
+            count_text(row.macs),
+            count_text(row.parameters),
+            "" if row.top1 is None else f"{row.top1:.1f} %",
+            ms_text(p50),
+            interval_text(row.interval_ms, ".3f"),
+            "" if p90 is None else ms_text(p90),
+            style=style,
+        )
+
+    def between(name: str, form: str) -> str:
+        found = interval_text(proof.intervals.get(name), form)
+        return f" ({found})" if found else ""
+
+    shown.caption = (
+        f"{proof.speedup:.2f}×{between('speedup', '.2f')} the fastest single processor, "
+        f"{proof.speedup_equal_macs:.2f}×{between('speedup_equal_macs', '.2f')} at equal MACs, "
+        f"{proof.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
+        f"largest error {proof.max_rel_error:.0e}"
+    )
+    shown.caption_justify = "left"
+    return shown
+
+
+def causes_table(proof: Proof) -> Table:
+    """What the measured latency is made of, from the perfect split on."""
+    shown = plain_table("where the time goes", ">ms", ">of it")
+    for name, ms in proof.causes.items():
+        shown.add_row(name, f"{ms:.3f}", f"{ms / proof.branched_ms:.1%}")
+    shown.add_row("measured", f"{proof.branched_ms:.3f}", "100.0%", style="bold")
+    return shown
+
+
+def branches_table(proof: Proof) -> Table:
+    """One line per branch: what was predicted, and what was measured alone and beside the others."""
+    shown = plain_table(">segment", "processor", ">predicted ms", ">alone ms", ">error", ">beside the others ms")
+    for branch in proof.branches:
+        shown.add_row(*branch_cells(branch))
+    shown.caption = prediction_text(proof)
+    shown.caption_justify = "left"
+    return shown
+
+
+def branch_cells(branch: ProvenBranch) -> tuple[str, ...]:
+    """Segment, processor, predicted and measured milliseconds alone, the error, and milliseconds beside the others."""
+    time, error = branch.time, branch.error
+    return (
+        str(time.segment),
+        time.processor,
+        ms_text(branch.predicted_ms),
+        ms_text(time.alone_ms),
+        "" if error is None else f"{error:+.1%}",
+        ms_text(time.beside_ms),
+    )
+
+
+def prediction_text(proof: Proof) -> str:
+    """How well the whole and the branches were predicted, in words; empty if nothing was."""
+    said = []
+    if proof.predicted_ms:
+        error = proof.branched_ms / proof.predicted_ms - 1
+        said.append(
+            f"the whole: predicted {proof.predicted_ms:.3f} ms, measured {proof.branched_ms:.3f} ms ({error:+.1%})"
+        )
+    if proof.well_predicted is not None:
+        near = f"{100 * GOOD_PREDICTION:.0f} %"
+        said.append(f"{proof.well_predicted:.0%} of the branches within {near} of their prediction")
+    return "; ".join(said)

@@ -1,0 +1,161 @@
+"""The results of a benchmark as tables for terminals. Results are entries of "results" as `bench --json` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.report.tables.text import count_text, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+_OURS = "nnstretch"
+_REFERENCE = "onnxruntime"
+_ABSENT = "–"
+Results = Sequence[Mapping[str, Any]]
+
+
+def comparison_table(
+    results: Results, engines: Sequence[str], machine: Mapping[str, Any], summary: Mapping[str, Any]
+) -> Table:
+    """One line per model, for one number of threads; the fastest engine of each line stands out."""
+    threads = summary["threads"]
+    what = f"{dtypes_text(results)} latency".lstrip()
+    title = (
+        f"{what} in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
+        f"multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
+    )
+    numbers = (">× best", ">of peak", ">spread", ">error")
+    shown = plain_table("model", ">MACs", *(f">{name}" for name in engines), *numbers, title=title)
+    for one in results:
+        times = {name: about["p50_ms"] for name, about in one["engines"].items() if "p50_ms" in about}
+        fastest = min(times, key=times.__getitem__, default=None)
+        cells = [_time(times.get(name), stands_out=name == fastest) for name in engines]
+        spread = max((about.get("spread", 0.0) for about in one["engines"].values()), default=0.0)
+        shown.add_row(
+            Path(one["model"]).name,
+            count_text(one["macs"]),
+            *cells,
+            _number(one["speedup"], ".2f"),
+            _number(one["peak_share"], ".0%"),
+            _number(spread if times else None, ".0%"),
+            _number(one["max_rel_error"], ".0e"),
+        )
+    shown.caption = _caption(summary)
+    shown.caption_justify = "left"
+    return shown
+
+
+def _caption(summary: Mapping[str, Any]) -> str:
+    if summary["geometric_mean"] is None:
+        return ""
+    count = summary["models"]
+    return (
+        f"{summary['geometric_mean']:.2f}× the best engine in the geometric mean of {count} model{'s' * (count != 1)}; "
+        f"not slower on {summary['not_slower']}, least {summary['least']:.2f}× on {Path(summary['least_model']).name}"
+    )
+
+
+def start_table(results: Results, engines: Sequence[str]) -> Table:
+    """From the file to the first result, and the memory that this takes, per model and engine."""
+    shown = plain_table(
+        "model",
+        ">threads",
+        *(f">{name}" for name in engines),
+        title="From file to first result: ms until created / until the first result; MB at most beyond imports (in all)",
+    )
+    for one in results:
+        cells = [_start(one["engines"].get(name, {})) for name in engines]
+        shown.add_row(Path(one["model"]).name, str(one["threads"]), *cells)
+    shown.caption = _start_caption(results)
+    shown.caption_justify = "left"
+    return shown
+
+
+def _start_caption(results: Results) -> str:
+    """How our starts compare with those of ONNX Runtime, whose session is not even run once."""
+    pairs = [(one["engines"].get(_OURS, {}), one["engines"].get(_REFERENCE, {})) for one in results]
+    pairs = [(ours, theirs) for ours, theirs in pairs if "ready_ms" in ours and "ready_ms" in theirs]
+    if not pairs:
+        return ""
+    sooner = sum(ours["ready_ms"] <= theirs["created_ms"] for ours, theirs in pairs)
+    smaller = sum(ours["peak_mb"] <= theirs["peak_mb"] for ours, theirs in pairs)
+    smaller_in_all = sum(ours["peak_rss_mb"] <= theirs["peak_rss_mb"] for ours, theirs in pairs)
+    return (
+        f"our first result is there before {_REFERENCE} has created its session in {sooner} of {len(pairs)}; "
+        f"less memory in {smaller} beyond imports, {smaller_in_all} in all"
+    )
+
+
+def layer_table(result: Mapping[str, Any]) -> Table:
+    """One line per layer of ours, in the order in which they run."""
+    peak = float(result["peak_gflops_per_core"]) * result["threads"]
+    title = f"{Path(result['model']).name} on {result['threads']} core{'s' * (result['threads'] > 1)}"
+    shown = plain_table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak", title=title)
+    for layer in result["layers"]:
+        computes = layer["macs"] > 0
+        shown.add_row(
+            layer["name"],
+            layer["op"],
+            layer["routine"],
+            parameters_text(layer["parameters"]),
+            f"{layer['ms']:.3f}",
+            f"{layer['share']:.1%}",
+            f"{layer['gflops']:.0f}" if computes else "",
+            f"{layer['gflops'] / peak:.0%}" if computes else "",
+        )
+    return shown
+
+
+def parameters_text(parameters: Mapping[str, int]) -> str:
+    """Routine parameters in a form that fits a table."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+def dtypes_text(results: Results) -> str:
+    """The types that our plans computed in; nothing if none ran."""
+    return " and ".join(sorted({one["dtype"] for one in results if "error" not in one}))
+
+
+def failures(results: Results) -> list[str]:
+    """A line for every engine and model that failed, for layers of ours that ran elsewhere, and for who computed in int8."""
+    lines: list[str] = []
+    for one in results:
+        name = f"{Path(one['model']).name}, {one['threads']} thread{'s' * (one['threads'] > 1)}"
+        if "error" in one:
+            lines.append(f"{name}: failed: {one['error']}")
+        lines += [f"{name}: {e} failed: {about['error']}" for e, about in one["engines"].items() if "error" in about]
+        fallback = one["fallback_layers"]
+        if fallback:
+            lines.append(f"{name}: {len(fallback)} of our layers ran on ONNX Runtime: {', '.join(fallback)}")
+        lines += _int8_line(name, one["engines"])
+    return lines
+
+
+def _int8_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Who says that it computed in int8, if one does, and who in float32 alone."""
+    said = {dtype: [e for e, about in engines.items() if about.get("dtype") == dtype] for dtype in ("int8", "float32")}
+    if not said["int8"]:
+        return []
+    rest = f", in float32 by {', '.join(said['float32'])}" if said["float32"] else ""
+    return [f"{name}: computed in int8 by {', '.join(said['int8'])}{rest}"]
+
+
+def _time(value: float | None, *, stands_out: bool) -> Text:
+    from rich.text import Text
+
+    return Text(_number(value, ".2f"), style="bold" if stands_out else "")
+
+
+def _start(about: Mapping[str, Any]) -> str:
+    if "ready_ms" not in about:
+        return _ABSENT
+    times = f"{about['created_ms']:.0f} / {about['ready_ms']:.0f} ms"
+    return f"{times}\n{about['peak_mb']:.0f} ({about['peak_rss_mb']:.0f}) MB"
+
+
+def _number(value: float | None, form: str) -> str:
+    return _ABSENT if value is None else format(value, form)

@@ -1,0 +1,69 @@
+"""Where layers run, in words and tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnstretch.report.tables.text import ms_text, plain_table, times_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nnstretch.bench.placement import Together
+    from nnstretch.scheduler.placement.report import PlacementReport
+    from nnstretch.scheduler.plan.schema import Plan
+
+
+def lane_names(plan: Plan) -> list[str]:
+    """For every step of a plan the processor that runs it; the host's own steps, where it serves a device only, are "host"."""
+    names = [lane.processor or "host" for lane in plan.lanes]
+    return [names[subgraph.lane] for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+
+
+def placement_text(report: PlacementReport, plan: Plan) -> str:
+    """What an automatic placement came to, as predicted, in a sentence or two, and how layers are split, a line for each."""
+    alone = report.alone[report.fastest] * 1e3
+    together = report.together * 1e3
+    if not report.pays:
+        return (
+            f"everything runs on {report.fastest}, which is predicted to take {ms_text(alone)} ms; sharing the layers with "
+            f"{_others(report)} does not pay ({ms_text(together)} ms)"
+        )
+    steps = lane_names(plan)
+    shares = ", ".join(f"{steps.count(name)} steps on {name}" for name in dict.fromkeys(steps))
+    whole = (
+        f"placed by itself: {shares}; predicted {ms_text(together)} ms, {times_text(alone / together)} as fast as "
+        f"{report.fastest} alone ({ms_text(alone)} ms); no placement of whole layers takes less than "
+        f"{ms_text(report.bound * 1e3)} ms"
+    )
+    return "\n".join([whole, *_split_lines(report)])
+
+
+def _split_lines(report: PlacementReport) -> list[str]:
+    """How layers are split, a line for each, below a heading."""
+    lines = [
+        f"  {layer}: " + " + ".join(f"{channels} on {name}" for name, channels in shares.items())
+        for layer, shares in report.splits.items()
+    ]
+    return ["layers split by their output channels:", *lines] if lines else []
+
+
+def _others(report: PlacementReport) -> str:
+    return ", ".join(name for name in report.alone if name != report.fastest)
+
+
+def together_table(found: Together) -> Table:
+    """A line per way to run the network."""
+    shown = plain_table("on", ">p50 ms", ">p90 ms", ">min ms", ">spread", title=found.model)
+    rows = {"together": found.together, "together, one after another": found.serial, **found.alone}
+    for name, times in rows.items():
+        shown.add_row(name, *(ms_text(ms) for ms in (times.p50_ms, times.p90_ms, times.min_ms)), f"{times.spread:.1%}")
+    how = "" if found.pays else "A placement does not pay: everything runs on the fastest processor. "
+    shown.caption = (
+        f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The critical path by the steps' "
+        f"own times is {ms_text(found.critical_path_ms)} ms, and a traced run takes {found.over_critical_path - 1:.1%} longer; "
+        f"predicted {ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement of whole "
+        f"layers. Largest error against ONNX Runtime {found.max_rel_error:.1e}."
+    )
+    shown.caption_justify = "left"
+    return shown

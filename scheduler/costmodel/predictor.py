@@ -1,0 +1,226 @@
+"""Latencies of layers that are only planned: sums of measured routines, for the search of branchings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.external.engine import GuestRoutine
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.contention import Contention, Slowdowns
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.costmodel.trees import Errors
+from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
+from nnstretch.scheduler.lowering.views import becomes_view
+from nnstretch.scheduler.measurement.profiler import Profiler
+
+_FIRST = 40  # measurements before anything is learned from
+_HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured
+_EQUAL = 1e-3  # times that differ by less are the same
+_GROWN = 1.5  # times as many before it is learned from again
+
+
+class ProfilePredictor:
+    """Predicts seconds of a run of layers on a processor as the sum of their fastest routines.
+
+    Every distinct layer is measured once per processor, with each routine's default parameters, and remembered in the
+    profile store. With learned costs, only those layers are measured that too little is known of to predict them.
+    """
+
+    def __init__(
+        self,
+        processors: Sequence[Processor],
+        profiler: Profiler,
+        contention: Contention,
+        learned: LearnedCosts | None = None,
+    ) -> None:
+        """Asks for no measurement yet.
+
+        Args:
+            processors: are numbered in this order.
+            profiler: measures layers and handovers.
+            contention: of these processors.
+            learned: costs of layers that were not measured.
+        """
+        self._processors = tuple(processors)
+        self._profiler = profiler
+        self._slowdowns = Slowdowns(contention)
+        self._learned = learned
+        self._guessed: set[tuple[int, str]] = set()
+        self._asked = 0
+        self._next = _FIRST
+        self._fastest: dict[tuple[int, str], float] = {}
+        self._candidates: dict[tuple[int, str], list[Candidate]] = {}
+        self._computed: dict[tuple[int, str], bool] = {}  # whether a processor's own routine computes a pair
+
+    @property
+    def costs(self) -> CostModel:
+        """Costs by which a network takes what is predicted of its layers."""
+        return _PredictedCosts(self._profiler, self._learned)
+
+    def pace(self, processor: Processor) -> float:
+        """How many times as fast as usual a processor computes just now. Predictions are for the usual pace."""
+        return self._profiler.pace(processor)
+
+    def expect(self, working_set: int) -> None:
+        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
+        self._profiler.expect(working_set)
+        if self._learned is not None:
+            self._learned.expect(working_set)
+
+    def seconds(self, layers: Sequence[Layer], processor: int) -> float:
+        """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
+        self._foresee([layer for layer in layers if (processor, layer.workload) not in self._fastest], processor)
+        return sum(self._layer_seconds(layer, processor) for layer in layers)
+
+    def pair_seconds(self, pair: Layer, processor: int) -> float:
+        """Predicted seconds of the processor's fastest own routine that computes two layers as one; `inf` if it has none."""
+        key = (processor, pair.workload)
+        if key not in self._computed:
+            on = self._processors[processor]
+            own = (routine for routine in on.routines if not isinstance(routine, GuestRoutine))
+            self._computed[key] = on.lane != "call" and any(routine.supports(pair) for routine in own)
+        return self.seconds([pair], processor) if self._computed[key] else math.inf
+
+    def meeting_seconds(self, tensor: TensorType) -> float:
+        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one.
+
+        All of the tensor goes into calls that read it, and a share comes out of those that made it.
+        """
+        share = 1 + 1 / len(self._processors)
+        crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
+        return self._profiler.handover(tensor) + share * crossing
+
+    def fetching_seconds(self, tensor: TensorType) -> float:
+        """What a handover of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
+        if any(p.lane == "call" or not p.coherent for p in self._processors):
+            return 0.0
+        return self._profiler.handover(tensor) - self._profiler.handover(TensorType((1,)))
+
+    def slowdown(self, processor: int, others: frozenset[int]) -> float:
+        """How many times as long a processor takes while `others` work too, as measured with typical layers."""
+        return self._slowdowns.of(processor, others)
+
+    def error(self, processor: int) -> Errors | None:
+        """What predictions of unseen layers on a processor miss by; None where all are measured.
+
+        Raises:
+            MissingExtraError: xgboost is not installed.
+        """
+        return self._learned.errors(self._processors[processor]) if self._learned else None
+
+    def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
+        """Measures those of `layers` that were only predicted from others; whether any of them takes another time."""
+        changed = False
+        for key, layer in {(processor, layer.workload): layer for layer in layers}.items():
+            if key in self._guessed:
+                self._guessed.discard(key)
+                found = self._measured(layer, processor)
+                changed = changed or not math.isclose(found, self._fastest[key], rel_tol=_EQUAL)
+                self._fastest[key] = found
+        return changed
+
+    def _foresee(self, layers: Sequence[Layer], number: int) -> None:
+        """Asks learned costs about several layers at once, which then know them."""
+        if self._learned is not None and len(layers) > 1:
+            wanted = [(layer, candidate) for layer in layers for candidate in self._candidates_for(layer, number)]
+            self._learned.compare_all(self._processors[number], wanted)
+
+    def _layer_seconds(self, layer: Layer, number: int) -> float:
+        key, processor = (number, layer.workload), self._processors[number]
+        if key not in self._fastest:
+            if processor.lane != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+                self._fastest[key] = 0.0
+                return 0.0
+            guess = self._guess(layer, number)
+            if guess is not None:
+                self._guessed.add(key)
+            self._fastest[key] = self._measured(layer, number) if guess is None else guess
+        return self._fastest[key]
+
+    def _measured(self, layer: Layer, number: int) -> float:
+        candidates, processor = self._candidates_for(layer, number), self._processors[number]
+        guesses = self._guesses(layer, number)
+        least = min((g for g in guesses if g is not None), default=math.inf)
+        worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
+        self._learn()
+        best = min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        if self._learned is not None:
+            self._learned.measured_now(processor, layer, worth)
+        return inner_seconds(processor, layer, best, self._profiler)
+
+    def _learn(self) -> None:
+        """Counts measurements; now and then what was measured is learned from."""
+        self._asked += 1
+        if self._learned is not None and self._asked >= self._next:
+            self._next = math.ceil(self._asked * _GROWN)
+            self._learned.learn()
+
+    def _guess(self, layer: Layer, number: int) -> float | None:
+        """Seconds by learned costs; None for what has to be measured."""
+        guesses = self._guesses(layer, number)
+        known = [seconds for seconds in guesses if seconds is not None]
+        if not known or len(known) < len(guesses):
+            return None
+        return inner_seconds(self._processors[number], layer, min(known), self._profiler)
+
+    def _guesses(self, layer: Layer, number: int) -> list[float | None]:
+        """Seconds of every candidate by learned costs; None where too little is known."""
+        candidates = self._candidates_for(layer, number)
+        if self._learned is None:
+            return [None] * len(candidates)
+        return self._learned.compare(self._processors[number], layer, candidates)
+
+    def _candidates_for(self, layer: Layer, number: int) -> list[Candidate]:
+        key = (number, layer.workload)
+        if key not in self._candidates:
+            self._candidates[key] = default_candidates(layer, self._processors[number])
+        return self._candidates[key]
+
+
+class _PredictedCosts(CostModel):
+    """Costs of every routine's first parameters: learned ones, and measured ones where too little is known."""
+
+    measured = True
+
+    def __init__(self, profiler: Profiler, learned: LearnedCosts | None) -> None:
+        self._profiler = profiler
+        self._learned = learned
+        self.offer(lambda _, routine, layer: routine.parameter_space(layer)[:1])
+
+    def expect(self, working_set: int) -> None:
+        self._profiler.expect(working_set)
+        if self._learned is not None:
+            self._learned.expect(working_set)
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
+
+    def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
+        guesses = self._learned.compare(processor, layer, candidates) if self._learned is not None else [None]
+        known = [guess for guess in guesses if guess is not None]
+        if len(known) < len(guesses):
+            return self._profiler.compare(processor, layer, candidates)
+        # Nothing is guessed to be faster than the best that was measured: of many guesses the lowest is too low.
+        assert self._learned is not None
+        stored = [self._learned.stored(processor, c.routine, layer, c.parameters) for c in candidates]
+        least = min((one.seconds for one in stored if one is not None and one.seconds is not None), default=0.0)
+        return [k if s is not None else max(k, least) for k, s in zip(known, stored, strict=True)]
+
+    def handover(self, tensor: TensorType) -> float:
+        return self._profiler.handover(tensor)
+
+    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        return self._profiler.passing(one, other, tensor)
+
+
+def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:
+    """Every routine with its first parameters."""
+    return [
+        Candidate(routine, routine.parameter_space(layer)[0])
+        for routine in processor.routines
+        if routine.supports(layer)
+    ]

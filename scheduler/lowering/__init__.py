@@ -1,0 +1,1 @@
+"""From an optimised graph to steps: units, candidates, views, sub-graphs."""

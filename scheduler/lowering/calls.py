@@ -1,0 +1,128 @@
+"""Calls: what lies on a lane of calls between two meetings becomes one model, and what layers cost inside one.
+
+A layer by itself is a call of its own, with all that getting in and out takes. In a call with others it costs less: half of a
+call that hands a tensor through is what each of its tensors costs to get in, or out. Selection reckons with layers inside
+calls, and with that cost wherever a tensor comes from another lane or goes to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.lowering.units import UnitGraph, join_units
+from nnstretch.scheduler.selection.choice import Choice
+
+_LEAST_SHARE = 0.05
+"""Of what a layer takes as a call of its own; more than that it takes inside one, whatever the others seem to."""
+
+
+def crossing_seconds(processor: Processor, tensor: TensorType, costs: CostModel) -> float:
+    """What a tensor costs to get into a call of a processor, or out of it; nothing where its lane makes none."""
+    if processor.lane != "call" or not costs.measured:
+        return 0.0
+    return (costs.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0) / 2
+
+
+def inner_seconds(processor: Processor, layer: Layer, seconds: float, costs: CostModel) -> float:
+    """What a layer takes inside a call, if it takes `seconds` by itself; the same where a lane makes no calls."""
+    tensors = [*(layer.type_of(i) for i in layer.activations), *layer.outputs]
+    return max(_LEAST_SHARE * seconds, seconds - sum(crossing_seconds(processor, t, costs) for t in tensors))
+
+
+def join_calls(
+    graph: UnitGraph, chosen: Sequence[Choice], processors: Sequence[Processor], costs: CostModel
+) -> tuple[UnitGraph, list[Choice]]:
+    """The graph with one unit for all that become one call, and the choices of its units.
+
+    A call is a sub-graph (NN-Stretch): units of one lane of which only the first waits for other lanes, and of which only the
+    last is waited for. Units that fail when they are measured together stay calls of their own.
+
+    Args:
+        graph: units in topological order.
+        chosen: a choice for each; those on lanes of calls read and write plain tensors.
+        processors: those behind the lanes.
+        costs: are asked what a call takes, if they are measured.
+    """
+    units, choices = list(graph.units), list(chosen)
+    gone: set[int] = set()
+    for group in _Grouping(graph, chosen, processors).groups():
+        joined = join_units([graph.units[u] for u in group], _seen_outside(graph, group))
+        choice = _joint(joined.layer, [chosen[u] for u in group], processors, costs)
+        if choice is not None:
+            units[group[0]], choices[group[0]] = joined, choice
+            gone.update(group[1:])
+    left = [u for u in range(len(units)) if u not in gone]
+    return replace(graph, units=tuple(units[u] for u in left)), [choices[u] for u in left]
+
+
+def _joint(layer: Layer, parts: Sequence[Choice], processors: Sequence[Processor], costs: CostModel) -> Choice | None:
+    """The choice for a call of units with these choices; None if it fails."""
+    lane = parts[0].lane
+    routine = next((r for r in processors[lane].routines if r.supports(layer)), None)
+    if routine is None:
+        return None
+    parameters = routine.parameter_space(layer)[0]
+    seconds: float | None = sum(choice.seconds or 0.0 for choice in parts)
+    if costs.measured:
+        seconds = costs.seconds(processors[lane], routine, layer, parameters)
+    inputs, outputs = routine.layouts(layer, parameters)
+    return None if seconds is None else Choice(lane, routine, parameters, inputs, outputs, seconds)
+
+
+def _seen_outside(graph: UnitGraph, group: Sequence[int]) -> list[str]:
+    """What units make that others read, or the caller."""
+    inside = set(group)
+    wanted = {*graph.outputs, *(n for u, unit in enumerate(graph.units) if u not in inside for n in unit.inputs)}
+    return [name for u in group for name in graph.units[u].outputs if name in wanted]
+
+
+class _Grouping:
+    """Walks the units in order; a group ends where another lane needs its result or its own lane must wait."""
+
+    def __init__(self, graph: UnitGraph, chosen: Sequence[Choice], processors: Sequence[Processor]) -> None:
+        self._graph = graph
+        self._lane = [choice.lane for choice in chosen]
+        self._calls = [processors[choice.lane].lane == "call" and choice.routine is not None for choice in chosen]
+        maker = {name: u for u, unit in enumerate(graph.units) for name in unit.outputs}
+        self._needs = [{maker[name] for name in unit.inputs if name in maker} for unit in graph.units]
+        self._needed_elsewhere = {
+            before for u, needs in enumerate(self._needs) for before in needs if self._lane[before] != self._lane[u]
+        }
+
+    def groups(self) -> list[list[int]]:
+        """Numbers of the units of each call of two or more, ascending."""
+        found: list[list[int]] = []
+        growing: dict[int, list[int]] = {}
+        waited: dict[tuple[int, int], int] = {}  # (lane, other lane) -> last unit of the other lane it has waited for
+        for unit, lane in enumerate(self._lane):
+            if not self._calls[unit]:
+                continue
+            foreign = [u for u in self._needs[unit] if self._lane[u] != lane]
+            waits = [u for u in foreign if u > waited.get((lane, self._lane[u]), -1)]
+            for u in waits:
+                waited[lane, self._lane[u]] = max(u, waited.get((lane, self._lane[u]), -1))
+            if waits or lane not in growing or self._reads([*growing[lane], unit]) > MAX_READS:
+                growing[lane] = []
+                found.append(growing[lane])
+            growing[lane].append(unit)
+            if unit in self._needed_elsewhere:
+                del growing[lane]
+        return [part for group in found for part in self._writable(group) if len(part) > 1]
+
+    def _reads(self, group: Sequence[int]) -> int:
+        """Tensors that a group reads."""
+        made = {name for u in group for name in self._graph.units[u].outputs}
+        return len({name for u in group for name in self._graph.units[u].inputs} - made)
+
+    def _writable(self, group: list[int]) -> list[list[int]]:
+        """The group in parts that make no more tensors for others than a step can write."""
+        if len(group) == 1 or len(_seen_outside(self._graph, group)) <= MAX_WRITES:
+            return [group]
+        middle = len(group) // 2
+        return [*self._writable(group[:middle]), *self._writable(group[middle:])]

@@ -1,0 +1,351 @@
+"""From units with their chosen routines to a draft, which is steps over values.
+
+Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are inserted here: a tensor is brought into another layout at most
+once per layout, on the lane that made it, right after it was made. Copies are avoided by views: a reshape of plain data is its
+input, a slice whose elements lie together is a part of its input, and the inputs of a concat whose parts lie one after the
+other are written into the concat's memory in the first place.
+
+All lanes on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
+whoever made it, the host copies for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Routine, reorder_layer
+from nnstretch.devices.external.engine import fallback_descriptor
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.lowering.program import Draft, Step, Value
+from nnstretch.scheduler.lowering.units import Unit, UnitGraph, fallback_model
+from nnstretch.scheduler.lowering.views import becomes_view, joinable, view_offset
+from nnstretch.scheduler.plan.schema import PlanLane
+from nnstretch.scheduler.selection.choice import Choice, Fused
+
+Reorders = Mapping[int, Routine]
+"""For each lane that can change layouts the routine that does; lane 0 can, and does it for all others."""
+
+Price = Callable[[TensorType, Layout, Layout, int], float | None]
+"""Seconds that it takes to bring a tensor from one layout into another on a lane, None if they are not known."""
+
+
+def draft(
+    graph: UnitGraph,
+    choices: Sequence[Choice],
+    lanes: Sequence[PlanLane],
+    reorders: Reorders,
+    coherent: bool,
+    price: Price,
+) -> Draft:
+    """Steps and values for all units.
+
+    Args:
+        graph: the units in topological order.
+        choices: one per unit.
+        lanes: the plan's lanes.
+        reorders: the layout-changing routine of each lane that has one.
+        coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
+        price: what changes of layout cost.
+    """
+    return _Drafter(graph, choices, lanes, reorders, coherent, price).draft()
+
+
+_Variant = tuple[str, Layout, int]
+"""Tensor, layout, and memory domain (0: host, else an OpenCL lane) of what made it or of the copy made for it."""
+
+
+class _Drafter:
+    def __init__(
+        self,
+        graph: UnitGraph,
+        choices: Sequence[Choice],
+        lanes: Sequence[PlanLane],
+        reorders: Reorders,
+        coherent: bool,
+        price: Price,
+    ) -> None:
+        self._graph = graph
+        self._choices = choices
+        self._lanes = lanes
+        self._reorders = reorders
+        self._coherent = coherent
+        self._price = price
+        self._draft = Draft()
+        self._values: dict[_Variant, Value] = {}
+        self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
+        self._producer: dict[str, tuple[int, int]] = {}  # tensor -> unit, output
+        self._counter = itertools.count()
+
+    def draft(self) -> Draft:
+        self._collect_wishes()
+        for index, name in enumerate(self._graph.inputs):
+            value = self._new(name, PLAIN, 0)
+            value.external = ("input", index)
+            self._values[name, PLAIN, 0] = value
+        self._plan_views()
+        for name in self._graph.inputs:
+            self._adapt(name)
+        for number in range(len(self._graph.units)):
+            self._emit_unit(number)
+        for index, name in enumerate(self._graph.outputs):
+            self._emit_output(index, name)
+        return self._draft
+
+    # -- what is wanted ------------------------------------------------------------------------------------------
+
+    def _domain(self, lane: int) -> int:
+        """Memory domain of a lane: 0 for host memory, else the OpenCL lane itself."""
+        return lane if self._lanes[lane].kind == "opencl" else 0
+
+    def _collect_wishes(self) -> None:
+        for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):
+            for name, layout in zip(unit.inputs, choice.inputs, strict=True):
+                if not isinstance(layout, Fused):
+                    self._wanted[name][layout, self._domain(choice.lane)] = None
+            for output, name in enumerate(unit.outputs):
+                self._producer[name] = (number, output)
+        for name in self._graph.outputs:
+            layout, domain = self._home(name)
+            if domain == 0 or layout.dtype:
+                self._wanted[name][PLAIN, 0] = None
+        for name, wishes in self._wanted.items():  # only a device changes types, of what it can reach
+            home, made = self._home(name)
+            given = {(home, domain): None for layout, domain in wishes if layout.dtype and not made}
+            self._wanted[name] = given | wishes
+
+    def _home(self, name: str) -> tuple[Layout, int]:
+        """Layout and memory domain in which a tensor is made."""
+        if name not in self._producer:
+            return PLAIN, 0
+        number, output = self._producer[name]
+        choice = self._choices[number]
+        return choice.outputs[output], self._domain(choice.lane)
+
+    def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
+        """The variant of a tensor that a reader in `domain` takes.
+
+        The host reads what a device made. What the host made a device reads if the bytes may be shared with it, and it changes
+        types for itself. It takes a copy of anything else: of the caller's array, and of what another device made or shares.
+        """
+        _, made = self._home(name)
+        own, common = (name, layout, domain), (name, layout, made)
+        if domain in (0, made):
+            return common
+        return own if made or layout.dtype or not self._may_share(common, domain) else common
+
+    def _may_share(self, variant: _Variant, device: int) -> bool:
+        """Whether a device may read a variant that the host makes. One that nobody has made yet may be the caller's array."""
+        if variant in self._values:
+            return self._values[variant].admits(device)
+        return variant[1] != PLAIN or variant[0] not in self._graph.outputs
+
+    # -- views ---------------------------------------------------------------------------------------------------
+
+    def _plan_views(self) -> None:
+        """Makes the inputs of joinable concats parts of the concat's value, before anything writes them."""
+        for unit, choice in zip(self._graph.units, self._choices, strict=True):
+            layer = unit.layer
+            if layer.op != "Concat" or choice.run or choice.is_head:
+                continue
+            offsets = joinable(layer, choice.outputs[0])
+            if offsets is None:
+                continue
+            domain = self._domain(choice.lane)
+            whole = self._new(unit.outputs[0], choice.outputs[0], domain)
+            self._values[unit.outputs[0], choice.outputs[0], domain] = whole
+            for name, offset in zip(unit.inputs, offsets, strict=True):
+                self._plan_part(name, whole, offset, domain)
+
+    def _plan_part(self, name: str, whole: Value, offset: int, domain: int) -> None:
+        """Lets what the concat reads be made inside `whole`, unless it is somewhere else already, or cannot be.
+
+        Not inside it is what comes from the caller or is a view, what another device touches, and, where host and device may
+        not write to it at once, what the other side makes.
+        """
+        home = (name, *self._home(name))
+        variant = self._variant(name, whole.layout, domain)
+        writer = domain if whole.layout.dtype else home[2] if variant[2] == home[2] else 0
+        if (writer != domain and not self._coherent) or (variant == home and self._may_be_view(name)):
+            return
+        part = self._values.get(variant) or self._new(*variant)
+        if part.root is None and part.external is None and whole.admits(part.device):
+            whole.claim(part.device)
+            part.root, part.offset = whole, offset
+            self._values[variant] = part
+
+    def _may_be_view(self, name: str) -> bool:
+        """Whether a tensor may be made by no step, as a view of what a reshape or a slice reads."""
+        if name not in self._producer:
+            return False
+        layer, choice = self._graph.units[self._producer[name][0]].layer, self._choices[self._producer[name][0]]
+        is_slice = layer.op == "Slice" and becomes_view(layer, choice.inputs, choice.outputs)
+        return (is_slice or layer.op == "Reshape") and not choice.run
+
+    # -- emission ------------------------------------------------------------------------------------------------
+
+    def _new(self, name: str, layout: Layout, domain: int) -> Value:
+        """A value for a variant of a tensor, with bytes of its own."""
+        tensor = self._graph.types[name]
+        return Value(f"{name}#{next(self._counter)}", layout.bytes(tensor), layout, tensor, device=domain)
+
+    def _emit_unit(self, number: int) -> None:
+        unit, choice = self._graph.units[number], self._choices[number]
+        if choice.is_head:
+            return
+        reads = self._reads(unit, choice)
+        if choice.run:
+            self._emit_lowering(choice.run.layer, choice, dict(enumerate(reads)), self._writes(unit, choice))
+        elif choice.routine is None:
+            self._emit_fallback(unit, choice, reads, self._writes(unit, choice))
+        elif not self._emit_as_view(unit, unit.layer, choice, reads):
+            by_input = dict(zip(unit.layer.activations, reads, strict=True))
+            self._emit_lowering(unit.layer, choice, by_input, self._writes(unit, choice))
+        for name in unit.outputs:
+            self._adapt(name)
+
+    def _reads(self, unit: Unit, choice: Choice) -> list[Value]:
+        """The values that a unit reads, or a whole run if it is the last of one."""
+        names, layouts = unit.inputs, choice.inputs
+        if choice.run and choice.routine:
+            names, layouts = choice.run.reads, choice.routine.layouts(choice.run.layer, choice.parameters)[0]
+        domain = self._domain(choice.lane)
+        return [self._values[self._variant(n, layout, domain)] for n, layout in zip(names, layouts, strict=True)]
+
+    def _writes(self, unit: Unit, choice: Choice) -> list[Value]:
+        domain = self._domain(choice.lane)
+        return [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
+
+    def _emit_fallback(self, unit: Unit, choice: Choice, reads: Sequence[Value], writes: Sequence[Value]) -> None:
+        operators = "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes)
+        self._draft.steps.append(
+            Step(
+                unit.name,
+                operators,
+                fallback_descriptor(unit.layer),
+                choice.lane,
+                KernelCall(unit.name, (), (), model=fallback_model(unit).SerializeToString()),
+                tuple(reads),
+                tuple(writes),
+                choice.parameters,
+                choice.seconds,
+                sum(n.layer.macs for n in unit.nodes),
+                is_fallback=True,
+            )
+        )
+
+    def _emit_as_view(self, unit: Unit, layer: Layer, choice: Choice, reads: Sequence[Value]) -> bool:
+        """Emits a concat, reshape or slice that needs no kernel of its own; False if it needs one."""
+        name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.lane)
+        if layer.op == "Concat" and (offsets := joinable(layer, layout)) is not None:
+            whole = self._values[name, layout, domain]
+            for read, offset in zip(reads, offsets, strict=True):
+                if read.root is not whole or read.offset != offset:
+                    part = Value(whole.name, read.bytes, layout, read.type, root=whole, offset=offset)
+                    self._emit_reorder(read, part, layout, layout, choice.lane)
+            return True
+        begin = view_offset(layer, choice.inputs[0], layout)
+        if begin is not None and not reads[0].external:
+            view = self._values[name, layout, domain] = self._new(name, layout, domain)
+            view.root, view.offset = reads[0], begin
+            return True
+        return False
+
+    def _output_value(self, name: str, layout: Layout, domain: int) -> Value:
+        """The value that a unit writes: part of a concat if so planned, the caller's array if it is an output."""
+        if (name, layout, domain) not in self._values:
+            value = self._values[name, layout, domain] = self._new(name, layout, domain)
+            self._bind_output(name, value, domain)
+        return self._values[name, layout, domain]
+
+    def _bind_output(self, name: str, value: Value, domain: int) -> None:
+        if name in self._graph.outputs and value.layout == PLAIN and domain == 0:
+            value.external = ("output", self._graph.outputs.index(name))
+
+    def _adapt(self, name: str) -> None:
+        """Brings a tensor that was just made into all other variants that somebody wants, each once."""
+        written = {(name, *self._home(name))}
+        for wanted, reader in list(self._wanted[name]):
+            variant = self._variant(name, wanted, reader)
+            if variant not in written:
+                written.add(variant)
+                self._emit_variant(variant)
+            self._values[variant].claim(reader)
+
+    def _emit_variant(self, variant: _Variant) -> None:
+        """Makes a variant from the tensor as it was made.
+
+        The lane that made the tensor does; lane 0 does what takes the tensor from one device to another, and a device changes
+        types for itself.
+        """
+        name, wanted, place = variant
+        layout, made = self._home(name)
+        lane, source = self._lane_of(name), self._values[name, layout, made]
+        if wanted.dtype and not made:
+            lane, source = place, self._values[self._variant(name, layout, place)]
+        elif made and place != made:
+            lane = 0
+        if variant not in self._values:
+            self._values[variant] = self._new(*variant)
+            self._bind_output(name, self._values[variant], place)
+        self._emit_reorder(source, self._values[variant], layout, wanted, lane)
+
+    def _lane_of(self, name: str) -> int:
+        """The lane that makes a tensor; lane 0 for the caller's inputs."""
+        return self._choices[self._producer[name][0]].lane if name in self._producer else 0
+
+    def _emit_output(self, index: int, name: str) -> None:
+        """Copies an output into the caller's array unless it was made there."""
+        layout, domain = self._home(name)
+        plain = [self._values.get((name, PLAIN, place)) for place in (0, domain)]
+        value = next((v for v in plain if v is not None), self._values[name, layout, domain])
+        if value.external == ("output", index):
+            return
+        target = self._new(name, PLAIN, 0)
+        target.external = ("output", index)
+        self._emit_reorder(value, target, value.layout, PLAIN, 0 if domain else self._lane_of(name))
+
+    def _emit_reorder(self, source: Value, target: Value, before: Layout, after: Layout, lane: int) -> None:
+        assert source.type is not None
+        lane = lane if lane in self._reorders else 0
+        layer = reorder_layer(source.type, before, after)
+        routine = self._reorders[lane]
+        parameters = routine.parameter_space(layer)[0]
+        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(source.type, before, after, lane))
+        self._emit_lowering(layer, choice, {0: source}, [target])
+
+    def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:
+        assert choice.routine is not None
+        lowering: Lowering = choice.routine.lower(layer, choice.parameters)
+        domain = self._domain(choice.lane)
+        first = len(self._draft.constants[domain])
+        self._draft.constants[domain] += lowering.constants
+        spaces = [
+            Value(f"{layer.name}.workspace{i}#{next(self._counter)}", size, PLAIN, None)
+            for i, size in enumerate(lowering.workspaces)
+        ]
+
+        def resolve(operand: Operand) -> Value | int:
+            if operand.kind == "constant":
+                return first + operand.index
+            if operand.kind == "input":
+                return reads[operand.index]
+            return (writes if operand.kind == "output" else spaces)[operand.index]
+
+        for position, call in enumerate(lowering.calls):
+            targets = [resolve(o) for o in call.writes]
+            self._draft.steps.append(
+                Step(
+                    layer.name,
+                    layer.op,
+                    str(choice.routine.descriptor),
+                    choice.lane,
+                    call,
+                    tuple(None if o is None else resolve(o) for o in call.reads),
+                    tuple(t for t in targets if isinstance(t, Value)),
+                    choice.parameters,
+                    choice.seconds if position == 0 else (None if choice.seconds is None else 0.0),
+                    layer.macs if position == 0 else 0,
+                )
+            )

@@ -1,0 +1,75 @@
+"""Drafts: the steps of a plan, over values, before they have an order and places in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from nnstretch.devices.base.constants import Constant
+from nnstretch.devices.base.routine import KernelCall, Layout, Parameters
+from nnstretch.graph.layer import TensorType
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor in one layout, or a workspace. A view has a `root` whose bytes it shares from `offset` on.
+
+    `device` is, where there is no root, the one OpenCL lane that may touch the bytes, or 0 while none does.
+    """
+
+    name: str
+    bytes: int
+    layout: Layout
+    type: TensorType | None
+    external: tuple[str, int] | None = None  # ("input", i) or ("output", i)
+    root: Value | None = None
+    offset: int = 0
+    device: int = 0
+
+    def base(self) -> Value:
+        """The value that owns the bytes."""
+        return self.root.base() if self.root else self
+
+    def base_offset(self) -> int:
+        """Where this value starts in its base, bytes."""
+        return self.offset + (self.root.base_offset() if self.root else 0)
+
+    def admits(self, domain: int) -> bool:
+        """Whether lanes of a memory domain (0: host, else an OpenCL lane) may touch the bytes."""
+        base = self.base()
+        return not domain or (base.external is None and base.device in (0, domain))
+
+    def claim(self, domain: int) -> None:
+        """Keeps the bytes from all other devices, if the domain is one; it must be admitted."""
+        if domain:
+            self.base().device = domain
+
+
+@dataclass(eq=False)
+class Step:
+    """One kernel call, or one call of a guest's model, on a lane."""
+
+    unit: str
+    op: str
+    routine: str
+    lane: int
+    call: KernelCall
+    reads: tuple[Value | int | None, ...]  # int: a constant of the lane's constants
+    writes: tuple[Value, ...]
+    parameters: Parameters
+    seconds: float | None
+    macs: int
+    is_fallback: bool = False
+
+
+@dataclass
+class Draft:
+    """Steps in a topological order, and prepared constants by constant range (0: host lanes; else the OpenCL lane)."""
+
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[int, list[Constant]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def models(self) -> dict[str, bytes]:
+        """Models of other engines by the names that steps call them by."""
+        return {step.call.kernel: step.call.model for step in self.steps if step.call.model is not None}

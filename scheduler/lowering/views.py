@@ -1,0 +1,65 @@
+"""Layers that need no kernel, because what they make is bytes that are there already."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nnstretch.devices.base.routine import Layout
+from nnstretch.graph.activation import NO_ACTIVATION
+from nnstretch.graph.layer import Layer
+
+
+def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
+    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
+    if layer.op == "Concat":
+        return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
+    return view_offset(layer, inputs[0], outputs[0]) is not None
+
+
+def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
+    """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
+
+    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers and, in a blocked layout,
+    every input but the last fills its blocks.
+    """
+    axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
+    shapes = [t.shape for t in layer.inputs if t is not None]
+    if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
+        return None
+    if layer.activation != NO_ACTIVATION or len({t.grid for t in (*layer.inputs, *layer.outputs) if t is not None}) > 1:
+        return None
+    if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
+        return None
+    sizes = [layout.bytes(layer.type_of(i)) for i in range(len(shapes))]
+    return tuple(itertools.accumulate(sizes[:-1], initial=0))
+
+
+def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
+    """Where in the bytes of its input those of a reshape or a slice begin, if they lie there as they should; else None."""
+    if layer.op not in ("Reshape", "Slice") or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
+        return None
+    if layer.op == "Slice":
+        return _slice_offset(layer, before, after)
+    if after.block:
+        return None
+    if not before.block:
+        return 0
+    n, c, h, w = layer.type_of(0).shape
+    return 0 if h == w == 1 and (n == 1 or c % before.block == 0) else None
+
+
+def _slice_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
+    """Where the bytes of a slice begin, if it takes neighbours along one axis and there is but one of each axis outside it."""
+    source, result = layer.type_of(0), layer.outputs[0]
+    cut = [axis for axis, (a, b) in enumerate(zip(source.shape, result.shape, strict=True)) if a != b]
+    starts = layer.ints("starts")
+    if before != after or len(cut) > 1 or any(step != 1 for step in layer.ints("steps")):
+        return None
+    axis = cut[0] if cut else 0
+    if any(size != 1 for size in source.shape[:axis]):
+        return None
+    if before.block and cut and (axis != 1 or starts[1] % before.block):
+        return None
+    return before.bytes(replace(source, shape=(*source.shape[:axis], starts[axis], *source.shape[axis + 1 :])))

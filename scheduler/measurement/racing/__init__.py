@@ -1,0 +1,1 @@
+"""Candidates raced against each other with successive elimination."""

@@ -1,0 +1,1 @@
+"""Runs candidates in a process of their own and measures them."""

@@ -1,0 +1,77 @@
+"""Workload ratios for cores that differ in speed (ACLTuner, section 2.1), from what each of them is measured to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nnstretch.devices.base.spec import simplest_ratios
+from nnstretch.devices.cpu.processor import cpu_model
+from nnstretch.devices.engine.binding.library import engine
+from nnstretch.scheduler.measurement.store.rows import Measurement
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+
+DIFFERENT = 1.15
+"""Cores whose speeds differ by no more than this factor count as equal."""
+
+_WORKLOAD = "float32 peak, seconds per billion operations"
+_ROUNDS = 40
+_MILLISECONDS = 5
+_STEPS = 4
+"""Ratios are in quarters of the slowest core's speed."""
+
+Gflops = Callable[[int, int], float]
+"""GFLOP/s that a core reaches, measured for so many milliseconds."""
+
+
+def measured_ratios(
+    cores: Sequence[int], store: Callable[[], ProfileStore] = ProfileStore, gflops: Gflops | None = None
+) -> tuple[int, ...]:
+    """The ratios by which cores should share work, none if they are about equally fast.
+
+    What else runs on a core makes it slower, never faster. So cores are equal as soon as each has been fast once; only those
+    that stay slow for a while are taken to be slow, which is remembered, and corrected when it turns out to be wrong.
+
+    Args:
+        cores: as in a processor's specification.
+        store: opens the profile store, where speeds of unequal cores are kept.
+        gflops: measures a core, by default the engine's float32 peak on it.
+
+    Raises:
+        BuildError: the engine cannot be built.
+        FileError: the store cannot be read or written.
+    """
+    measure = gflops or engine().peak_gflops
+    best = {core: measure(core, 0) for core in cores}
+    if len(cores) < 2 or _are_equal(best):
+        return ()
+    speeds = store()
+    try:
+        known = {core: found for core in cores if (found := _stored(speeds, core)) is not None}
+        for _ in range(0 if len(known) == len(cores) else _ROUNDS):
+            best = {core: max(best[core], measure(core, _MILLISECONDS)) for core in cores}
+            if _are_equal(best):
+                return ()
+        best = {core: max(best[core], known.get(core, 0.0)) for core in cores}
+        if best != known:
+            for core, found in best.items():
+                speeds.put(cpu_model(), _WORKLOAD, f"core {core}", {}, Measurement(1 / found))
+    finally:
+        speeds.close()
+    return proposed_ratios([best[core] for core in cores])
+
+
+def proposed_ratios(speeds: Sequence[float]) -> tuple[int, ...]:
+    """Small integers in proportion to `speeds`; none if these are about equal."""
+    slowest = min(speeds)
+    if max(speeds) <= DIFFERENT * slowest:
+        return ()
+    return simplest_ratios(tuple(round(_STEPS * speed / slowest) for speed in speeds))
+
+
+def _are_equal(speeds: dict[int, float]) -> bool:
+    return max(speeds.values()) <= DIFFERENT * min(speeds.values())
+
+
+def _stored(store: ProfileStore, core: int) -> float | None:
+    found = store.get(cpu_model(), _WORKLOAD, f"core {core}", {})
+    return 1 / found.seconds if found is not None and found.seconds else None

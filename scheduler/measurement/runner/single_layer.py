@@ -1,0 +1,314 @@
+"""Plans of a single layer: how a routine is measured and checked, through the same engine that runs whole networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Constant, write_constants
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
+from nnstretch.devices.engine.binding.program import aligned_array
+from nnstretch.devices.engine.harness import pack
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.plan.schema import (
+    Memory,
+    Plan,
+    PlanBuffer,
+    PlanLane,
+    PlanStep,
+    PlanSubgraph,
+    PlanTensor,
+    aligned,
+)
+from nnstretch.scheduler.plan.validate import validate
+
+_WORD = 4  # bytes
+
+
+@dataclass(frozen=True)
+class SingleLayer:
+    """A layer as one routine computes it on one processor.
+
+    Attributes:
+        lowering: what the routine makes of the layer.
+        repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
+            a copy of the weights: in a network, those of other layers are used between two uses of one.
+        turns: on a device, how many buffers the repeats take in turn for every input and output: in a network large ones have
+            left the core's own cache since they were written, pushed out by weights and by what else was written.
+        host: the CPU that a device works for: it lets the device begin once all of a run is enqueued, as most of a network is
+            when its turn comes. None where the layer runs on the CPU itself.
+        shown: the host copies a device's results out.
+    """
+
+    processor: Processor
+    routine: Routine
+    layer: Layer
+    parameters: Parameters
+    lowering: Lowering
+    repeats: int = 1
+    turns: int = 1
+    host: Processor | None = None
+    shown: bool = False
+
+
+def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
+    """Random arrays for the run-time inputs of `layer`, row-major: normal ones, and all integers alike where it reads int8."""
+    rng = np.random.default_rng(seed)
+    types = [layer.type_of(i) for i in layer.activations]
+    return [
+        rng.integers(-128, 128, t.shape, np.int8) if t.grid else rng.standard_normal(t.shape).astype(t.dtype)
+        for t in types
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class SinglePlan:
+    """A plan of one layer, and what it runs on.
+
+    Attributes:
+        plan: validated. On the host its inputs are the layer's, as stored; on a device they lie among the constants.
+        inputs: values of the plan's inputs.
+        parts: (offset, array) of the constants: a device's inputs, and the first copy of the weights.
+        weights: (begin, bytes) of that copy; the others follow it without gaps.
+        repeats: copies in all.
+        models: name -> model of another engine that steps of the plan run; every step has it loaded for itself.
+    """
+
+    plan: Plan
+    inputs: tuple[np.ndarray, ...]
+    parts: tuple[tuple[int, Constant], ...]
+    weights: tuple[int, int]
+    repeats: int
+    models: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the constants with one copy of the weights."""
+        return sum(self.weights)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all constants and loaded models."""
+        return self.weights[0] + self.repeats * (self.weights[1] + sum(map(len, self.models.values())))
+
+    def write_base(self, memory: np.ndarray) -> None:
+        """Writes the constants with one copy of the weights into `memory`, zeros of uint8[base_bytes]."""
+        write_constants((array, memory[offset : offset + array.nbytes]) for offset, array in self.parts)
+
+
+def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> np.ndarray:
+    """All constants of a `SinglePlan`, in huge pages as a network's: its base, and the weights once more for every repeat."""
+    begin, size = weights
+    constants = aligned_array(begin + repeats * size)
+    constants[:begin] = base[:begin]
+    constants[begin:].reshape(repeats, size)[:] = base[begin : begin + size]
+    return constants
+
+
+def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[Layout]) -> tuple[np.ndarray, ...]:
+    """A layer's row-major run-time inputs as stored in `layouts`."""
+    return tuple(pack(array, layout) for array, layout in zip(inputs, layouts, strict=True))
+
+
+def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
+    """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
+
+    Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`, or words (`harness.unpack` reads both). A
+    device has some only where they are `shown`.
+    """
+    _, layouts = single.routine.layouts(single.layer, single.parameters)
+    return _Maker(single, layouts).make(inputs)
+
+
+class _Maker:
+    def __init__(self, single: SingleLayer, layouts_out: Sequence[Layout]) -> None:
+        self._single = single
+        self._opencl = single.processor.memory == "opencl"
+        self._domain = 1 if self._opencl else 0
+        self._stored = [_stored_output(t, o) for t, o in zip(single.layer.outputs, layouts_out, strict=True)]
+        self._buffers: list[PlanBuffer] = []
+        self._parts: list[tuple[int, Constant]] = []
+        self._models: dict[str, bytes] = {}
+        self._constant_bytes = 0
+        self._arena_bytes = 0
+        self._shared_bytes: list[int] = []
+
+    def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
+        lowering = self._single.lowering
+        workspaces = {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)}
+        shown = not self._opencl or self._single.shown
+        turns: list[dict[str, dict[int, int]]] = []
+        for turn in range(self._single.turns if self._opencl else 1):
+            read, written = self._read(inputs), self._written(shown=not turn and shown)
+            turns.append({"input": read, "workspace": workspaces, "output": written})
+        begin = self._constant_bytes
+        steps: tuple[PlanStep, ...] = ()
+        for repeat in range(self._single.repeats):
+            copies = {i: self._constant(f"w{repeat}.{i}", a, repeat) for i, a in enumerate(lowering.constants)}
+            steps += self._steps(lowering, {**turns[repeat % len(turns)], "constant": copies})
+        weights = (begin, (self._constant_bytes - begin) // self._single.repeats)
+        slots = tuple(range(len(self._shared_bytes)))
+        before, after = self._around(turns[0]["output"])
+        plan = Plan(
+            block=self._single.processor.blocked.block,
+            lanes=self._lanes(),
+            inputs=() if self._opencl else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
+            outputs=self._outputs(),
+            buffers=tuple(self._buffers),
+            steps=(*before, *steps, *after),
+            subgraphs=_in_turn([(0, before), (self._domain, steps), (0, after)], slots),
+            host_bytes=_WORD if self._opencl else self._arena_bytes,
+            shared_bytes=tuple(self._shared_bytes),
+            shared_lanes=(1,) * len(self._shared_bytes),
+            opencl_bytes={1: self._arena_bytes} if self._opencl else {},
+            constant_ranges={0: (0, _WORD), self._domain: (0, self._constant_bytes)},
+        )
+        validate(plan)
+        fed = () if self._opencl else tuple(inputs)
+        return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats, self._models)
+
+    def _lanes(self) -> tuple[PlanLane, ...]:
+        processor = self._single.processor
+        if not self._opencl:
+            return (PlanLane("host", processor.name, processor.spec.cores, processor.spec.ratios),)
+        return PlanLane("host", "", ()), PlanLane("opencl", processor.name, processor.spec.cores)
+
+    def _outputs(self) -> tuple[PlanTensor, ...]:
+        if self._opencl and not self._single.shown:
+            return ()
+        return tuple(PlanTensor(f"y{i}", t) for i, t in enumerate(self._stored))
+
+    def _add(self, buffer: PlanBuffer) -> int:
+        self._buffers.append(buffer)
+        return len(self._buffers) - 1
+
+    def _read(self, inputs: Sequence[np.ndarray]) -> dict[int, int]:
+        """The buffers of one turn's inputs."""
+        return {
+            index: self._input(position, inputs[position])
+            for position, index in enumerate(self._single.layer.activations)
+        }
+
+    def _written(self, *, shown: bool) -> dict[int, int]:
+        """The buffers of one turn's outputs, where somebody else sees them if they are `shown`."""
+        return {
+            i: self._output(i, t) if shown else self._scratch(f"y{i}", PLAIN.bytes(t))
+            for i, t in enumerate(self._stored)
+        }
+
+    def _input(self, position: int, array: np.ndarray) -> int:
+        if self._opencl:
+            return self._constant(f"x{position}", array)
+        return self._add(PlanBuffer(f"x{position}", "input", position, 0, array.nbytes))
+
+    def _constant(self, name: str, array: Constant, repeat: int = 0) -> int:
+        buffer = PlanBuffer(name, "constant", self._domain, self._constant_bytes, array.nbytes)
+        if not repeat:
+            self._parts.append((self._constant_bytes, array))
+        self._constant_bytes = aligned(self._constant_bytes + array.nbytes)
+        return self._add(buffer)
+
+    def _scratch(self, name: str, size: int) -> int:
+        memory: Memory = "opencl" if self._opencl else "host"
+        buffer = PlanBuffer(name, memory, self._domain, self._arena_bytes, size)
+        self._arena_bytes = aligned(self._arena_bytes + size)
+        return self._add(buffer)
+
+    def _output(self, index: int, stored: TensorType) -> int:
+        size = PLAIN.bytes(stored)
+        if not self._opencl:
+            return self._add(PlanBuffer(f"y{index}", "output", index, 0, size))
+        self._shared_bytes.append(aligned(size))
+        return self._add(PlanBuffer(f"y{index}", "shared", len(self._shared_bytes) - 1, 0, size))
+
+    def _steps(self, lowering: Lowering, tables: Mapping[str, Mapping[int, int]]) -> tuple[PlanStep, ...]:
+        def number(operand: Operand) -> int:
+            return tables[operand.kind][operand.index]
+
+        layer = self._single.layer
+        steps: list[PlanStep] = []
+        for call in lowering.calls:
+            if call.model is not None:
+                self._models[call.kernel] = call.model
+            steps.append(
+                PlanStep(
+                    layer=layer.name,
+                    op=layer.op,
+                    routine=str(self._single.routine.descriptor),
+                    kind="call" if call.model is not None else "opencl" if call.launch else "kernel",
+                    kernel=call.kernel,
+                    reads=tuple(None if o is None else number(o) for o in call.reads),
+                    writes=tuple(number(o) for o in call.writes),
+                    arguments=call.parameters,
+                    launch=call.launch,
+                    read_types=self._types(call.reads) if call.model is not None else (),
+                    write_types=self._types(call.writes) if call.model is not None else (),
+                )
+            )
+        return tuple(steps)
+
+    def _types(self, operands: Sequence[Operand | None]) -> tuple[TensorType, ...]:
+        """Types of the layer's inputs and outputs that a model reads or writes."""
+        layer = self._single.layer
+        found = [o for o in operands if o is not None]
+        return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
+
+    def _around(self, results: Mapping[int, int]) -> tuple[tuple[PlanStep, ...], tuple[PlanStep, ...]]:
+        """Steps of a device's host before and after those of the layer, which writes these `results` first."""
+        if not self._opencl:
+            return (), ()
+        host = self._single.host
+        assert host is not None, "devices work for a host"
+        return self._start(host), self._copies(host, results) if self._single.shown else ()
+
+    def _start(self, host: Processor) -> tuple[PlanStep, ...]:
+        """A step of the host's that a device waits for: it copies a word of the constants, which both have."""
+        word = TensorType((1,))
+        source = self._add(PlanBuffer("constants", "constant", 0, 0, _WORD))
+        return (_copy(host, word, source, self._add(PlanBuffer("begun", "host", 0, 0, _WORD))),)
+
+    def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
+        """Steps on the host that copy what the device made into the caller's arrays."""
+        return tuple(
+            _copy(
+                host,
+                stored,
+                results[index],
+                self._add(PlanBuffer(f"copy{index}", "output", index, 0, PLAIN.bytes(stored))),
+            )
+            for index, stored in enumerate(self._stored)
+        )
+
+
+def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, ...]) -> tuple[PlanSubgraph, ...]:
+    """Sub-graphs of the steps of lanes, each of which waits for the one before; a device's release the shared slots."""
+    made: list[PlanSubgraph] = []
+    first = 0
+    for lane, steps in parts:
+        if steps:
+            waits = (len(made) - 1,) if made else ()
+            made.append(PlanSubgraph(lane, first, len(steps), waits, releases=slots if lane else ()))
+            first += len(steps)
+    return tuple(made)
+
+
+def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> PlanStep:
+    """A step of the host's that copies one buffer to another."""
+    layer, routine = reorder_layer(tensor, PLAIN, PLAIN), host.reorder()
+    (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
+    name = str(routine.descriptor)
+    return PlanStep(layer.name, layer.op, name, "kernel", call.kernel, (source,), (target,), call.parameters)
+
+
+def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:
+    """An output as stored; as words of float32 where the layout has a type of its own, which the host only copies."""
+    if layout.dtype:
+        return TensorType((-(-layout.bytes(tensor) // 4),))
+    return TensorType(layout.storage_shape(tensor.shape), tensor.dtype)
+
+
+def _stored_type(array: np.ndarray) -> TensorType:
+    return TensorType(array.shape, str(array.dtype))

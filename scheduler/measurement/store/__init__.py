@@ -1,0 +1,1 @@
+"""The profile store: finished measurements in one SQLite file."""

@@ -1,0 +1,167 @@
+"""Measurements and what they are about, as they are kept and handed on. What is read from a file is checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from nnstretch import __version__
+from nnstretch.devices.base.routine import NO_PARAMETERS, Parameters
+
+CacheState = Literal["warm", "l3", "memory"]
+"""Where the weights lie when a layer begins: in the core's own caches, in the shared cache, or in memory alone."""
+
+CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
+
+# What a record of the store's table is made of, in this order: what the row is about, and what was measured.
+_KEYS = ("processor", "workload", "routine", "parameters", "state")
+_VALUES = ("seconds", "low", "high", "error", "failure", "samples", "clock", "version", "measured")
+
+_MOST_SAMPLES = 100_000
+_LONGEST_TEXT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Typical seconds of a routine on a workload with all samples, or the reason why it failed.
+
+    Attributes:
+        seconds: the samples' median; None if the routine failed.
+        samples: seconds of every run that counts.
+        failure: why there is no time.
+        interval: confidence interval of `seconds`, if there are samples enough for one.
+        error: of the routine's answer against the reference, relative to the output's range; None if it was not checked.
+        state: where the weights lay when a run began.
+        clock: GFLOP/s of the measuring core that times are told at, whatever they were meanwhile; None if that is not known.
+        version: of nnstretch that measured.
+        when: seconds since 1970; 0: now, when it is written.
+    """
+
+    seconds: float | None
+    samples: tuple[float, ...] = ()
+    failure: str | None = None
+    interval: tuple[float, float] | None = None
+    error: float | None = None
+    state: CacheState = "warm"
+    clock: float | None = None
+    version: str = field(default=__version__, compare=False)
+    when: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement with what it was made of: `processor` is a fingerprint, `routine` a descriptor."""
+
+    processor: str
+    workload: str
+    routine: str
+    parameters: Parameters
+    measurement: Measurement
+
+
+def identity(row: Row) -> tuple[str, str, str, str]:
+    """What a row is about, whatever the cache state."""
+    return row.processor, row.workload, row.routine, parameters_key(row.parameters)
+
+
+def parameters_key(parameters: Parameters) -> str:
+    """Parameters as text, the same for the same ones in any order."""
+    return json.dumps(dict(sorted(parameters.items())), separators=(",", ":"))
+
+
+def record_of(row: Row) -> tuple[object, ...]:
+    """A row as the store's table has it; `row_of` reads it back."""
+    m = row.measurement
+    low, high = m.interval or (None, None)
+    values = (m.seconds, low, high, m.error, m.failure, json.dumps(m.samples), m.clock, m.version)
+    return (*identity(row), m.state, *values, m.when or time.time())
+
+
+def row_of(record: Sequence[object]) -> Row:
+    """The row of a record, every field checked.
+
+    Raises:
+        ValueError: a field is none that a measurement can have; says which.
+    """
+    fields = dict(zip((*_KEYS, *_VALUES), record, strict=True))
+    for name in ("parameters", "samples"):
+        fields[name] = json.loads(str(fields[name]))
+    return checked_row(fields)
+
+
+def row_fields(row: Row) -> dict[str, object]:
+    """A row as JSON has it; `checked_row` reads it back."""
+    values = dict(zip((*_KEYS, *_VALUES), record_of(row), strict=True))
+    return {**values, "parameters": dict(row.parameters), "samples": list(row.measurement.samples)}
+
+
+def checked_row(fields: Mapping[str, object]) -> Row:
+    """A row from what a file says, every field checked.
+
+    Raises:
+        ValueError: a field is missing or none that a measurement can have; says which.
+    """
+    seconds, failure = _seconds(fields, "seconds"), _text(fields, "failure")
+    if (seconds is None) == (failure is None):
+        raise ValueError("a measurement has either seconds or a failure")
+    low, high = _seconds(fields, "low"), _seconds(fields, "high")
+    state = next((s for s in CACHE_STATES if s == fields.get("state")), None)
+    if state is None:
+        raise ValueError(f"state is {fields.get('state')!r}; it is one of {', '.join(CACHE_STATES)}")
+    measurement = Measurement(
+        seconds,
+        _samples(fields.get("samples")),
+        failure,
+        (low, high) if low is not None and high is not None else None,
+        _seconds(fields, "error"),
+        state,
+        _seconds(fields, "clock"),
+        _text(fields, "version") or "",
+        _seconds(fields, "measured") or 0.0,
+    )
+    processor, workload, routine = (_text(fields, name) for name in _KEYS[:3])
+    if not processor or not workload or not routine:
+        raise ValueError("a measurement has a processor, a workload and a routine")
+    return Row(processor, workload, routine, checked_parameters(fields.get("parameters")), measurement)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and (not isinstance(value, str) or len(value) > _LONGEST_TEXT):
+        raise ValueError(f"{name} is no text of fewer than {_LONGEST_TEXT} characters")
+    return value
+
+
+def _seconds(fields: Mapping[str, object], name: str) -> float | None:
+    value = fields.get(name)
+    return None if value is None else _number(value, name)
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {str(value)[:40]!r}; it must be a number and not negative")
+    return float(value)
+
+
+def _samples(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or len(value) > _MOST_SAMPLES:
+        raise ValueError("samples are no list of numbers")
+    return tuple(_number(sample, "a sample") for sample in value)
+
+
+def checked_parameters(value: object) -> Parameters:
+    """Parameters from what a file says.
+
+    Raises:
+        ValueError: they are no integers with names.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError("parameters are no object of integers")
+    for name, number in value.items():
+        if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"parameter {name!r} is no integer")
+    return dict(value) or NO_PARAMETERS

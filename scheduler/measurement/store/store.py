@@ -1,0 +1,299 @@
+"""The profile store: every measurement that was ever finished, in one SQLite file.
+
+A row is keyed by the processor's fingerprint (which stands for the machine, its cores in use and the engine's version), the
+workload, the routine, its parameters and the cache state. Measurements are written in one transaction as soon as they are done
+(write-ahead log), so that a killed run loses nothing finished and several processes may measure at once. A routine that failed
+has the reason instead of a time.
+
+A store is a file like any other: what is read from it is checked, and what is wrong with it is told in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nnstretch.devices.base.description import Description, description_of
+from nnstretch.devices.base.routine import Parameters
+from nnstretch.errors import FileError
+from nnstretch.scheduler.measurement.store.rows import (
+    CacheState,
+    Measurement,
+    Row,
+    checked_parameters,
+    identity,
+    parameters_key,
+    record_of,
+    row_of,
+)
+from nnstretch.support.settings import cache_dir
+
+log = logging.getLogger(__name__)
+
+FORMAT = 2
+"""Version of the tables: SQLite's `user_version`. 0 is a file without tables, or with those of the first version."""
+
+_PATIENCE = 30.0  # seconds that a store may be locked by another process
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS measurement (
+    processor  TEXT NOT NULL,
+    workload   TEXT NOT NULL,
+    routine    TEXT NOT NULL,
+    parameters TEXT NOT NULL,
+    state      TEXT NOT NULL,
+    seconds    REAL,
+    low        REAL,
+    high       REAL,
+    error      REAL,
+    failure    TEXT,
+    samples    TEXT NOT NULL,
+    clock      REAL,
+    version    TEXT NOT NULL,
+    measured   REAL NOT NULL,
+    PRIMARY KEY (processor, workload, routine, parameters, state)
+) WITHOUT ROWID
+"""
+# Beside the measurements, since they can be used without it.
+_DESCRIPTIONS = """
+CREATE TABLE IF NOT EXISTS processor (
+    fingerprint TEXT NOT NULL PRIMARY KEY,
+    description TEXT NOT NULL
+) WITHOUT ROWID
+"""
+_INSERT = "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+
+# The first version knew no cache states: its layers with weights of 256 KiB and more were measured out of memory. Which those
+# are it did not say; all with weights are taken for them.
+_MIGRATION = """
+INSERT OR IGNORE INTO measurement
+SELECT processor, workload, routine, parameters, CASE WHEN instr(workload, '"constants":[]') THEN 'l3' ELSE 'memory' END,
+       seconds, NULL, NULL, NULL, failure, samples, NULL, '', measured
+FROM measurement_1
+"""
+
+
+class ProfileStore:
+    """Measurements on disk. Thread-safe; several processes may share one file.
+
+    All methods raise FileError, with a line that says what to do, if the file cannot be read or written, is locked for long,
+    is damaged, or the disk is full.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Opens (and creates) the store at `path`, by default `profiles.sqlite` in the cache directory.
+
+        Raises:
+            FileError: it cannot be opened, is not a profile store, or is one of a newer version.
+        """
+        self.path = path or cache_dir() / "profiles.sqlite"
+        self._lock = threading.Lock()
+        with self._errors("open"):
+            self._database = sqlite3.connect(
+                self.path, timeout=_PATIENCE, check_same_thread=False, isolation_level=None
+            )
+        try:
+            with self._errors("open"):
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA synchronous=NORMAL")
+                with self._transaction():
+                    self._make_tables()
+                    self._database.execute(_DESCRIPTIONS)
+        except FileError:
+            self._database.close()
+            raise
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def get(
+        self, processor: str, workload: str, routine: str, parameters: Parameters, state: CacheState = "warm"
+    ) -> Measurement | None:
+        """What is known of this routine on this workload in this cache state, or None.
+
+        A failure in any other state is one in this state too.
+        """
+        key = (processor, workload, routine, parameters_key(parameters))
+        with self._lock, self._errors("read"):
+            found = self._database.execute(
+                "SELECT * FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=? "
+                "AND (state=? OR failure IS NOT NULL) ORDER BY state=? DESC LIMIT 1",
+                (*key, state, state),
+            ).fetchone()
+        return self._row(found).measurement if found else None
+
+    def put(
+        self, processor: str, workload: str, routine: str, parameters: Parameters, measurement: Measurement
+    ) -> None:
+        """Writes a finished measurement, replacing an older one."""
+        self.put_all([Row(processor, workload, routine, parameters, measurement)])
+
+    def put_all(self, rows: Iterable[Row]) -> None:
+        """Writes measurements that were finished together, all or none of them, replacing older ones."""
+        records = [record_of(row) for row in rows]
+        with self._lock, self._errors("write"), self._transaction():
+            self._database.executemany(_INSERT, records)
+
+    def remove(self, rows: Iterable[tuple[str, str, str, Parameters]]) -> None:
+        """Forgets all that is known of (processor, workload, routine, parameters), in every cache state."""
+        with self._lock, self._errors("write"), self._transaction():
+            self._database.executemany(
+                "DELETE FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=?",
+                [(*names, parameters_key(parameters)) for *names, parameters in rows],
+            )
+
+    def rows(self, processor: str | None = None) -> Iterator[Row]:
+        """All measurements, failures among them, or those of one processor (by fingerprint), in the order of their keys.
+
+        A snapshot: what is written while the rows are read is not among them.
+        """
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT * FROM measurement WHERE ?1 IS NULL OR processor=?1", (processor,)
+            ).fetchall()
+        for record in records:
+            yield self._row(record)
+
+    def fastest(self, processor: str) -> dict[tuple[str, str], list[Parameters]]:
+        """For each (workload, routine) of a processor the fastest parameters of every cache state, each once."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT workload, routine, parameters, MIN(seconds) FROM measurement "
+                "WHERE processor=? AND seconds IS NOT NULL GROUP BY workload, routine, state",
+                (processor,),
+            ).fetchall()
+        found: dict[tuple[str, str], list[Parameters]] = {}
+        with self._damage():
+            for workload, routine, text, _ in records:
+                parameters = checked_parameters(json.loads(str(text)))
+                known = found.setdefault((str(workload), str(routine)), [])
+                if parameters not in known:
+                    known.append(parameters)
+        return found
+
+    def clocks(self, processor: str) -> list[float]:
+        """The clocks that a processor's measurements are told at, each once."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT DISTINCT clock FROM measurement WHERE processor=? AND clock IS NOT NULL", (processor,)
+            ).fetchall()
+        with self._damage():
+            return [float(clock) for (clock,) in records]
+
+    def clear(self, processor: str | None = None) -> int:
+        """Forgets all measurements, or those of one processor, and returns how many there were."""
+        with self._lock, self._errors("write"), self._transaction():
+            return self._database.execute(
+                "DELETE FROM measurement WHERE ?1 IS NULL OR processor=?1", (processor,)
+            ).rowcount
+
+    def merge(self, rows: Iterable[Row]) -> int:
+        """Takes over measurements that are not known here or newer than those known; returns how many."""
+        known = {(*identity(row), row.measurement.state): row.measurement.when for row in self.rows()}
+        taken = [r for r in rows if r.measurement.when > known.get((*identity(r), r.measurement.state), -math.inf)]
+        self.put_all(taken)
+        return len(taken)
+
+    # -- processors ----------------------------------------------------------------------------------------------
+
+    def describe(self, descriptions: Iterable[Description]) -> None:
+        """Keeps what is known of processors, replacing what was known of those with the same fingerprints."""
+        records = [(one.fingerprint, json.dumps(one.to_json(), sort_keys=True)) for one in descriptions]
+        known = {one.fingerprint: one for one in self.descriptions()}
+        if all(known.get(fingerprint) == _description(text) for fingerprint, text in records):
+            return
+        with self._lock, self._errors("write"), self._transaction():
+            self._database.executemany("INSERT OR REPLACE INTO processor VALUES (?,?)", records)
+
+    def descriptions(self) -> list[Description]:
+        """What is known of processors, in the order of their fingerprints."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute("SELECT description FROM processor ORDER BY fingerprint").fetchall()
+        with self._damage():
+            return [_description(str(text)) for (text,) in records]
+
+    def __len__(self) -> int:
+        with self._lock, self._errors("read"):
+            return int(self._database.execute("SELECT COUNT(*) FROM measurement").fetchone()[0])
+
+    def close(self) -> None:
+        """Closes the file; the store cannot be used afterwards."""
+        with self._lock, self._errors("close"):
+            self._database.close()
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    def _make_tables(self) -> None:
+        """Makes the tables, or brings those of an older version to this one."""
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+        if version == FORMAT:
+            return
+        if version > FORMAT:
+            raise FileError(
+                f"profile store {self.path} is of version {version}, this nnstretch knows {FORMAT}; "
+                "upgrade nnstretch or set NNSTRETCH_CACHE_DIR"
+            )
+        if tables - {"measurement"} or version not in (0, 1):
+            raise FileError(f"{self.path} is a database but no profile store; move it away or set NNSTRETCH_CACHE_DIR")
+        if tables:
+            self._database.execute("ALTER TABLE measurement RENAME TO measurement_1")
+        self._database.execute(_TABLE)
+        if tables:
+            taken = self._database.execute(_MIGRATION).rowcount
+            self._database.execute("DROP TABLE measurement_1")
+            log.warning("profile store %s: %d measurements of an older version were taken over", self.path, taken)
+        self._database.execute(f"PRAGMA user_version={FORMAT}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        """What SQLite says, as an error of ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise FileError(f"cannot {verb} profile store {self.path}: {error}; {_advice(error)}") from error
+
+    def _row(self, record: Sequence[object]) -> Row:
+        with self._damage():
+            return row_of(record)
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """What cannot be read of a record, as an error of ours."""
+        try:
+            yield
+        except ValueError as error:
+            raise FileError(
+                f"profile store {self.path} is damaged: {error}; move it away or set NNSTRETCH_CACHE_DIR"
+            ) from error
+
+
+def _advice(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "full" in text:
+        return "make room and run it again: what is finished is kept"
+    if "locked" in text:
+        return "another process holds it; wait for that to end or set NNSTRETCH_CACHE_DIR"
+    if "readonly" in text or "unable to open" in text:
+        return "make it writable or set NNSTRETCH_CACHE_DIR"
+    return "move it away or set NNSTRETCH_CACHE_DIR"
+
+
+def _description(text: str) -> Description:
+    return description_of(json.loads(text))

@@ -1,0 +1,1 @@
+"""Search of routine parameters."""

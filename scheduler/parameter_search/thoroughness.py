@@ -1,0 +1,187 @@
+"""How thoroughly routine parameters are searched: which settings selection is offered.
+
+default     the short lists that routines recommend, what is reached from their best by single steps
+            (`nnstretch.scheduler.parameter_search.coordinate_descent`), and what a thorough search found fastest before
+learned     what measurements that the cost model recommends found (`Explorer`)
+exhaustive  everything that a routine can be tuned by; takes hours for large networks
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Parameters, Routine, distinct
+from nnstretch.graph.layer import Layer
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, settings_key
+from nnstretch.scheduler.costmodel.learned import machine_of
+from nnstretch.scheduler.costmodel.trees import Point
+from nnstretch.scheduler.lowering.candidates import LanePool, lane_workloads, searchable_routines
+from nnstretch.scheduler.lowering.units import UnitGraph, working_set
+from nnstretch.scheduler.measurement.caches import layer_state, network_state
+from nnstretch.scheduler.measurement.store.rows import CacheState
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.scheduler.parameter_search.explorer import (
+    Exploration,
+    Explorer,
+    Measure,
+    Predictor,
+    Schedule,
+    Task,
+    Told,
+)
+
+Search = Literal["default", "learned", "exhaustive"]
+
+
+def all_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+    """Everything that the routine can be tuned by."""
+    return routine.search_space(layer)
+
+
+def remembered_settings(store: ProfileStore) -> Settings:
+    """The routines' short lists, and the settings that are fastest by the store where they are not among them."""
+    known: dict[str, dict[tuple[str, str], list[Parameters]]] = {}
+
+    def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+        usual = routine.parameter_space(layer)
+        name = processor.fingerprint
+        if name not in known:
+            known[name] = store.fastest(name)
+        fastest = known[name].get((layer.workload, str(routine.descriptor)), ())
+        found = [setting for setting in fastest if setting not in usual]
+        space = routine.search_space(layer) if found else ()
+        return (*usual, *(setting for setting in found if setting in space))
+
+    return settings
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a learned search of a network found.
+
+    Attributes:
+        settings: those that were measured and work; the short lists of routines that have nothing to search.
+        explorations: of every processor that has parameters to search, by its name.
+    """
+
+    settings: Settings
+    explorations: dict[str, Exploration]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A point with the objects behind it."""
+
+    routine: Routine
+    layer: Layer
+    parameters: Parameters
+
+    def point(self, network: CacheState) -> Point:
+        """What is predicted of the option in a network whose weights lie in `network`."""
+        state = layer_state(self.layer, network)
+        return Point(self.layer.workload, str(self.routine.descriptor), self.parameters, state)
+
+    def candidate(self) -> Candidate:
+        return Candidate(self.routine, self.parameters)
+
+
+def explore(
+    graph: UnitGraph,
+    pool: LanePool,
+    costs: CostModel,
+    prior: Callable[[Processor], Predictor | None],
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    progress: Told | None = None,
+) -> Explored:
+    """Searches the parameters of all layers, and of all pairs that a routine may fuse, on every processor.
+
+    Equal workloads are one task (ACLTuner, section 2.2), but settings with different layouts are different tasks, because
+    neighbours tell them apart. Layers whose routines have nothing to search are left to selection.
+
+    Args:
+        graph: the network.
+        pool: its lanes.
+        costs: measures candidates.
+        prior: predictions of a processor from before the search, if there are any.
+        schedule: how many candidates are measured when.
+        seed: of the random candidates.
+        progress: told after every round.
+
+    Raises:
+        MissingExtraError: xgboost is not installed.
+    """
+    needed = working_set(graph)
+    costs.expect(needed)
+    explorations: dict[str, Exploration] = {}
+    measured: dict[tuple[str, str, str], list[Parameters]] = {}
+    for lane in dict.fromkeys(pool.lane_of):
+        processor = pool.processors[lane]
+        tasks = _tasks(graph, pool, lane)
+        if not tasks:
+            continue
+        found = Explorer(
+            [Task(tuple(o.point(network_state(needed)) for o in options), weight) for options, weight in tasks],
+            _measure(costs, processor, tasks),
+            machine_of(processor),
+            prior(processor),
+            schedule or Schedule(),
+            seed,
+            progress=progress,
+        ).run()
+        explorations[processor.name] = found
+        for options, _ in tasks:
+            for option in options:
+                measured.setdefault(settings_key(processor, option.routine, option.layer), [])
+        for (task, number), seconds in found.measured.items():
+            option = tasks[task][0][number]
+            if seconds is not None:
+                measured[settings_key(processor, option.routine, option.layer)].append(option.parameters)
+
+    def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+        key = settings_key(processor, routine, layer)
+        return measured[key] if key in measured else routine.parameter_space(layer)
+
+    return Explored(settings, explorations)
+
+
+_Tasks = list[tuple[list[_Option], int]]
+
+
+def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
+    """Measures an option beside the fastest of its task so far, so that what disturbs one disturbs both."""
+    leaders: dict[int, tuple[float, _Option]] = {}
+
+    def measure(task: int, number: int) -> float | None:
+        option = tasks[task][0][number]
+        leader = leaders.get(task)
+        rivals = [leader[1].candidate()] if leader else []
+        seconds = costs.compare(processor, option.layer, [*rivals, option.candidate()])[-1]
+        if seconds is not None and seconds < (leader[0] if leader else math.inf):
+            leaders[task] = seconds, option
+        return seconds
+
+    return measure
+
+
+def _tasks(graph: UnitGraph, pool: LanePool, lane: int) -> _Tasks:
+    """Options of every task of a lane, with the number of layers that have the workload."""
+    return [
+        (options, weight)
+        for layer, weight in lane_workloads(graph, pool, lane)
+        for options in _by_layouts(pool.processors[lane], layer)
+    ]
+
+
+def _by_layouts(processor: Processor, layer: Layer) -> list[list[_Option]]:
+    """The options of a layer, those with equal layouts together; none if its routines have no more than their short lists."""
+    groups: dict[object, list[_Option]] = defaultdict(list)
+    for routine in searchable_routines(processor, layer):
+        for parameters in distinct(routine.parameter_space(layer), routine.search_space(layer)):
+            groups[routine.layouts(layer, parameters)].append(_Option(routine, layer, parameters))
+    return list(groups.values())

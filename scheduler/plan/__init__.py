@@ -1,0 +1,1 @@
+"""The plan: schema, memory, validation, packaging."""

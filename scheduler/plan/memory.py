@@ -1,0 +1,92 @@
+"""Memory planning: places for tensors in an arena such that no two overlap while both are needed.
+
+Lanes run at the same time, so "needed" is not an interval of step numbers: one tensor may take another's bytes only if every
+use of the one happens before every use of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nnstretch.scheduler.plan.schema import aligned
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Something that needs `bytes` of an arena while any of `steps` runs (its writers and readers)."""
+
+    bytes: int
+    steps: tuple[int, ...]
+
+
+def plan_arena(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> tuple[list[int], int]:
+    """Offsets for all tenants, and the arena's size in bytes.
+
+    Tenants are placed one after another, each at the lowest gap that fits between the tenants it may not overlap. Which order
+    is best differs from network to network, so several are tried. `before(i, j)` says whether step i is done before step j.
+    """
+    rivals = _rivals(tenants, before)
+    least = least_bytes(tenants)
+    best: tuple[list[int], int] | None = None
+    for key in _ORDERS:
+        offsets, size = _place(tenants, rivals, sorted(range(len(tenants)), key=lambda i: (key(tenants[i]), i)))
+        if best is None or size < best[1]:
+            best = offsets, size
+        if size <= least:
+            break
+    assert best is not None
+    return best[0], aligned(best[1])
+
+
+_ORDERS: tuple[Callable[[Tenant], tuple[int, ...]], ...] = (
+    lambda t: (-t.bytes,),
+    lambda t: (min(t.steps) - max(t.steps), -t.bytes),
+    lambda t: (-t.bytes * (1 + max(t.steps) - min(t.steps)),),
+    lambda t: (min(t.steps), -t.bytes),
+)
+
+
+def _rivals(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> list[list[int]]:
+    """For every tenant those that may not overlap with it."""
+    rivals: list[list[int]] = [[] for _ in tenants]
+    for i, tenant in enumerate(tenants):
+        for k in range(i):
+            if not _ordered(tenant, tenants[k], before):
+                rivals[i].append(k)
+                rivals[k].append(i)
+    return rivals
+
+
+def _place(tenants: Sequence[Tenant], rivals: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[list[int], int]:
+    offsets = [-1] * len(tenants)
+    size = 0
+    for index in order:
+        taken = sorted((offsets[k], offsets[k] + tenants[k].bytes) for k in rivals[index] if offsets[k] >= 0)
+        offset = 0
+        for start, end in taken:
+            if offset + tenants[index].bytes <= start:
+                break
+            offset = max(offset, aligned(end))
+        offsets[index] = offset
+        size = max(size, offset + tenants[index].bytes)
+    return offsets, size
+
+
+def least_bytes(tenants: Sequence[Tenant]) -> int:
+    """The largest set of tenants that are needed at the same time, where steps run in the order of their numbers.
+
+    No placement can do with less.
+    """
+    ends = [(min(t.steps), 1, t.bytes) for t in tenants] + [(max(t.steps) + 1, 0, -t.bytes) for t in tenants]
+    live = most = 0
+    for _, _, change in sorted(ends):
+        live += change
+        most = max(most, live)
+    return most
+
+
+def _ordered(one: Tenant, other: Tenant, before: Callable[[int, int], bool]) -> bool:
+    return all(before(a, b) for a in one.steps for b in other.steps) or all(
+        before(b, a) for a in one.steps for b in other.steps
+    )

@@ -1,0 +1,145 @@
+"""Compiled plans into packages and back; equal constants of several plans are stored once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nnstretch.devices.engine.binding.program import aligned_array
+from nnstretch.errors import PackageError
+from nnstretch.package import Package, PackagedPlan
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, aligned
+
+
+def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata: Mapping[str, Any]) -> Package:
+    """A package of plans.
+
+    Args:
+        plans: name -> plan, the one that is run where nobody chooses first.
+        sources: of the OpenCL kernels of all of them.
+        metadata: free-form.
+    """
+    stored = dict(zip(plans, with_shared_constants(list(plans.values())), strict=True))
+    return Package(
+        {name: PackagedPlan(one.plan.to_json(), one.models) for name, one in stored.items()},
+        next(iter(stored.values())).constants,
+        sources,
+        metadata,
+    )
+
+
+def unpackaged(package: Package) -> dict[str, Compiled]:
+    """The plans of a package by name.
+
+    Raises:
+        PackageError: a plan is damaged, or computes from other inputs or other outputs than the first one.
+    """
+    plans = {
+        name: Compiled(Plan.from_json(packed.plan), package.constants, dict(packed.models))
+        for name, packed in package.plans.items()
+    }
+    check_alike(plans)
+    return plans
+
+
+def check_alike(plans: Mapping[str, Compiled]) -> None:
+    """Whether plans may stand for each other.
+
+    Raises:
+        PackageError: inputs or outputs differ.
+    """
+    name, first = next(iter(plans.items()))
+    for other, compiled in plans.items():
+        if (compiled.plan.inputs, compiled.plan.outputs) != (first.plan.inputs, first.plan.outputs):
+            raise PackageError(
+                f"plans {name} and {other} have other inputs or outputs; compile the model again for both"
+            )
+
+
+def with_shared_constants(plans: Sequence[Compiled]) -> list[Compiled]:
+    """The plans with their constants in one array of bytes, in which those of host lanes lie once where they are equal.
+
+    The constants of an OpenCL lane stay together, because a device is given a copy of them; they are shared as a whole.
+    """
+    arrays = {id(plan.constants) for plan in plans}
+    if len(arrays) == 1:
+        return list(plans)
+    blob = _Blob()
+    for plan in plans:
+        for domain, (start, size) in plan.plan.constant_ranges.items():
+            if domain:
+                place = blob.add(plan.constants[start : start + size])
+                for buffer in _buffers(plan.plan, domain):
+                    blob.add_alias(
+                        plan.constants[start:][buffer.offset : buffer.offset + buffer.bytes], place + buffer.offset
+                    )
+    for plan in plans:
+        start, _ = plan.plan.constant_ranges.get(0, (0, 0))
+        for buffer in _buffers(plan.plan, 0):
+            blob.add(plan.constants[start:][buffer.offset : buffer.offset + buffer.bytes])
+    constants = blob.packed()
+    return [replace(plan, plan=_moved(plan, blob, constants.nbytes), weights=constants) for plan in plans]
+
+
+class _Blob:
+    """Where pieces of bytes lie in one array: equal ones in one place."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[int, np.ndarray]] = []
+        self._places: dict[tuple[int, bytes], int] = {}
+        self._end = 0
+
+    def add(self, piece: np.ndarray) -> int:
+        """The place of a piece, a new one if no equal piece has any."""
+        key = _key(piece)
+        if key not in self._places:
+            start = aligned(self._end)
+            self._pieces.append((start, piece))
+            self._places[key] = start
+            self._end = start + piece.nbytes
+        return self._places[key]
+
+    def add_alias(self, piece: np.ndarray, place: int) -> None:
+        """Says that a piece is part of another one."""
+        self._places.setdefault(_key(piece), place)
+
+    def place(self, piece: np.ndarray) -> int:
+        """Where a piece is that was added."""
+        return self._places[_key(piece)]
+
+    def packed(self) -> np.ndarray:
+        """All pieces, uint8."""
+        memory = aligned_array(self._end)
+        for start, piece in self._pieces:
+            memory[start : start + piece.nbytes] = piece
+        return memory
+
+
+def _key(piece: np.ndarray) -> tuple[int, bytes]:
+    return piece.nbytes, hashlib.sha256(piece.data).digest()
+
+
+def _buffers(plan: Plan, domain: int) -> Iterable[PlanBuffer]:
+    """The constants of the host lanes (0) or of an OpenCL lane."""
+    return (b for b in plan.buffers if b.memory == "constant" and b.index == domain)
+
+
+def _moved(compiled: Compiled, blob: _Blob, size: int) -> Plan:
+    """A plan whose constants are where they are in the blob; what host lanes may read is all of it."""
+    plan, constants = compiled.plan, compiled.constants
+    ranges = {d: (blob.place(constants[o : o + n]), n) for d, (o, n) in plan.constant_ranges.items() if d}
+    host, _ = plan.constant_ranges.get(0, (0, 0))
+    if 0 in plan.constant_ranges:
+        ranges[0] = (0, size)
+    buffers = tuple(
+        replace(b, offset=blob.place(constants[host:][b.offset : b.offset + b.bytes]))
+        if b.memory == "constant" and b.index == 0
+        else b
+        for b in plan.buffers
+    )
+    return replace(plan, buffers=buffers, constant_ranges=ranges)

@@ -1,0 +1,276 @@
+"""Proof that a plan is safe to run: checked on every plan before the engine sees it, whoever made it.
+
+It proves that every index and byte range exists, that sub-graphs cover the steps and wait only for earlier ones, that no two
+accesses of the same bytes race, and that every read finds the value it means, complete and not yet overwritten.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.base.spec import format_cores
+from nnstretch.devices.engine.binding.library import MAX_RATIO
+from nnstretch.errors import PackageError
+from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.plan.happens_before import HappensBefore
+from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep
+
+_LIMIT = 1 << 40
+"""Bytes that no region of a sane plan reaches."""
+
+_STEP_KINDS: Mapping[str, tuple[str, ...]] = {"host": ("kernel", "call"), "opencl": ("opencl",), "call": ("call",)}
+"""The kinds of steps that lanes of every kind can run."""
+
+
+def validate(plan: Plan) -> None:
+    """Checks all that the module's text promises.
+
+    Raises:
+        PackageError: the first thing found wrong, in one line.
+    """
+    _check_lanes(plan)
+    _check_buffers(plan)
+    _check_steps(plan)
+    _check_subgraphs(plan)
+    order = HappensBefore(plan.subgraphs)
+    _check_places(plan)
+    _check_handover(plan, order)
+    accesses = _accesses(plan)
+    _check_races(plan, accesses, order)
+    _check_values(plan, accesses)
+
+
+def _fail(what: str) -> PackageError:
+    return PackageError(f"plan is inconsistent: {what}; compile it again")
+
+
+def _check_lanes(plan: Plan) -> None:
+    if plan.block not in (4, 8, 16):
+        raise _fail(f"block {plan.block} is not 4, 8 or 16")
+    if not plan.lanes or plan.lanes[0].kind != "host":
+        raise _fail("lane 0 is not a host lane")
+    for lane in plan.lanes:
+        if lane.kind not in _STEP_KINDS:
+            raise _fail(f"lane of unknown kind {lane.kind!r}")
+        if any(core < 0 for core in lane.cores):
+            raise _fail(f"lane {lane.processor} has cores {format_cores(lane.cores)}")
+        if lane.ratios and (lane.kind != "host" or len(lane.ratios) != len(lane.cores)):
+            raise _fail(f"lane {lane.processor} has {len(lane.ratios)} ratios for {len(lane.cores)} cores of a CPU")
+        if any(not 1 <= ratio <= MAX_RATIO for ratio in lane.ratios):
+            raise _fail(f"lane {lane.processor} has ratios {list(lane.ratios)}, which are not all in 1..{MAX_RATIO}")
+
+
+def _region_bytes(plan: Plan, buffer: PlanBuffer) -> int:
+    """Size of the region that `buffer` lies in, or -1 if there is no such region."""
+    if buffer.index < 0:
+        return -1
+    if buffer.memory == "input":
+        return _tensor_bytes(plan.inputs[buffer.index].type) if buffer.index < len(plan.inputs) else -1
+    if buffer.memory == "output":
+        return _tensor_bytes(plan.outputs[buffer.index].type) if buffer.index < len(plan.outputs) else -1
+    if buffer.memory == "constant":
+        return plan.constant_ranges.get(buffer.index, (0, -1))[1]
+    if buffer.memory == "host":
+        return plan.host_bytes if buffer.index == 0 else -1
+    if buffer.memory == "shared":
+        return plan.shared_bytes[buffer.index] if buffer.index < len(plan.shared_bytes) else -1
+    if buffer.memory == "opencl":
+        return plan.opencl_bytes.get(buffer.index, -1)
+    return -1
+
+
+def _tensor_bytes(tensor: TensorType) -> int:
+    return PLAIN.bytes(tensor)
+
+
+def _check_buffers(plan: Plan) -> None:
+    sizes = [plan.host_bytes, *plan.shared_bytes, *plan.opencl_bytes.values()]
+    sizes += [n for r in plan.constant_ranges.values() for n in r]
+    if any(not 0 <= size < _LIMIT for size in sizes):
+        raise _fail("a memory region has an impossible size")
+    if len(plan.shared_lanes) != len(plan.shared_bytes):
+        raise _fail("shared slots and their lanes differ in number")
+    for lane in [*plan.shared_lanes, *plan.opencl_bytes]:
+        if not 0 < lane < len(plan.lanes) or plan.lanes[lane].kind != "opencl":
+            raise _fail(f"memory of lane {lane}, which is no OpenCL lane")
+    for i, buffer in enumerate(plan.buffers):
+        size = _region_bytes(plan, buffer)
+        if size < 0:
+            raise _fail(f"buffer {i} lies in {buffer.memory} region {buffer.index}, which does not exist")
+        if buffer.offset < 0 or buffer.bytes < 0 or buffer.offset + buffer.bytes > size:
+            raise _fail(f"buffer {i} ({buffer.value}) reaches beyond its region of {size} bytes")
+        if buffer.memory not in ("input", "output") and buffer.offset % 4:
+            raise _fail(f"buffer {i} ({buffer.value}) is not aligned")
+
+
+def _check_steps(plan: Plan) -> None:
+    for i, step in enumerate(plan.steps):
+        indices = [r for r in step.reads if r is not None] + list(step.writes)
+        if any(not 0 <= b < len(plan.buffers) for b in indices):
+            raise _fail(f"step {i} ({step.layer}) names a buffer that does not exist")
+        if not step.writes:
+            raise _fail(f"step {i} ({step.layer}) writes nothing")
+        if any(plan.buffers[b].memory in ("input", "constant") for b in step.writes):
+            raise _fail(f"step {i} ({step.layer}) writes to memory that may only be read")
+        if (step.kind == "opencl") != (step.launch is not None) or step.kind not in ("kernel", "opencl", "call"):
+            raise _fail(f"step {i} ({step.layer}) is of kind {step.kind!r} and does not fit it")
+        if step.launch is not None and not _fit_elements(plan, step, step.launch.item_bytes):
+            raise _fail(f"step {i} ({step.layer}) has operands that do not lie at whole elements")
+
+
+def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
+    """Whether all operands of an OpenCL step lie at whole elements of `sizes` bytes (see `Launch`)."""
+    operands = (*step.reads, *step.writes)
+    if sizes and (len(sizes) != len(operands) or not {2, 4}.issuperset(sizes)):
+        return False
+    pairs = zip(operands, sizes or (4,) * len(operands), strict=True)
+    return all(index is None or plan.buffers[index].offset % size == 0 for index, size in pairs)
+
+
+def _check_subgraphs(plan: Plan) -> None:
+    expected = 0
+    for i, subgraph in enumerate(plan.subgraphs):
+        if not 0 <= subgraph.lane < len(plan.lanes):
+            raise _fail(f"sub-graph {i} is on lane {subgraph.lane}, which does not exist")
+        if subgraph.first != expected or subgraph.count < 1:
+            raise _fail(f"sub-graph {i} starts at step {subgraph.first} where {expected} was due")
+        expected += subgraph.count
+        for wait in subgraph.waits:
+            if not 0 <= wait < i:
+                raise _fail(f"sub-graph {i} waits for {wait}, which does not come before it")
+        slots = subgraph.acquires + subgraph.releases
+        if any(not 0 <= s < len(plan.shared_bytes) or plan.shared_lanes[s] != subgraph.lane for s in slots):
+            raise _fail(f"sub-graph {i} hands over a shared slot that is not its lane's")
+    if expected != len(plan.steps):
+        raise _fail(f"sub-graphs cover {expected} of {len(plan.steps)} steps")
+
+
+def _check_places(plan: Plan) -> None:
+    """Every step may reach all its buffers from the lane it runs on."""
+    for subgraph in plan.subgraphs:
+        kind = plan.lanes[subgraph.lane].kind
+        for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
+            if step.kind not in _STEP_KINDS[kind]:
+                raise _fail(f"step {step.layer} of kind {step.kind!r} is on lane {subgraph.lane}")
+            for index in [r for r in step.reads if r is not None] + list(step.writes):
+                if not _reachable(plan, plan.buffers[index], subgraph.lane, kind == "opencl"):
+                    raise _fail(f"step {step.layer} cannot reach {plan.buffers[index].value} from its lane")
+
+
+def _reachable(plan: Plan, buffer: PlanBuffer, lane: int, opencl: bool) -> bool:
+    if not opencl:
+        return buffer.memory != "opencl" and (buffer.memory != "constant" or buffer.index == 0)
+    if buffer.memory in ("constant", "opencl"):
+        return buffer.index == lane
+    return buffer.memory == "shared" and plan.shared_lanes[buffer.index] == lane
+
+
+def _check_handover(plan: Plan, order: HappensBefore) -> None:
+    """A shared slot that the device touches in a sub-graph is acquired (read) or released (written) there."""
+    for i, subgraph in enumerate(plan.subgraphs):
+        if plan.lanes[subgraph.lane].kind != "opencl":
+            continue
+        for number in range(subgraph.first, subgraph.first + subgraph.count):
+            step = plan.steps[number]
+            for index in step.writes:
+                buffer = plan.buffers[index]
+                if buffer.memory == "shared" and buffer.index not in subgraph.releases:
+                    raise _fail(f"sub-graph {i} writes shared slot {buffer.index} without releasing it")
+            for read in step.reads:
+                if read is None or plan.buffers[read].memory != "shared":
+                    continue
+                slot = plan.buffers[read].index
+                if slot not in subgraph.acquires and slot not in subgraph.releases:
+                    raise _fail(f"sub-graph {i} reads shared slot {slot} without acquiring it")
+
+
+@dataclass(frozen=True)
+class _Access:
+    step: int
+    buffer: PlanBuffer
+    write: bool
+
+
+def _accesses(plan: Plan) -> dict[tuple[str, int], list[_Access]]:
+    """All accesses of writable memory, by region, reads of a step before its writes."""
+    regions: dict[tuple[str, int], list[_Access]] = defaultdict(list)
+    for number, step in enumerate(plan.steps):
+        for read in step.reads:
+            if read is not None and plan.buffers[read].memory not in ("constant", "input"):
+                buffer = plan.buffers[read]
+                regions[buffer.memory, buffer.index].append(_Access(number, buffer, False))
+        for write in step.writes:
+            buffer = plan.buffers[write]
+            regions[buffer.memory, buffer.index].append(_Access(number, buffer, True))
+    return regions
+
+
+def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], order: HappensBefore) -> None:
+    for accesses in regions.values():
+        accesses = sorted(accesses, key=lambda a: a.buffer.offset)
+        for i, one in enumerate(accesses):
+            for other in accesses[i + 1 :]:
+                if other.buffer.offset >= one.buffer.offset + one.buffer.bytes:
+                    break
+                in_place = one.step == other.step and _range(one.buffer) == _range(other.buffer)
+                if in_place or not (one.write or other.write):
+                    continue
+                if not (order.steps(one.step, other.step) or order.steps(other.step, one.step)):
+                    raise _fail(
+                        f"steps {plan.steps[one.step].layer} and {plan.steps[other.step].layer} may touch the same "
+                        f"bytes of {one.buffer.value} and {other.buffer.value} at the same time"
+                    )
+
+
+def _range(buffer: PlanBuffer) -> tuple[int, int]:
+    return buffer.offset, buffer.bytes
+
+
+def _check_values(plan: Plan, regions: dict[tuple[str, int], list[_Access]]) -> None:
+    """Walks the accesses in order, remembering for each byte range which value it holds."""
+    for number, accesses in regions.items():
+        held: list[tuple[int, int, str]] = []
+        for access in accesses:
+            start, end = access.buffer.offset, access.buffer.offset + access.buffer.bytes
+            if access.write:
+                held = _overwrite(held, start, end, access.buffer.value)
+            elif not _holds(held, start, end, access.buffer.value):
+                step: PlanStep = plan.steps[access.step]
+                raise _fail(f"step {step.layer} reads {access.buffer.value} in {number[0]} before it is written")
+    for index, output in enumerate(plan.outputs):
+        written = regions.get(("output", index), [])
+        size = _tensor_bytes(output.type)
+        held = []
+        for access in written:
+            if access.write:
+                held = _overwrite(
+                    held, access.buffer.offset, access.buffer.offset + access.buffer.bytes, access.buffer.value
+                )
+        if sum(end - start for start, end, _ in held) < size:
+            raise _fail(f"output {output.name} is not written in full")
+
+
+def _overwrite(held: list[tuple[int, int, str]], start: int, end: int, value: str) -> list[tuple[int, int, str]]:
+    kept = []
+    for a, b, v in held:
+        if a < start:
+            kept.append((a, min(b, start), v))
+        if b > end:
+            kept.append((max(a, end), b, v))
+    if end > start:
+        kept.append((start, end, value))
+    return sorted(k for k in kept if k[1] > k[0])
+
+
+def _holds(held: list[tuple[int, int, str]], start: int, end: int, value: str) -> bool:
+    position = start
+    for a, b, v in held:
+        if b <= position or v != value:
+            continue
+        if a > position:
+            break
+        position = b
+    return position >= end

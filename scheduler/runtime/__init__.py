@@ -1,0 +1,1 @@
+"""Executes plans: sessions, streams, adaptive sessions, timelines."""

@@ -1,0 +1,308 @@
+"""A session that holds several plans of one network and runs the one that its policy chooses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+
+from nnstretch.errors import DeviceError, UsageError
+from nnstretch.package import read_package, write_package
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.packaging import check_alike, packaged, unpackaged
+from nnstretch.scheduler.plan.schema import PlanLane
+from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
+from nnstretch.scheduler.runtime.adaptive.policies import make_policy, parse_policy
+from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts
+from nnstretch.scheduler.runtime.any_session import Feeds, LatencySession, Outputs
+from nnstretch.scheduler.runtime.session import UNUSABLE, Session
+from nnstretch.scheduler.runtime.timeline import Timeline
+
+HISTORY = 10_000
+"""Runs, and changes of plan, that are remembered."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An attempt of a run: its plan and seconds, whether it was to find out how fast the plan is, and how it failed."""
+
+    plan: str
+    seconds: float
+    probing: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A change of plan: before which attempt (counted from 0), from which plan to which, and why."""
+
+    attempt: int
+    before: str
+    plan: str
+    reason: str
+
+
+class AdaptiveSession(LatencySession):
+    """Runs one of several plans of a network, and another one when that has become slow or fails.
+
+    Called as `Session` is. All plans compute the same outputs, within the error that routines may have. Thread-safe: concurrent
+    runs take turns.
+    """
+
+    def __init__(
+        self,
+        plans: Mapping[str, Compiled],
+        policy: str = "adaptive",
+        *,
+        sources: Mapping[str, str] | None = None,
+        facts: Sequence[PlanFacts] | None = None,
+    ) -> None:
+        """Binds plans to this machine. Those whose processors are not here are left out with a warning.
+
+        Args:
+            plans: name -> plan; the order is that of the policy `fixed`.
+            policy: `adaptive` (the plan that is fastest at the moment), `fixed` (the first plan, others while it fails), or
+                `deadline=12ms` (the plan with the fewest processors that takes no longer).
+            sources: OpenCL sources to build instead of the installed ones (from a package).
+            facts: what plans take when nothing disturbs them; measured if None, except for the policy `fixed`.
+
+        Raises:
+            UsageError: there is no such policy, or no plan.
+            PackageError: a plan is inconsistent, or plans have other inputs or outputs.
+            DeviceError, BuildError, MissingExtraError: no plan can run here; says why the first one cannot.
+        """
+        self._kind = parse_policy(policy)
+        if not plans:
+            raise UsageError("there is no plan to choose from; give one at least")
+        check_alike(plans)
+        self._compiled = dict(plans)
+        self._sources = sources
+        self._sessions: dict[str, Session] = {}
+        self._names: list[str] = []
+        self._facts: list[PlanFacts] = []
+        self._turn = threading.RLock()
+        self._history: deque[Ran] = deque(maxlen=HISTORY)
+        self._switches: deque[Switch] = deque(maxlen=HISTORY)
+        self._attempts = 0
+        self._is_closed = False
+        try:
+            self._open_plans()
+            self._learn_facts(facts)
+            self._policy = make_policy(self._kind, self._names, self._facts, self._uses())
+        except BaseException:
+            self.close()
+            raise
+        self._current = self._policy.choose().plan
+
+    @classmethod
+    def load(cls, path: str | Path, policy: str = "adaptive") -> Self:
+        """A session for a package file of one plan or several; weights are mapped, not copied.
+
+        Raises:
+            FileError, PackageError: it cannot be read, is damaged or too new.
+        """
+        package = read_package(Path(path))
+        plans = unpackaged(package)
+        return cls(plans, policy, sources=package.sources, facts=from_metadata(package.metadata, list(plans)))
+
+    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+        """Writes a package (.nns) with all plans that can run here, and with what they take.
+
+        Raises:
+            FileError: the place is not writable or the disk is full.
+        """
+        with self._turn:
+            sessions = {name: self._session(name) for name in self._names}
+        sources = {name: text for session in sessions.values() for name, text in session.used_sources.items()}
+        plans = {name: self._compiled[name] for name in self._names}
+        about = {**(metadata or {}), **(to_metadata(self._facts) if self._facts else {})}
+        write_package(packaged(plans, sources, about), Path(path))
+
+    @property
+    def plans(self) -> list[str]:
+        """Names of the plans that can run here, in the order of the policy `fixed`."""
+        return list(self._names)
+
+    @property
+    def facts(self) -> list[PlanFacts]:
+        """What every plan takes when nothing disturbs it; empty where nobody needed to know."""
+        return list(self._facts)
+
+    @property
+    def current(self) -> str:
+        """The plan in use: that of the last run, unless that was to find out how fast another plan is."""
+        return self._current
+
+    @property
+    def compiled(self) -> Compiled:
+        return self._compiled[self._current]
+
+    @property
+    def history(self) -> list[Ran]:
+        """The last attempts, failed ones included, oldest first."""
+        return list(self._history)
+
+    @property
+    def switches(self) -> list[Switch]:
+        """The last changes of plan, oldest first; runs that only were to find out something are none."""
+        return list(self._switches)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt that missed its deadline is not over: until it is, its plan fails."""
+        return any(session.busy for session in self._sessions.values())
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
+        """Runs once and returns the named outputs (all if None) as new arrays.
+
+        If the plan fails, the same inputs are run with another one: first those that do not need what failed.
+
+        Args:
+            output_names: those wanted, in this order.
+            feeds: an array for each input.
+            deadline: seconds after which a plan counts as failed, whatever hangs: a device, a guest or a kernel. It is not run
+                again before that has come back, and plans on the CPU cores of that one may have to wait for it, too. Runs
+                with a deadline are not traced.
+
+        Raises:
+            UsageError: the deadline is no time.
+            FeedError: unknown or missing names, wrong shapes or types.
+            DeviceError: all plans failed; the session stays usable.
+        """
+        failures: dict[str, Exception] = {}
+        with self._turn:
+            while len(failures) < len(self._names):
+                choice = self._policy.choose(frozenset(failures))
+                self._note_switch(choice)
+                begin = perf_counter()
+                try:
+                    outputs, busy = self._attempt(choice, output_names, feeds, deadline)
+                except UNUSABLE as error:
+                    failures[choice.plan] = error
+                    self._note_failure(choice, perf_counter() - begin, error)
+                    continue
+                seconds = perf_counter() - begin
+                self._policy.observe(Observation(choice.plan, seconds, busy))
+                self._history.append(Ran(choice.plan, seconds, choice.probing))
+                self._attempts += 1
+                return outputs
+        first, failure = next(iter(failures.items()))
+        if len(failures) == 1:
+            raise failure
+        why = str(failure) or type(failure).__name__
+        raise DeviceError(f"all {len(failures)} plans failed, {first} because {why}") from failure
+
+    def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
+        """As `Session.profile`, of the plan in use; policies do not hear of these runs."""
+        with self._turn:
+            return self._session(self._current).profile(feeds, runs)
+
+    def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
+        """Seconds of each of up to `runs` runs after `warmup`, whichever plans they take; stops after `budget` seconds."""
+        feeds = self.zeros() if feeds is None else feeds
+        times: list[float] = []
+        for number in range(warmup + max(1, runs)):
+            begin = perf_counter()
+            self.run(None, feeds)
+            if number >= warmup:
+                times.append(perf_counter() - begin)
+            if sum(times) > budget:
+                break
+        return np.array(times)
+
+    def close(self) -> None:
+        """Frees memory, kernels and threads of all plans; the session cannot be run afterwards."""
+        with self._turn:
+            self._is_closed = True
+            for session in self._sessions.values():
+                session.close()
+
+    def _open_plans(self) -> None:
+        """Opens all plans, or as few as the policy `fixed` begins with, and leaves out those that do not open."""
+        failures: dict[str, Exception] = {}
+        for name in self._compiled:
+            try:
+                self._session(name)
+            except UNUSABLE as error:
+                log.warning("plan %s is left out: %s", name, error)
+                failures[name] = error
+            if self._kind == "fixed" and self._sessions:
+                break
+        if not self._sessions:
+            raise next(iter(failures.values()))
+        self._names = [name for name in self._compiled if name not in failures]
+
+    def _learn_facts(self, known: Sequence[PlanFacts] | None) -> None:
+        """Takes over what plans take undisturbed, or measures it, and leaves out plans that fail then."""
+        self._facts = [plan for plan in known or () if plan.name in self._names]
+        if len(self._facts) == len(self._names) or self._kind == "fixed":
+            return
+        self._facts = calibrate(self._sessions)
+        self._names = [plan.name for plan in self._facts]
+        if not self._names:
+            raise DeviceError("no plan could be run; see the warnings above")
+
+    def _session(self, name: str) -> Session:
+        if self._is_closed:
+            raise UsageError("the session is closed; make a new one")
+        if name not in self._sessions:
+            self._sessions[name] = Session(self._compiled[name], self._sources)
+        return self._sessions[name]
+
+    def _uses(self) -> dict[str, frozenset[str]]:
+        return {name: _parts(self._compiled[name].plan.lanes) for name in self._names}
+
+    def _attempt(
+        self, choice: Choice, output_names: Sequence[str] | None, feeds: Feeds, deadline: float | None
+    ) -> tuple[Outputs, dict[str, float] | None]:
+        session = self._session(choice.plan)
+        if not choice.traced or deadline is not None:
+            return session.run(output_names, feeds, deadline=deadline), None
+        outputs, trace = session.run_traced(output_names, feeds)
+        return outputs, session.busy_seconds(trace)
+
+    def _drop(self, name: str) -> None:
+        """Lets go of a plan's session after a failure, as its device may be lost; it is opened anew when it is needed."""
+        session = self._sessions.get(name)
+        if session is not None and not session.busy:
+            del self._sessions[name]
+            session.close()
+
+    def _note_switch(self, choice: Choice) -> None:
+        if choice.plan != self._current and not choice.probing:
+            self._switches.append(Switch(self._attempts, self._current, choice.plan, choice.reason))
+            self._current = choice.plan
+
+    def _note_failure(self, choice: Choice, seconds: float, error: Exception) -> None:
+        log.warning("plan %s failed: %s", choice.plan, error)
+        lost = _parts(lane for lane in self._compiled[choice.plan].plan.lanes if lane.processor == _processor(error))
+        self._policy.observe(Observation(choice.plan, seconds, failed=True, lost=lost))
+        self._drop(choice.plan)
+        self._history.append(Ran(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
+        self._attempts += 1
+
+
+def _parts(lanes: Iterable[PlanLane]) -> frozenset[str]:
+    """What lanes need that lanes of other plans may need, too: cores of the CPU, and devices, whichever cores serve these."""
+    parts: set[str] = set()
+    for lane in lanes:
+        name = lane.processor.partition("@")[0]
+        if name.partition(":")[0] == "cpu":
+            parts.update(f"cpu:{core}" for core in lane.cores)
+        elif name:
+            parts.add(name)
+    return frozenset(parts)
+
+
+def _processor(error: Exception) -> str | None:
+    """The one that an error blames, if any."""
+    return (error.processor or None) if isinstance(error, DeviceError) else None

@@ -1,0 +1,383 @@
+"""Loading: a validated plan becomes a program of the native engine, with memory, OpenCL objects and guests' models bound."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnstretch.devices.base.spec import ProcessorSpec, all_cores, format_cores, parse_processors, usable_cores
+from nnstretch.devices.engine.binding.execution import CallFunction
+from nnstretch.devices.engine.binding.image import (
+    Buffer,
+    Gates,
+    KernelLaunch,
+    Lane,
+    LaneKind,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+)
+from nnstretch.devices.engine.binding.library import Engine, engine
+from nnstretch.devices.engine.binding.program import Program, aligned_array
+from nnstretch.devices.external.engine import GuestModel, open_guest
+from nnstretch.errors import DeviceError, PackageError
+from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import PlanLane, PlanStep
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+    from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory
+
+_LANE_KINDS = {"host": LaneKind.HOST, "opencl": LaneKind.OPENCL, "call": LaneKind.CALL}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A program and everything that must live as long as it does."""
+
+    program: Program
+    sources: dict[str, str]
+    runtimes: Mapping[int, OpenCLRuntime]  # by lane
+    memories: Mapping[tuple[str, int], cl.Buffer]  # kernels do not keep their arguments alive
+
+    def activate(self, others: Sequence[Loaded] = ()) -> None:
+        """Moves the threads of OpenCL devices that live on the CPU to the cores of the plan and of those that run beside it."""
+        runtimes = [runtime for loaded in (self, *others) for runtime in loaded.runtimes.values()]
+        for runtime in runtimes[:1]:
+            runtime.activate(runtimes[1:])
+
+    def distrust(self) -> None:
+        """After a failure: sessions made from now on get other contexts, as a device that is lost takes its context along."""
+        if self.runtimes:
+            _installed_runtime.cache_clear()
+
+    def close(self) -> None:
+        """Frees the program and its memory."""
+        self.program.close()
+
+
+def load_program(
+    compiled: Compiled,
+    sources: Mapping[str, str] | None,
+    native: Engine | None = None,
+    twin: Loaded | None = None,
+) -> Loaded:
+    """Binds a plan that `validate` has passed to an engine, by default this machine's.
+
+    Args:
+        compiled: the plan with its constants.
+        sources: OpenCL sources to build instead of the installed ones.
+        native: the engine.
+        twin: the same plan, loaded before: its weights and OpenCL programs serve this one too, which has memory of its own for
+            everything that a run writes.
+
+    Raises:
+        PackageError: the plan was made for an engine of another block size, or names unknown kernels.
+        DeviceError: a processor is missing, simulated or out of memory.
+    """
+    plan = compiled.plan
+    simulated = [lane.processor for lane in plan.lanes if lane.processor.startswith("sim:")]
+    if simulated:
+        raise DeviceError(
+            f"{', '.join(simulated)} only exist in a profile; compile the model for processors that are here to run it"
+        )
+    native = native or engine()
+    if plan.block != native.block:
+        raise PackageError(
+            f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
+            "compile the model here"
+        )
+    return _Loader(compiled, sources, native, twin).load()
+
+
+class _Loader:
+    def __init__(
+        self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine, twin: Loaded | None
+    ) -> None:
+        self._native = native
+        self._plan = compiled.plan
+        self._compiled = compiled
+        self._sources = sources
+        self._lanes = place_lanes(self._plan.lanes, usable_cores())
+        self._runtimes = twin.runtimes if twin else _runtimes(self._plan.lanes, self._lanes, sources)
+        self._known = twin.memories if twin else {}
+        self._regions: list[Region] = []
+        self._region_of: dict[tuple[str, int], int] = {}
+        self._shared: list[SharedMemory] = []
+        self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
+        self._buffer_of: dict[int, int] = {}  # number in the plan -> number in the program
+        self._launches: list[KernelLaunch] = []
+        self._calls: list[CallFunction] = []
+
+    def load(self) -> Loaded:
+        self._make_regions()
+        buffers = self._engine_buffers()
+        lanes = [
+            Lane(
+                _LANE_KINDS[lane.kind],
+                lane.cores,
+                self._runtimes[number].queue if number in self._runtimes else None,
+                lane.ratios,
+                lane.processor or "host",
+            )
+            for number, lane in enumerate(self._lanes)
+        ]
+        steps = [
+            self._step(step, subgraph.lane)
+            for subgraph in self._plan.subgraphs
+            for step in self._plan.steps[subgraph.first : subgraph.first + subgraph.count]
+        ]
+        subgraphs = [
+            SubGraph(
+                s.lane,
+                s.count,
+                s.waits,
+                tuple(self._region_of["shared", slot] for slot in s.acquires),
+                tuple(self._region_of["shared", slot] for slot in s.releases),
+            )
+            for s in self._plan.subgraphs
+        ]
+        program = Program(
+            lanes,
+            self._regions,
+            buffers,
+            steps,
+            subgraphs,
+            launches=self._launches,
+            calls=self._calls,
+            gates=self._gates(),
+            native=self._native,
+            keep=(self._memories, self._shared),
+        )
+        return Loaded(program, self._used_sources(), self._runtimes, self._memories)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _add_region(self, key: tuple[str, int], region: Region) -> None:
+        self._region_of[key] = len(self._regions)
+        self._regions.append(region)
+
+    def _make_regions(self) -> None:
+        plan = self._plan
+        for index, tensor in enumerate(plan.inputs):
+            self._add_region(("input", index), Region(RegionKind.INPUT, _bytes(tensor.type), index))
+        for index, tensor in enumerate(plan.outputs):
+            self._add_region(("output", index), Region(RegionKind.OUTPUT, _bytes(tensor.type), index))
+        if plan.host_bytes:
+            self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
+        for lane in dict.fromkeys(plan.shared_lanes):
+            self._make_shared(lane)
+        for domain, (offset, size) in plan.constant_ranges.items():
+            if offset + size > self._compiled.constants.nbytes:
+                raise PackageError(
+                    f"the plan's constants reach beyond the {self._compiled.constants.nbytes} bytes given"
+                )
+            constants = self._compiled.constants[offset : offset + size]
+            if domain == 0 and size:
+                self._add_region(("constant", 0), _fixed(constants))
+            elif size:
+                key = ("constant", domain)
+                self._memories[key] = self._known.get(key) or self._runtimes[domain].constant(constants)
+        for lane, size in plan.opencl_bytes.items():
+            if size:
+                self._memories["opencl", lane] = self._runtimes[lane].buffer(size)
+
+    def _make_shared(self, lane: int) -> None:
+        """All memory that the host shares with the device of a lane."""
+        slots = [slot for slot, of in enumerate(self._plan.shared_lanes) if of == lane]
+        made = self._runtimes[lane].shared([self._plan.shared_bytes[slot] for slot in slots])
+        self._shared += made
+        for slot, shared in zip(slots, made, strict=True):
+            self._memories["shared", slot] = shared.buffer
+            region = Region(
+                RegionKind.SHARED,
+                shared.host.nbytes,
+                memory=shared.host,
+                mem=shared.buffer,
+                sharing=shared.sharing,
+                lane=lane,
+            )
+            self._add_region(("shared", slot), region)
+
+    def _engine_buffers(self) -> list[Buffer]:
+        """The buffers that host steps use; those that only OpenCL kernels see are no business of the engine."""
+        buffers: list[Buffer] = []
+        for number, buffer in enumerate(self._plan.buffers):
+            region = self._region_of.get((buffer.memory, buffer.index))
+            if region is not None:
+                self._buffer_of[number] = len(buffers)
+                buffers.append(Buffer(region, buffer.offset, buffer.bytes))
+        return buffers
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _step(self, step: PlanStep, lane: int) -> Step:
+        name = f"{step.layer} ({step.routine or step.op})"
+        if step.kind == "opencl":
+            self._launches.append(self._launch(step, lane))
+            return Step(StepKind.OPENCL, len(self._launches) - 1, name=name)
+        reads = tuple(-1 if r is None else self._buffer_of[r] for r in step.reads)
+        writes = tuple(self._buffer_of[w] for w in step.writes)
+        if step.kind == "call":
+            self._calls.append(self._call(step, lane))
+            return Step(StepKind.CALL, len(self._calls) - 1, reads, writes, name=name)
+        return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments, name)
+
+    def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
+        """A kernel with its arguments set: the operands' buffers, then one struct of offsets in elements and integers."""
+        assert step.launch is not None
+        kernel = self._runtimes[lane].kernel(step.launch, step.kernel)
+        used = [None if i is None else self._plan.buffers[i] for i in (*step.reads, *step.writes)]
+        offsets = step.launch.offsets([0 if buffer is None else buffer.offset for buffer in used])
+        memory = [
+            (None if buffer is None else self._memories[buffer.memory, buffer.index], offset)
+            for buffer, offset in zip(used, offsets, strict=True)
+        ]
+        self._runtimes[lane].set_arguments(kernel, memory, step.arguments)
+        return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
+
+    def _gates(self) -> Gates | None:
+        """Gates of all OpenCL sub-graphs that wait, where there is one OpenCL lane and its device can wait by itself."""
+        waits = [s.waits if s.lane in self._runtimes else () for s in self._plan.subgraphs]
+        if len(self._runtimes) != 1 or not any(waits):
+            return None
+        from nnstretch.devices.opencl.runtime.semaphores import make_gates, takes_gates
+
+        (runtime,) = self._runtimes.values()
+        if not takes_gates(runtime):
+            return None
+        gates, memory = make_gates(runtime, waits)
+        self._shared.append(memory)
+        return gates
+
+    def _call(self, step: PlanStep, lane: int) -> CallFunction:
+        model = self._compiled.models.get(step.kernel)
+        if model is None:
+            raise PackageError(f"the package lacks the model of {step.layer}; compile it again")
+        for buffers, types in ((step.reads, step.read_types), (step.writes, step.write_types)):
+            sizes = [-1 if b is None else self._plan.buffers[b].bytes for b in buffers]
+            if sizes != [_bytes(t) for t in types]:
+                raise PackageError(
+                    f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
+                )
+        guest = open_guest(step.routine, model, self._lanes[lane].cores, step.read_types, step.write_types)
+        return partial(_run_guest, guest, step.read_types, step.write_types)
+
+    def _used_sources(self) -> dict[str, str]:
+        names = {step.launch.source for step in self._plan.steps if step.launch is not None}
+        if not names:
+            return {}
+        from nnstretch.devices.opencl.runtime.runtime import kernel_source
+        from nnstretch.devices.opencl.runtime.semaphores import GATE
+
+        if self._sources is not None:
+            return {name: self._sources[name] for name in {*names, GATE} & {*self._sources}}
+        return {name: kernel_source(name) for name in {*names, GATE}}
+
+
+def place_lanes(lanes: Sequence[PlanLane], usable: Sequence[int]) -> list[PlanLane]:
+    """The lanes on cores that this process may use: those of the plan if it may, else others, one lane's after another's.
+
+    A plan for a CPU alone runs on fewer cores than it was made for if there are no more; its ratios are dropped then.
+
+    Raises:
+        DeviceError: several processors want more cores than there are.
+    """
+    wanted = [core for lane in lanes for core in lane.cores]
+    if set(wanted) <= set(usable):
+        return list(lanes)
+    numbers = {core: usable[i % len(usable)] for i, core in enumerate(dict.fromkeys(wanted))}
+    if len(numbers) > len(usable):
+        if len(lanes) > 1:
+            raise DeviceError(
+                f"the plan's processors have {len(numbers)} cores ({format_cores(tuple(sorted(numbers)))}), this process may "
+                f"use {len(usable)} ({format_cores(tuple(usable))}); allow it more, or compile the model for these"
+            )
+        log.warning("the plan is for %d cores; this process may use %d", len(numbers), len(usable))
+        return [replace(lanes[0], cores=tuple(usable), ratios=())]
+    return [replace(lane, cores=tuple(numbers[core] for core in lane.cores)) for lane in lanes]
+
+
+def _runtimes(
+    lanes: Sequence[PlanLane], placed: Sequence[PlanLane], sources: Mapping[str, str] | None
+) -> dict[int, OpenCLRuntime]:
+    """The runtimes of all OpenCL lanes, on the cores that the lanes were placed on."""
+    specs = {
+        number: replace(_opencl_spec(lane), cores=place.cores)
+        for number, (lane, place) in enumerate(zip(lanes, placed, strict=True))
+        if lane.kind == "opencl"
+    }
+    if not specs:
+        return {}
+    from nnstretch.devices.opencl.runtime.drivers import load_drivers
+
+    load_drivers(all_cores(specs.values()))
+    runtimes = {}
+    for number, spec in specs.items():
+        try:
+            runtimes[number] = _runtime(spec, sources)
+        except DeviceError as error:
+            error.processor = lanes[number].processor
+            raise
+    return runtimes
+
+
+def _opencl_spec(lane: PlanLane) -> ProcessorSpec:
+    """The processor of a lane, whether or not this process may use its cores."""
+    specs = parse_processors(lane.processor, tuple(sorted(lane.cores)))
+    if [spec.kind for spec in specs] != ["opencl"]:
+        raise PackageError(f"the plan has {lane.processor!r} on an OpenCL lane; compile it again")
+    return specs[0]
+
+
+def _runtime(spec: ProcessorSpec, sources: Mapping[str, str] | None) -> OpenCLRuntime:
+    """The device's runtime: one for all sessions that build the installed sources, so that each program is built once."""
+    if sources is None:
+        return _installed_runtime(spec)
+    from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime
+
+    return OpenCLRuntime(spec, profile=True, sources=sources)
+
+
+@cache
+def _installed_runtime(spec: ProcessorSpec) -> OpenCLRuntime:
+    from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime
+
+    return OpenCLRuntime(spec, profile=True)
+
+
+def _bytes(tensor: TensorType) -> int:
+    return tensor.elements * np.dtype(tensor.dtype).itemsize
+
+
+def _fixed(memory: np.ndarray) -> Region:
+    return Region(RegionKind.FIXED, memory.nbytes, memory=memory)
+
+
+def _run_guest(
+    guest: GuestModel,
+    read_types: Sequence[TensorType],
+    write_types: Sequence[TensorType],
+    reads: Sequence[np.ndarray],
+    writes: Sequence[np.ndarray],
+) -> None:
+    """Gives the bytes of a call step their types and shapes."""
+    guest.run(
+        [_typed(r, t) for r, t in zip(reads, read_types, strict=True)],
+        [_typed(w, t) for w, t in zip(writes, write_types, strict=True)],
+    )
+
+
+def _typed(raw: np.ndarray, tensor: TensorType) -> np.ndarray:
+    return raw[: _bytes(tensor)].view(tensor.dtype).reshape(tensor.shape)

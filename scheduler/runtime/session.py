@@ -1,0 +1,250 @@
+"""Sessions: a plan bound to memory, kernels and queues of this process, ready to run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from nnstretch.devices.engine.binding.program import Program, RunTrace
+from nnstretch.errors import BuildError, DeviceError, FeedError, MissingExtraError
+from nnstretch.package import read_package, write_package
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.packaging import packaged, unpackaged
+from nnstretch.scheduler.plan.schema import PlanTensor
+from nnstretch.scheduler.plan.validate import validate
+from nnstretch.scheduler.runtime.any_session import Feeds, LatencySession, Outputs
+from nnstretch.scheduler.runtime.loading import Loaded, load_program
+from nnstretch.scheduler.runtime.timeline import Timeline, median_timeline, plan_timeline
+
+UNUSABLE = (BuildError, DeviceError, MissingExtraError, MemoryError)
+"""Errors of a plan that cannot run here, or not now, where another one may."""
+
+log = logging.getLogger(__name__)
+
+
+class Session(LatencySession):
+    """Runs a plan. Thread-safe: concurrent runs take turns. Usable as a context manager."""
+
+    def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None = None) -> None:
+        """Binds a plan to this machine.
+
+        Args:
+            compiled: the plan with its constants and models of other engines.
+            sources: OpenCL sources to build instead of the installed ones (from a package).
+
+        Raises:
+            PackageError: the plan is inconsistent, or made for another block size or engine.
+            DeviceError: a processor of the plan does not exist here.
+        """
+        validate(compiled.plan)
+        self._bind(compiled, sources, load_program(compiled, sources))
+
+    def _bind(self, compiled: Compiled, sources: Mapping[str, str] | None, loaded: Loaded) -> None:
+        self._compiled = compiled
+        self._sources = sources
+        self._loaded = loaded
+        self._beside: tuple[Loaded, ...] = ()
+
+    def twin(self) -> Session:
+        """Another session for the same plan, which shares the weights and has memory of its own for a run.
+
+        Runs of twins go through the processors one behind the other: while one waits for a processor, another one uses it.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        made = object.__new__(type(self))
+        made._bind(self._compiled, self._sources, load_program(self._compiled, self._sources, twin=self._loaded))
+        return made
+
+    def run_beside(self, others: Sequence[Session]) -> None:
+        """From now on, OpenCL devices that live on the CPU have the cores of these sessions', too, while this one runs."""
+        self._beside = tuple(other._loaded for other in others)
+
+    @classmethod
+    def from_compiled(cls, compiled: Compiled) -> Self:
+        """A session for what the planner made."""
+        return cls(compiled)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A session for a package file; its weights are mapped, not copied.
+
+        Of several plans it runs the first one whose processors are here (`AdaptiveSession` changes between them).
+
+        Raises:
+            FileError, PackageError: it cannot be read, is damaged or too new.
+            DeviceError, BuildError, MissingExtraError: all plans lack processors or engines; says which the first one lacks.
+        """
+        package = read_package(Path(path))
+        failures: list[Exception] = []
+        for name, compiled in unpackaged(package).items():
+            try:
+                session = cls(compiled, package.sources)
+            except UNUSABLE as error:
+                failures.append(error)
+                continue
+            if failures:
+                log.warning("%s runs plan %s: %s", path, name, failures[0])
+            return session
+        raise failures[0]
+
+    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+        write_package(packaged({"plan": self._compiled}, self.used_sources, metadata or {}), Path(path))
+
+    @property
+    def used_sources(self) -> Mapping[str, str]:
+        """The OpenCL sources that the plan's kernels are built from."""
+        return self._loaded.sources
+
+    @property
+    def sources(self) -> Mapping[str, str] | None:
+        """OpenCL sources that were given with the plan."""
+        return self._sources
+
+    @property
+    def compiled(self) -> Compiled:
+        return self._compiled
+
+    @property
+    def busy(self) -> bool:
+        return self._loaded.program.busy
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
+        """Runs once and returns the named outputs (all if None) as new arrays.
+
+        Args:
+            output_names: those wanted, in this order.
+            feeds: an array for each input. With a deadline they must not change as long as the session is `busy`.
+            deadline: seconds after which to give up, whatever hangs: a device, a guest or a kernel. No other run is accepted
+                before it has come back; closing the session leaves it its memory until then.
+
+        Raises:
+            UsageError: the deadline is no time.
+            FeedError: unknown or missing names, wrong shapes or types.
+            DeadlineError: the run is not over by its deadline.
+            DeviceError: a processor failed, which the error names, and the session can be run again; or it is `busy`.
+        """
+        wanted = self._output_indices(output_names)
+        inputs, outputs = self._inputs(feeds), self._new_outputs()
+        with self._active() as program:
+            program.run(inputs, outputs, deadline=deadline)
+        return [outputs[i] for i in wanted]
+
+    def run_traced(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Outputs, RunTrace]:
+        """As `run`, with the times of every step, which cost a little."""
+        wanted = self._output_indices(output_names)
+        inputs, outputs = self._inputs(feeds), self._new_outputs()
+        with self._active() as program:
+            trace = program.run_traced(inputs, outputs)
+        return [outputs[i] for i in wanted], trace
+
+    def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
+        """Seconds that every processor spent in its steps; a lane that only serves others is none."""
+        seconds = (trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9
+        found = {lane.processor: 0.0 for lane in self.plan.lanes if lane.processor}
+        for subgraph in self.plan.subgraphs:
+            name = self.plan.lanes[subgraph.lane].processor
+            if name:
+                found[name] += float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
+        return found
+
+    def check_feeds(self, output_names: Sequence[str] | None, feeds: Feeds) -> None:
+        """Whether `run` takes these.
+
+        Raises:
+            FeedError: unknown or missing names, wrong shapes or types.
+        """
+        self._output_indices(output_names)
+        self._inputs(feeds)
+
+    def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
+        return self.timeline(self.traces(feeds, runs))
+
+    def timeline(self, traces: Sequence[RunTrace]) -> Timeline:
+        """The timeline of the run of median duration."""
+        return median_timeline([self._timeline(trace) for trace in traces])
+
+    def traces(self, feeds: Feeds | None = None, runs: int = 9) -> list[RunTrace]:
+        """When every step of `runs` runs, one at least, began and ended, after one run that does not count.
+
+        Without `feeds`, zeros are fed.
+        """
+        inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
+        self._loaded.activate(self._beside)
+        self._loaded.program.run_traced(inputs, outputs)
+        return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
+
+    def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
+        inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
+        self._loaded.activate(self._beside)
+        nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
+        return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
+
+    def step_seconds(self, runs: int) -> np.ndarray:
+        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after one run that does not count."""
+        traces = self.traces(runs=runs)
+        return np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
+
+    def close(self) -> None:
+        """Frees memory, kernels and threads; the session cannot be run afterwards.
+
+        What a run that missed its deadline still uses is freed when that is over.
+        """
+        self._loaded.close()
+
+    @contextmanager
+    def _active(self) -> Iterator[Program]:
+        """The program, its devices where the plan has them; what has failed is not trusted again."""
+        self._loaded.activate(self._beside)
+        try:
+            yield self._loaded.program
+        except DeviceError:
+            self._loaded.distrust()
+            raise
+
+    def _inputs(self, feeds: Feeds) -> Outputs:
+        known = [t.name for t in self.plan.inputs]
+        unknown = [name for name in feeds if name not in known]
+        missing = [name for name in known if name not in feeds]
+        if unknown or missing:
+            raise FeedError(f"feeds {sorted(feeds)} do not match the model's inputs {known}")
+        return [_checked(t, feeds[t.name]) for t in self.plan.inputs]
+
+    def _output_indices(self, names: Sequence[str] | None) -> list[int]:
+        known = [t.name for t in self.plan.outputs]
+        if names is None:
+            return list(range(len(known)))
+        for name in names:
+            if name not in known:
+                raise FeedError(f"unknown output {name!r}; the model has {known}")
+        return [known.index(name) for name in names]
+
+    def _new_outputs(self) -> Outputs:
+        return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
+
+    def _timeline(self, trace: RunTrace) -> Timeline:
+        """Steps as traced.
+
+        The trace's own waits are those of whoever walks the sub-graphs, which for a device is not the device.
+        """
+        times = [(int(begin), int(end)) for begin, end in trace.steps - trace.begin]
+        waits = [bool(subgraph.waits) for subgraph in self.plan.subgraphs]
+        return plan_timeline(self.plan, times, waits, trace.end - trace.begin)
+
+
+def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:
+    """`array` as the plan reads it; never converted silently."""
+    array = np.asarray(array)
+    if array.shape != tensor.type.shape:
+        raise FeedError(
+            f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
+        )
+    if array.dtype != np.dtype(tensor.type.dtype):
+        raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
+    return np.ascontiguousarray(array)

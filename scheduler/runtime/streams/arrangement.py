@@ -1,0 +1,159 @@
+"""Who computes which inputs when several are on their way: teams of processors, and what is predicted of them.
+
+A team is one processor or several that compute inputs by one plan. Two ways lie at the ends:
+
+- *apart*: every processor is a team of its own and computes whole inputs by the plan that is best for it alone. Rates add
+  up, and nobody ever waits for anybody. Cores of one CPU may be divided among teams, too.
+- *together*: all processors are one team, whose plan spreads every input over them. With several inputs on their way no
+  processor waits at meeting points, it computes for another input meanwhile; the busiest processor sets the rate.
+
+For equal processors the rates are the same at best, and apart wins, since together pays for meetings and never shares work out
+evenly. Together wins where processors are good at different layers: then each gets what it is better at, while apart
+every processor computes everything. So it is a matter of prediction, by the plans' own step costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nnstretch.scheduler.costmodel.totals import known_sum
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan
+
+_MARGIN = 0.03
+"""Share by which an arrangement must be predicted to be faster than one that stands before it: what predictions miss by."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """Processors that compute inputs by one plan.
+
+    Attributes:
+        compiled: the plan with its constants. Teams that have the same one share its weights.
+        streams: how many inputs it has on their way.
+        latency: seconds that one input takes alone, as predicted; None if nothing was measured.
+        slowdown: how many times as long lanes take while all teams work; at least 1.
+        sources: OpenCL sources to build instead of the installed ones (of a package).
+    """
+
+    compiled: Compiled
+    streams: int = 1
+    latency: float | None = None
+    slowdown: float = 1.0
+    sources: Mapping[str, str] | None = None
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Names of the processors that have something to compute."""
+        return working(self.compiled.plan)
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one input's end to the next one's while all streams have work, as predicted."""
+        busy = busy_seconds(self.compiled.plan)
+        if self.latency is None or busy is None:
+            return None
+        return max(self.latency / self.streams, *busy.values()) * self.slowdown
+
+    @property
+    def rate(self) -> float | None:
+        """Inputs per second then."""
+        return None if self.interval is None else 1 / self.interval
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds that every input is on its way then."""
+        return None if self.interval is None else self.interval * self.streams
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Teams that take inputs from one queue."""
+
+    name: str
+    teams: tuple[Team, ...]
+
+    @property
+    def streams(self) -> int:
+        """Inputs on their way at a time."""
+        return sum(team.streams for team in self.teams)
+
+    @property
+    def rate(self) -> float | None:
+        """Inputs per second as predicted; None if nothing was measured."""
+        return known_sum(team.rate for team in self.teams)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all plans that differ."""
+        plans = {id(team.compiled.weights): team.compiled.plan for team in self.teams}
+        return sum(size for plan in plans.values() for _, size in plan.constant_ranges.values())
+
+    @property
+    def stream_bytes(self) -> int:
+        """What all streams take together for what lies between input and output."""
+        return sum(team.streams * state_bytes(team.compiled.plan) for team in self.teams)
+
+    def with_streams(self, streams: int) -> Arrangement:
+        """The arrangement for a number of streams: the fastest teams where there are more, and spare streams shared out.
+
+        A second stream keeps a team busy while the first one's answer is handed over; one processor has no use for more.
+        """
+        teams = sorted(self.teams, key=lambda team: team.latency or math.inf)[:streams]
+        kept = [team for team in self.teams if team in teams]
+        spare = streams - len(kept)
+        for turn in range(spare):
+            number = turn % len(kept)
+            team = kept[number]
+            if team.streams < (2 if len(team.processors) < 2 else streams):
+                kept[number] = replace(team, streams=team.streams + 1)
+        return replace(self, teams=tuple(kept))
+
+
+def choose(candidates: Sequence[Arrangement]) -> Arrangement:
+    """The one with the highest predicted rate; an earlier one where a later one is not clearly faster, or not measured."""
+    best = candidates[0]
+    for candidate in candidates[1:]:
+        if best.rate is not None and candidate.rate is not None and candidate.rate > best.rate * (1 + _MARGIN):
+            best = candidate
+    return best
+
+
+def relocated(compiled: Compiled, processor: str, cores: tuple[int, ...]) -> Compiled:
+    """A plan for one CPU on another one like it, with the same constants.
+
+    Args:
+        compiled: its only lane is a CPU's.
+        processor: name of the other one.
+        cores: of the other one, as many.
+    """
+    (lane,) = compiled.plan.lanes
+    lanes = (replace(lane, processor=processor, cores=cores),)
+    return replace(compiled, plan=replace(compiled.plan, lanes=lanes))
+
+
+def working(plan: Plan) -> tuple[str, ...]:
+    """Names of the processors that have something to compute in a plan."""
+    lanes = dict.fromkeys(subgraph.lane for subgraph in plan.subgraphs if subgraph.count)
+    return tuple(plan.lanes[lane].processor for lane in sorted(lanes) if plan.lanes[lane].processor)
+
+
+def busy_seconds(plan: Plan) -> Mapping[int, float] | None:
+    """Seconds that each lane computes for one input, by the costs of its steps; None if a step has none.
+
+    Steps of a host that only serves a device have no cost where nothing is measured there, and count as nothing.
+    """
+    if plan.predicted_ms is None:
+        return None
+    busy = dict.fromkeys(range(len(plan.lanes)), 0.0)
+    for subgraph in plan.subgraphs:
+        steps = plan.steps[subgraph.first : subgraph.first + subgraph.count]
+        busy[subgraph.lane] += sum(step.cost_ms or 0.0 for step in steps) * 1e-3
+    return busy
+
+
+def state_bytes(plan: Plan) -> int:
+    """Memory that one stream takes for what lies between its input and output."""
+    return plan.host_bytes + sum(plan.shared_bytes) + sum(plan.opencl_bytes.values())

@@ -1,0 +1,1 @@
+"""Selectors of the literature, for comparison."""

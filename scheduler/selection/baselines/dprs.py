@@ -1,0 +1,113 @@
+"""DPRS, dynamic programming for routine selection (SoftNeuro, section IV, algorithm 1).
+
+Layers are visited in order. For every choice of a layer the cost of the best path to it is kept, for all combinations
+of choices of the branching layers upstream that are still constrained: branches of one layer may only be merged where
+they agree on it (equation 4). At the merging layer through which all paths from a branching layer pass, its constraint
+is relaxed: the best of its choices is taken (proposition 3). Several inputs or outputs are connected to an auxiliary
+layer with one free choice (section IV-E).
+
+Differences from the listing: layers' choices stand for schemas, since each layer has the fastest routine of each schema
+already; layers that merge may have different constraint sets, as skip connections make them, and get the union; and
+what a branching layer's own path costs, which all of its branches share, is set aside and added once, where its
+constraint is relaxed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, without
+from nnstretch.scheduler.selection.problem import Costs, Problem
+
+
+class Dprs(ExactSearcher):
+    """Exact while few branching layers are constrained at a time."""
+
+    name = "dprs"
+
+    def __init__(self, limit: int = 1 << 22) -> None:
+        """`limit`: entries of the largest table that may be built."""
+        self._limit = limit
+
+    def _search(self, problem: Problem) -> Found:
+        net = _net(problem)
+        recovery, states = Recovery(), 0
+        paths: dict[int, Table] = {}
+        for layer, costs in enumerate(net.costs):
+            tables = [Table((layer,), costs)]
+            for before in net.before[layer]:
+                matrix = Table((before, layer), net.edges[before, layer])
+                if before in net.merges_at:
+                    tables.append(matrix)
+                    continue
+                if _entries((paths[before], matrix), net.sizes) > self._limit:
+                    return Found(None, states=states)
+                step = joined((paths.pop(before), matrix), net.sizes)
+                states += step.values.size
+                tables.append(without(step, before, recovery))
+            relaxed = [b for b, merging in net.merges_at.items() if merging == layer]
+            tables += [paths.pop(b) for b in relaxed]
+            if _entries(tables, net.sizes) > self._limit:
+                return Found(None, states=states)
+            path = joined(tables, net.sizes)
+            states += path.values.size
+            for branching in reversed(relaxed):
+                path = without(path, branching, recovery)
+            paths[layer] = path
+        without(paths[len(net.costs) - 1], len(net.costs) - 1, recovery)
+        return Found(recovery.choices(len(net.costs))[1:-1], states=states)
+
+
+def _entries(tables: tuple[Table, ...] | list[Table], sizes: tuple[int, ...]) -> int:
+    return entries({n for t in tables for n in t.nodes}, sizes)
+
+
+@dataclass
+class _Net:
+    """A net with one input and one output: layer 0 and the last one are auxiliary.
+
+    `merges_at` says for each branching layer where its constraint is relaxed.
+    """
+
+    costs: list[Costs]
+    edges: dict[tuple[int, int], Costs]
+    before: list[list[int]]
+    merges_at: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(c) for c in self.costs)
+
+
+def _net(problem: Problem) -> _Net:
+    count = len(problem.costs)
+    costs = [np.zeros(1), *problem.costs, np.zeros(1)]
+    edges = {(u + 1, v + 1): m for (u, v), m in problem.edges.items()}
+    read = {u for u, _ in edges}
+    reading = {v for _, v in edges}
+    edges |= {(0, n): np.zeros((1, len(costs[n]))) for n in range(1, count + 1) if n not in reading}
+    edges |= {(n, count + 1): np.zeros((len(costs[n]), 1)) for n in range(1, count + 1) if n not in read}
+    if not count:
+        edges[0, 1] = np.zeros((1, 1))
+    before: list[list[int]] = [[] for _ in costs]
+    after: list[list[int]] = [[] for _ in costs]
+    for u, v in sorted(edges):
+        before[v].append(u)
+        after[u].append(v)
+    return _Net(costs, edges, before, _merging_layers(after))
+
+
+def _merging_layers(after: list[list[int]]) -> dict[int, int]:
+    """For each layer with several readers the first layer that all paths from it pass through (proposition 3)."""
+    next_common = [len(after)] * len(after)
+    for layer in range(len(after) - 2, -1, -1):
+        heads = set(after[layer])
+        while len(heads) > 1:
+            first = min(heads)
+            heads.remove(first)
+            heads.add(next_common[first])
+        next_common[layer] = heads.pop()
+    return {layer: next_common[layer] for layer, readers in enumerate(after) if len(readers) > 1}

@@ -1,0 +1,37 @@
+"""NeoCPU's global search: dynamic programming in the order of the layers (section 3.3.2, algorithm 2).
+
+For every scheme of a layer the best way to come there is kept. A layer that later ones still read keeps its scheme in the
+table until the last of them was seen, as the section says of elementwise additions, so the table spans all such layers.
+"""
+
+from __future__ import annotations
+
+from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.exact.frontier import stages
+from nnstretch.scheduler.selection.exact.tables import Recovery, Table, joined, unary, without
+from nnstretch.scheduler.selection.problem import Problem
+
+
+class GlobalSearch(ExactSearcher):
+    """Exact where few layers at a time are still to be read; where many are, PBQP answers, as in the paper for SSD."""
+
+    name = "global-search"
+
+    def __init__(self, limit: int = 1 << 22) -> None:
+        """`limit`: entries of the largest table that may be built."""
+        self._limit = limit
+
+    def _search(self, problem: Problem) -> Found:
+        sizes = problem.sizes
+        recovery, states = Recovery(), 0
+        table = joined([], sizes)
+        for stage in stages(problem):
+            if table.values.size * sizes[stage.node] > self._limit:
+                return Found(None, states=states)
+            edges = [Table((u, stage.node), problem.edges[u, stage.node]) for u in stage.reads]
+            table = joined([table, unary(problem, stage.node), *edges], sizes)
+            states += table.values.size
+            for node in (*stage.before, stage.node):
+                if node not in stage.after:
+                    table = without(table, node, recovery)
+        return Found(recovery.choices(len(sizes)), states=states)

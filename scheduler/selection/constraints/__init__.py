@@ -1,0 +1,1 @@
+"""Selection under limits, and Pareto fronts."""

@@ -1,0 +1,203 @@
+"""Limits: the cheapest assignment that needs no more of any resource than is allowed (QS-DNN, section IV-C).
+
+Each limited resource gets a price, which is raised until the priced problem's answer keeps the limit (Lagrangian
+relaxation). That gives an answer within the limits and bounds on all others; labels then find what is cheaper still, or
+prove that nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nnstretch.errors import SelectionError
+from nnstretch.scheduler.selection.bounds import lower_bound
+from nnstretch.scheduler.selection.constraints.labels import Front, cheaper_than, priced
+from nnstretch.scheduler.selection.exact.pbqp_reduction import solve_pbqp
+from nnstretch.scheduler.selection.problem import Costs, Problem
+
+Solve = Callable[[Problem], Sequence[int]]
+
+_ROOM = 50_000
+"""Labels of one node beyond which the least promising ones are dropped; comparing takes longer with several limits."""
+_ROOM_OF_MANY = 1_000
+_DOUBLINGS = 60
+_REFINEMENTS = 16
+_ROUNDS = 3
+"""How often the prices of several resources are set in turn."""
+_STEPS = 60
+"""How often the prices of several resources are then moved together."""
+_PATIENCE = 6
+"""Steps without a better bound after which they become half as long."""
+
+
+def cheapest_within(problem: Problem, room: int | None = None) -> tuple[Sequence[int], float | None]:
+    """The cheapest assignment within the limits and a lower bound in seconds, None if it is proved to be the optimum.
+
+    Raises:
+        SelectionError: there is none; the message says which limit or edge is in the way.
+    """
+    pricing = _Pricing(problem, lambda p: solve_pbqp(p)[0])
+    prices = pricing.settle()
+    room = room or (_ROOM_OF_MANY if len(problem.limits) > 1 else _ROOM)
+    found = cheaper_than(problem, pricing.best_cost, prices, room)
+    choices = found.choices[-1] if found.choices else pricing.best
+    if choices is None:
+        raise SelectionError(_why_none(problem, found))
+    cost = problem.cost(choices)
+    return choices, None if found.cut >= cost else max(found.cut, lower_bound(problem))
+
+
+def nearest_legal(problem: Problem, wanted: Sequence[int]) -> Sequence[int]:
+    """An assignment within the limits that differs from `wanted` in as few nodes as possible.
+
+    Raises:
+        SelectionError: there is none.
+    """
+    costs = tuple((np.arange(n) != w).astype(float) for n, w in zip(problem.sizes, wanted, strict=True))
+    edges: dict[tuple[int, int], Costs] = {e: np.where(np.isfinite(m), 0.0, np.inf) for e, m in problem.edges.items()}
+    costs = tuple(np.where(np.isfinite(c), d, np.inf) for c, d in zip(problem.costs, costs, strict=True))
+    return cheapest_within(replace(problem, costs=costs, edges=edges))[0]
+
+
+def priced_choices(problem: Problem, solve: Solve) -> Sequence[int] | None:
+    """The cheapest of the answers of `solve` to priced problems that keep the limits; None if none does."""
+    pricing = _Pricing(problem, solve)
+    pricing.settle()
+    return pricing.best
+
+
+@dataclass(frozen=True)
+class _Point:
+    """An answer at some price: its amount of the resource, and its cost with the other resources' prices."""
+
+    amount: float
+    cost: float
+
+
+class _Pricing:
+    def __init__(self, problem: Problem, solve: Solve) -> None:
+        self._problem = problem
+        self._solve = solve
+        self._prices = [0.0] * len(problem.limits)
+        self.best: Sequence[int] | None = None
+        self.best_cost = np.inf
+
+    def settle(self) -> list[float]:
+        """Prices at which the answers keep the limits, as low as they can be."""
+        resources = list(self._problem.limits)
+        for _ in range(_ROUNDS if len(resources) > 1 else 1):
+            for number in range(len(resources)):
+                self._prices[number] = 0.0
+                self._settle_one(number, resources[number])
+        if len(resources) > 1 and self.best is not None:
+            self._refine()
+        return self._prices
+
+    def _refine(self) -> None:
+        """Moves the prices to where they prove the most: steps along the excess of each resource (Polyak, 1969)."""
+        limits = np.array([self._problem.limits[r] for r in self._problem.limits])
+        scale = np.where(limits > 0, limits, 1.0)
+        prices = best_prices = np.array(self._prices)
+        best_bound, length, waited = -np.inf, 1.0, 0
+        for _ in range(_STEPS):
+            self._prices = prices.tolist()
+            problem = priced(self._problem, self._prices)
+            choices = self._solve(problem)
+            self._note(choices)
+            bound = problem.cost(choices) - float(prices @ limits)
+            waited = 0 if bound > best_bound else waited + 1
+            if bound > best_bound:
+                best_bound, best_prices = bound, prices
+            elif waited > _PATIENCE:
+                prices, length, waited = best_prices, length / 2, 0
+                continue
+            excess = np.array([self._problem.amount(r, choices) for r in self._problem.limits]) - limits
+            pull = excess / scale
+            norm = float(pull @ pull)
+            if norm == 0 or not np.isfinite(bound) or self.best_cost - bound <= 1e-9 * self.best_cost:
+                break
+            step = length * (self.best_cost - bound) / norm
+            prices = np.maximum(0.0, prices + step * pull / scale)
+        self._prices = best_prices.tolist()
+
+    def _note(self, choices: Sequence[int]) -> float:
+        """The cost of choices, which are remembered if they are the best within the limits."""
+        cost = self._problem.cost(choices)
+        if cost < self.best_cost and self._problem.keeps_limits(choices):
+            self.best, self.best_cost = choices, cost
+        return cost
+
+    def _settle_one(self, number: int, resource: str) -> None:
+        limit = self._problem.limits[resource]
+        low = self._answer(number, resource, 0.0)
+        if low.amount <= limit or not np.isfinite(low.cost):
+            return
+        price = max(low.cost, 1e-12) / (low.amount - limit)
+        for _ in range(_DOUBLINGS):
+            high = self._answer(number, resource, price)
+            if high.amount <= limit:
+                break
+            low = high
+            price *= 2
+        else:
+            return
+        for _ in range(_REFINEMENTS):
+            between = max(0.0, high.cost - low.cost) / (low.amount - high.amount)
+            if not np.isfinite(between):
+                self._prices[number] = price
+                return
+            found = self._answer(number, resource, between)
+            if found in {low, high} or not low.amount > found.amount > high.amount:
+                self._prices[number] = between
+                return
+            if found.amount <= limit:
+                high = found
+            else:
+                low = found
+
+    def _answer(self, number: int, resource: str, price: float) -> _Point:
+        self._prices[number] = price
+        problem = priced(self._problem, self._prices)
+        choices = self._solve(problem)
+        self._note(choices)
+        amount = self._problem.amount(resource, choices)
+        return _Point(amount, problem.cost(choices) - price * amount)
+
+
+def check_limits(problem: Problem) -> None:
+    """Tells limits that nothing can keep from those that are worth a search.
+
+    Raises:
+        SelectionError: a limit is below what every assignment needs of its resource.
+    """
+    for resource, limit in problem.limits.items():
+        least = lower_bound(_only(problem, resource))
+        if least > limit + 1e-9 * max(abs(limit), least):
+            raise SelectionError(
+                f"{resource} is limited to {limit:.6g}, but every assignment needs at least {least:.6g}; raise the limit"
+            )
+
+
+def _only(problem: Problem, resource: str) -> Problem:
+    """The problem of needing as little of a resource as possible."""
+    costs = tuple(
+        np.where(np.isfinite(c), a, np.inf) for c, a in zip(problem.costs, problem.amounts[resource], strict=True)
+    )
+    edges: dict[tuple[int, int], Costs] = {e: np.where(np.isfinite(m), 0.0, np.inf) for e, m in problem.edges.items()}
+    return Problem(costs, edges)
+
+
+def _why_none(problem: Problem, found: Front) -> str:
+    """Which limits or which edges leave no assignment."""
+    if problem.limits:
+        how = "keeps" if np.isinf(found.cut) else "was found that keeps"
+        return f"no assignment {how} the limits of {' and '.join(problem.limits)} and all forbidden pairs apart; raise a limit"
+    assert found.stuck is not None
+    edges = ", ".join(f"({u}, {v})" for u, v in sorted(problem.edges) if v == found.stuck)
+    return (
+        f"whatever is chosen before {problem.name(found.stuck)}, one of the edges {edges} forbids all of its choices; "
+        "allow more pairs"
+    )

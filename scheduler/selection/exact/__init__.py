@@ -1,0 +1,1 @@
+"""Selectors the product uses: exact search and PBQP, with proved bounds."""

@@ -1,0 +1,107 @@
+"""Exact selection by eliminating one node after another, the one with the smallest table first.
+
+A node is eliminated by summing all tables that mention it and keeping, for every combination of its neighbours'
+choices, its best choice. On a chain this is the classic dynamic programming of NeoCPU (section 3.3.2, algorithm 2);
+residual edges and joins only make the tables a little wider. Exact for every graph; memory and time grow with the
+graph's treewidth.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+
+from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.exact.best_first import promising_first
+from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, unary, without
+from nnstretch.scheduler.selection.problem import Problem
+
+_STATES = 20_000
+"""Partial assignments that A* may look at where tables would grow too large."""
+
+
+class Elimination(ExactSearcher):
+    """Exact dynamic programming over any graph of small treewidth: the default.
+
+    Where tables would grow too large, the most promising partial assignments first (A*) may still come to a proof. Past the
+    limits of memory and time PBQP answers. How far it comes within a time depends on the machine, so only where
+    no time limit is reached has the same problem always the same answer.
+    """
+
+    name = "elimination"
+
+    def __init__(self, limit: int = 1 << 24, seconds: float = 5.0) -> None:
+        """`limit`: entries of the largest table that may be built; `seconds`: how long it may go on."""
+        self._limit = limit
+        self._seconds = seconds
+
+    def _search(self, problem: Problem) -> Found:
+        order = elimination_order(problem, self._limit)
+        if order is None:
+            return promising_first(problem, _STATES)
+        end = time.monotonic() + self._seconds
+        tables: dict[int, list[Table]] = {n: [unary(problem, n)] for n in range(len(problem.costs))}
+        for edge, matrix in problem.edges.items():
+            for node in edge:
+                tables[node].append(Table(edge, matrix))
+        recovery, states = Recovery(), 0
+        for node in order:
+            if time.monotonic() > end:
+                return Found(None, states=states)
+            mine = tables.pop(node)
+            total = joined(mine, problem.sizes)
+            states += total.values.size
+            rest = without(total, node, recovery)
+            for other in rest.nodes:
+                tables[other] = [t for t in tables[other] if node not in t.nodes]
+                tables[other].append(rest)
+        return Found(recovery.choices(len(problem.costs)), states=states)
+
+
+def elimination_order(problem: Problem, limit: int) -> list[int] | None:
+    """An order in which no table has more than `limit` entries; None if none was found.
+
+    Tried are the node with the smallest table first, and the node first that connects the fewest neighbours anew.
+    """
+    return _ordered(problem, limit, _table_entries) or _ordered(problem, limit, _new_edges)
+
+
+_Neighbours = dict[int, set[int]]
+_Weigh = Callable[[int, _Neighbours, tuple[int, ...]], int]
+
+
+def _table_entries(node: int, neighbours: _Neighbours, sizes: tuple[int, ...]) -> int:
+    return entries(neighbours[node], sizes) * sizes[node]
+
+
+def _new_edges(node: int, neighbours: _Neighbours, sizes: tuple[int, ...]) -> int:
+    mine = neighbours[node]
+    return sum(len(mine) - 1 - len(neighbours[n] & mine) for n in mine) // 2
+
+
+def _ordered(problem: Problem, limit: int, weigh: _Weigh) -> list[int] | None:
+    sizes = problem.sizes
+    neighbours: _Neighbours = {n: set() for n in range(len(sizes))}
+    for u, v in problem.edges:
+        neighbours[u].add(v)
+        neighbours[v].add(u)
+    weights = {n: weigh(n, neighbours, sizes) for n in neighbours}
+    queue = [(w, n) for n, w in weights.items()]
+    heapq.heapify(queue)
+    order: list[int] = []
+    while neighbours:
+        weight, node = heapq.heappop(queue)
+        if node not in neighbours or weights[node] != weight:
+            continue
+        if _table_entries(node, neighbours, sizes) > limit:
+            return None
+        mine = neighbours.pop(node)
+        order.append(node)
+        for other in mine:
+            neighbours[other] |= mine
+            neighbours[other] -= {other, node}
+        for other in mine:
+            weights[other] = weigh(other, neighbours, sizes)
+            heapq.heappush(queue, (weights[other], other))
+    return order

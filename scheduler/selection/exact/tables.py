@@ -1,0 +1,68 @@
+"""Cost tables over a few nodes: what all kinds of dynamic programming here add up and minimise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.scheduler.selection.problem import Costs, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Costs over `nodes` (ascending); `values` has one axis per node."""
+
+    nodes: tuple[int, ...]
+    values: Costs
+
+
+@dataclass
+class Recovery:
+    """How to find the choices of nodes that were minimised away: the last one first."""
+
+    _steps: list[tuple[int, tuple[int, ...], NDArray[np.intp]]] = field(default_factory=list)
+
+    def note(self, node: int, others: tuple[int, ...], best: NDArray[np.intp]) -> None:
+        """`best` holds a node's best choice for all choices of `others`, which are decided before it."""
+        self._steps.append((node, others, best))
+
+    def choices(self, count: int) -> tuple[int, ...]:
+        """The choices of nodes 0 to `count` - 1, all of which were noted."""
+        found: dict[int, int] = {}
+        for node, others, best in reversed(self._steps):
+            found[node] = int(best[tuple(found[n] for n in others)])
+        return tuple(found[i] for i in range(count))
+
+
+def entries(nodes: Iterable[int], sizes: Sequence[int] | Mapping[int, int]) -> int:
+    """Entries of a table over nodes."""
+    count = 1
+    for node in nodes:
+        count *= sizes[node]
+    return count
+
+
+def unary(problem: Problem, node: int) -> Table:
+    """The costs of a node as a table."""
+    return Table((node,), problem.costs[node])
+
+
+def joined(tables: Sequence[Table], sizes: Sequence[int]) -> Table:
+    """The sum of tables, over all of their nodes."""
+    nodes = tuple(sorted({n for t in tables for n in t.nodes}))
+    total = np.zeros(tuple(sizes[n] for n in nodes))
+    for table in tables:
+        total += table.values.reshape(tuple(sizes[n] if n in table.nodes else 1 for n in nodes))
+    return Table(nodes, total)
+
+
+def without(table: Table, node: int, recovery: Recovery) -> Table:
+    """`table` with a node minimised away."""
+    axis = table.nodes.index(node)
+    others = table.nodes[:axis] + table.nodes[axis + 1 :]
+    best = table.values.argmin(axis=axis)
+    recovery.note(node, others, best)
+    return Table(others, np.take_along_axis(table.values, np.expand_dims(best, axis), axis).squeeze(axis))

@@ -1,0 +1,109 @@
+"""Why a selection came out as it did: for every unit what else there was, and what taking the fastest there would have cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nnstretch.devices.external.engine import fallback_descriptor
+from nnstretch.graph.layer import Layer
+from nnstretch.scheduler.lowering.candidates import all_choices
+from nnstretch.scheduler.planner import ChoiceSpace
+from nnstretch.scheduler.selection import default_selector
+from nnstretch.scheduler.selection.choice import Choice
+from nnstretch.scheduler.selection.presolve import possible
+from nnstretch.scheduler.selection.problem import Assignment, Problem
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute a unit: the best parameters of a routine for some layouts, and their seconds."""
+
+    routine: str
+    parameters: dict[str, int]
+    layouts: str
+    seconds: float
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One unit of a selection.
+
+    Attributes:
+        name: of the unit.
+        op: of its layer.
+        candidates: the fastest first.
+        adapts: seconds that bringing its inputs into the chosen layouts takes (and its output, if that is the network's).
+        greedy_loss: seconds by which the whole network is slower, at best, if this unit takes what is fastest for itself alone.
+    """
+
+    name: str
+    op: str
+    candidates: tuple[Candidate, ...]
+    adapts: float
+    greedy_loss: float
+
+
+def explain(space: ChoiceSpace, answer: Assignment) -> list[Explained]:
+    """One explanation per unit, for an answer to the space's problem."""
+    return [
+        Explained(
+            unit.name,
+            "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes),
+            _candidates(space, number, answer),
+            _adapts(space, number, answer),
+            _greedy_loss(space.problem, number, answer),
+        )
+        for number, unit in enumerate(space.graph.units)
+    ]
+
+
+def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[Candidate, ...]:
+    chosen, unit = space.choices[number][answer.choices[number]], space.graph.units[number]
+    best = {_key(chosen): chosen}
+    for choice in (*space.choices[number], *all_choices(unit, space.pool, space.costs)):
+        known = best.setdefault(_key(choice), choice)
+        if known is not chosen and (choice.seconds or 0.0) < (known.seconds or 0.0):
+            best[_key(choice)] = choice
+    found = [
+        Candidate(_routine(c, unit.layer), dict(c.parameters), _layouts(c), c.seconds or 0.0, c is chosen)
+        for c in best.values()
+    ]
+    return tuple(sorted(found, key=lambda c: (c.seconds, not c.chosen)))
+
+
+def _key(choice: Choice) -> tuple[object, ...]:
+    return choice.lane, None if choice.routine is None else choice.routine.descriptor, choice.inputs, choice.outputs
+
+
+def _routine(choice: Choice, layer: Layer) -> str:
+    return fallback_descriptor(layer) if choice.routine is None else str(choice.routine.descriptor)
+
+
+def _layouts(choice: Choice) -> str:
+    if choice.is_head:
+        return "with its reader"
+    inputs = list(dict.fromkeys(str(i) for i in choice.inputs))
+    outputs = list(dict.fromkeys(str(o) for o in choice.outputs))
+    return f"{'with its source' if choice.run else ', '.join(inputs)} → {', '.join(outputs)}"
+
+
+def _adapts(space: ChoiceSpace, number: int, answer: Assignment) -> float:
+    problem, choices = space.problem, answer.choices
+    mine = choices[number]
+    with_caller = float(problem.costs[number][mine]) - (space.choices[number][mine].seconds or 0.0)
+    arriving = sum(float(m[choices[u], mine]) for (u, v), m in problem.edges.items() if v == number)
+    return max(0.0, with_caller) + arriving
+
+
+def _greedy_loss(problem: Problem, number: int, answer: Assignment) -> float:
+    costs = problem.costs[number]
+    alive = possible(problem).kept[number]
+    fastest = int(alive[costs[alive].argmin()])
+    if costs[answer.choices[number]] <= costs[fastest]:
+        return 0.0
+    forced = np.where(np.arange(len(costs)) == fastest, costs, np.inf)
+    alone = replace(problem, costs=(*problem.costs[:number], forced, *problem.costs[number + 1 :]), limits={})
+    return max(0.0, default_selector().select(alone).cost - answer.cost)

@@ -1,0 +1,108 @@
+"""What routines need besides time: the resources of limits and Pareto fronts (QS-DNN, section IV-C)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nnstretch.errors import UsageError
+from nnstretch.graph.layer import Layer
+from nnstretch.scheduler.lowering.candidates import all_choices, selection_problem
+from nnstretch.scheduler.lowering.units import Unit
+from nnstretch.scheduler.planner import ChoiceSpace
+from nnstretch.scheduler.selection.choice import Choice
+from nnstretch.scheduler.selection.problem import Costs
+
+MEMORY = "memory"
+"""Bytes of prepared constants and workspaces. Summed, which counts workspaces that share memory more than once."""
+ACCURACY = "accuracy"
+"""Error of the routines' answers relative to their outputs' ranges. Summed, as errors add up if nothing damps them."""
+RESOURCES = (MEMORY, ACCURACY)
+
+
+def with_resources(
+    space: ChoiceSpace, resources: Sequence[str], progress: Callable[[int, int, str], None] | None = None
+) -> ChoiceSpace:
+    """The space with amounts of `resources`, and with the slower choices that need less of one than faster ones.
+
+    Args:
+        space: of the fastest choices.
+        resources: some of `RESOURCES`.
+        progress: told (done, total, what) as weights are prepared, which is what takes time here.
+
+    Raises:
+        UsageError: a resource does not exist, or nothing is known of it.
+    """
+    unknown = [r for r in resources if r not in RESOURCES]
+    if unknown:
+        raise UsageError(f"there is no resource {unknown[0]!r}; known are {', '.join(RESOURCES)}")
+    needs = _Needs(space, tuple(resources))
+    choices: list[Sequence[Choice]] = []
+    amounts: dict[str, list[Costs]] = defaultdict(list)
+    for number, (unit, fastest) in enumerate(zip(space.graph.units, space.choices, strict=True)):
+        if progress:
+            progress(number, len(space.choices), unit.name)
+        mine = [*fastest, *_worth_having(unit, fastest, space, needs)]
+        choices.append(mine)
+        for resource in resources:
+            amounts[resource].append(np.array([needs.of(unit, choice, resource) for choice in mine]))
+    if ACCURACY in resources and not needs.errors_known:
+        raise UsageError("no errors of routines were recorded, so accuracy cannot be traded; leave it out")
+    problem = selection_problem(space.graph, choices, space.pool, space.costs)
+    problem = replace(problem, amounts={r: tuple(a) for r, a in amounts.items()})
+    return replace(space, choices=choices, problem=problem)
+
+
+@dataclass
+class _Needs:
+    """Amounts of choices; weights of equal workloads are prepared once."""
+
+    space: ChoiceSpace
+    resources: tuple[str, ...]
+    errors_known: bool = False
+    _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def of(self, unit: Unit, choice: Choice, resource: str) -> float:
+        layer = choice.run.layer if choice.run else unit.layer
+        if choice.routine is None or choice.is_head:
+            return 0.0
+        return float(self._memory(layer, choice)) if resource == MEMORY else self._error(layer, choice)
+
+    def _memory(self, layer: Layer, choice: Choice) -> int:
+        assert choice.routine is not None
+        key = (layer.workload, choice.lane, choice.routine.descriptor, tuple(sorted(choice.parameters.items())))
+        if key not in self._bytes:
+            lowering = choice.routine.lower(layer, choice.parameters)
+            self._bytes[key] = sum(c.nbytes for c in lowering.constants) + sum(lowering.workspaces)
+        return self._bytes[key]
+
+    def _error(self, layer: Layer, choice: Choice) -> float:
+        assert choice.routine is not None
+        processor = self.space.pool.processors[choice.lane]
+        error = self.space.costs.error(processor, choice.routine, layer, choice.parameters)
+        if error is None or not math.isfinite(error):
+            return 0.0
+        self.errors_known = True
+        return error
+
+
+def _worth_having(unit: Unit, fastest: Sequence[Choice], space: ChoiceSpace, needs: _Needs) -> list[Choice]:
+    """Choices that need less of some resource than all faster ones of the same lane and layouts."""
+    known: dict[object, list[Mapping[str, float]]] = defaultdict(list)
+
+    def is_better(choice: Choice) -> bool:
+        mine = {r: needs.of(unit, choice, r) for r in needs.resources}
+        rivals = known[choice.lane, choice.inputs, choice.outputs]
+        if any(all(other[r] <= mine[r] for r in mine) for other in rivals):
+            return False
+        rivals.append(mine)
+        return True
+
+    for choice in fastest:
+        is_better(choice)
+    others = sorted(all_choices(unit, space.pool, space.costs), key=lambda c: c.seconds or 0.0)
+    return [choice for choice in others if is_better(choice)]

@@ -1,0 +1,66 @@
+"""Strassen's 1 × 1 convolutions: any shape they accept, in place too, and no other layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.algorithms.strassen import strassen_weights
+from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution
+from nnstretch.graph.layer import Layer
+from tests.kits.convolution_parity import (
+    FOR_STRASSEN,
+    NOT_FOR_STRASSEN,
+    activations,
+    check,
+    check_setting,
+    conv_layer,
+    feeds_of,
+    pointwise_layers,
+    reference,
+)
+
+CHANNELS = st.sampled_from([24, 28, 48, 51, 77, 96, 97, 100, 112, 128, 130, 160])
+OUTPUTS = st.sampled_from([16, 31, 64, 72, 96, 100, 128, 168])
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@given(layer=pointwise_layers(CHANNELS, OUTPUTS, activations))
+def test_any_pointwise_layer(routines: Sequence[Routine], layer: Layer) -> None:
+    mine = [r for r in routines if isinstance(r, StrassenConvolution) and r.supports(layer)]
+    if mine:
+        check(mine, layer)
+
+
+@pytest.mark.parametrize("pixels", [(7, 7), (13, 13), (14, 14), (1, 15), (5, 3)])
+def test_planes_of_networks(routines: Sequence[Routine], pixels: tuple[int, int]) -> None:
+    layer = conv_layer((1, 128, *pixels), 192, (1, 1), pads=(0, 0, 0, 0), residual=True)
+    mine = [r for r in routines if isinstance(r, StrassenConvolution)]
+    assert mine and mine[0].supports(layer)
+    for in_place in (False, True):
+        check(mine, layer, in_place=in_place)
+
+
+def test_small_units_of_work(routines: Sequence[Routine]) -> None:
+    layer = conv_layer((1, 128, 13, 13), 192, (1, 1), pads=(0, 0, 0, 0), residual=True)
+    (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
+    wanted = reference(layer, feeds_of(layer))
+    for parameters in mine.parameter_space(layer):
+        for tiles, panels in ((1, 1), (2, 3)):
+            check_setting(mine, layer, {**parameters, "tiles": tiles, "panels": panels}, wanted)
+
+
+def test_other_layers_are_left_to_others(routines: Sequence[Routine]) -> None:
+    (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
+    assert mine.supports(FOR_STRASSEN)
+    assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)
+
+
+def test_weights_take_seven_quarters() -> None:
+    weights = strassen_weights(np.ones((128, 128, 1, 1), np.float32), 2, 16)
+    assert weights.size == 7 * 64 * 64

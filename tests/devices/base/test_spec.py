@@ -1,0 +1,129 @@
+"""Processors as people write them, and the cores that they get where control groups limit the process's time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nnstretch.devices.base import spec
+from nnstretch.devices.base.cgroup import cpu_quota
+from nnstretch.devices.base.spec import default_cores, parse_processors, usable_cores
+from nnstretch.errors import UsageError
+
+NO_GROUPS = "0::/\n"
+
+
+def quota(folder: Path, membership: str, files: dict[str, str]) -> int | None:
+    """What `cpu_quota` says for made-up groups."""
+    mount, member = folder / "cgroup", folder / "self"
+    member.write_text(membership)
+    for name, text in files.items():
+        (mount / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount / name).write_text(text)
+    return cpu_quota(mount, member)
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ("max 100000\n", None),
+        ("200000 100000\n", 2),
+        ("250000 100000\n", 3),
+        ("1000 100000\n", 1),
+        ("100000\n", None),
+        ("100000 0\n", None),
+        ("", None),
+    ],
+)
+def test_version_2_limits_are_rounded_up(tmp_path: Path, text: str, cores: int | None) -> None:
+    assert quota(tmp_path, NO_GROUPS, {"cpu.max": text}) == cores
+
+
+def test_the_narrowest_group_around_the_process_counts(tmp_path: Path) -> None:
+    files = {"cpu.max": "800000 100000", "a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}
+    assert quota(tmp_path, "0::/a/b\n", {**files, "other/cpu.max": "100000 100000"}) == 3
+
+
+def test_a_group_named_as_from_outside_is_the_mount(tmp_path: Path) -> None:
+    assert quota(tmp_path, "0::/system.slice/docker-1234.scope\n", {"cpu.max": "150000 100000"}) == 2
+
+
+@pytest.mark.parametrize("hierarchy", ["cpu", "cpu,cpuacct"])
+def test_version_1(tmp_path: Path, hierarchy: str) -> None:
+    membership = "5:memory:/m\n4:cpu,cpuacct:/docker/1234\n0::/\n"
+    group = f"{hierarchy}/docker/1234"
+    files = {f"{hierarchy}/cpu.cfs_quota_us": "-1\n", f"{hierarchy}/cpu.cfs_period_us": "100000\n"}
+    files |= {f"{group}/cpu.cfs_quota_us": "150000\n", f"{group}/cpu.cfs_period_us": "100000\n"}
+    assert quota(tmp_path, membership, files) == 2
+    assert quota(tmp_path, membership, {**files, f"{group}/cpu.cfs_quota_us": "-1\n"}) is None
+
+
+def test_nothing_to_read_limits_nothing(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path / "none", tmp_path / "neither") is None
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A process that may run on cores 2 to 5, without a limit of time."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 3, 4, 5})
+    monkeypatch.setattr(spec, "cpu_quota", lambda: None)
+    return monkeypatch
+
+
+def names(text: str) -> str:
+    return ",".join(map(str, parse_processors(text)))
+
+
+def test_processors_without_cores_share_those_that_nobody_named(four: pytest.MonkeyPatch) -> None:
+    assert names("cpu") == "cpu:2-5"
+    assert names("cpu,opencl") == "cpu:2-3,opencl:0@4-5"
+    assert names("cpu:3,opencl") == "cpu:3,opencl:0@2+4-5"
+    assert names("opencl@2-5,cpu") == "opencl:0@2-5,cpu"
+    with pytest.raises(UsageError, match="core 1 cannot be used"):
+        names("cpu:1")
+    with pytest.raises(UsageError, match="one core to two processors"):
+        names("cpu:2-3,opencl@3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cpu", "cpu,opencl", "cpu:2-5,opencl", "cpu:2-5,cpu", "opencl@3,opencl", "cpu:2,opencl,opencl:1@3-5,opencl:2"],
+)
+def test_what_is_written_means_the_same_when_it_is_read_again(four: pytest.MonkeyPatch, text: str) -> None:
+    specs = parse_processors(text)
+    again = parse_processors(names(text))
+    assert [spec.cores for spec in again] == [spec.cores for spec in specs]
+    assert names(names(text)) == names(text)
+
+
+def test_processors_for_which_no_core_is_left_share_all(four: pytest.MonkeyPatch) -> None:
+    cpu, device = parse_processors("cpu:2-5,opencl")
+    assert (cpu.shares, device.shares) == (False, True)
+    assert device.cores == (2, 3, 4, 5)
+    assert str(device) == "opencl:0"
+    four.setattr("os.sched_getaffinity", lambda _: {3})
+    assert names("cpu:3,opencl") == "cpu:3,opencl:0"
+    assert names("cpu:3,cpu") == "cpu:3,cpu"
+
+
+def test_a_limit_of_time_limits_the_cores_that_are_given_away(four: pytest.MonkeyPatch) -> None:
+    four.setattr(spec, "cpu_quota", lambda: 2)
+    assert default_cores() == (2, 3)
+    assert usable_cores() == (2, 3, 4, 5)
+    assert names("cpu") == "cpu:2-3"
+    assert names("cpu,opencl") == "cpu:2,opencl:0@3"
+    assert names("cpu:5,opencl") == "cpu:5,opencl:0@2"
+    assert names("cpu:2-5") == "cpu:2-5", "who names cores gets them"
+    assert names("cpu:4-5,opencl") == "cpu:4-5,opencl:0"
+    assert parse_processors("cpu:4-5,opencl")[1].cores == (2, 3)
+
+
+def test_more_time_than_cores_changes_nothing(four: pytest.MonkeyPatch) -> None:
+    four.setattr(spec, "cpu_quota", lambda: 16)
+    assert names("cpu") == "cpu:2-5"
+
+
+def test_cores_of_other_machines_are_not_limited_by_this_ones_groups(four: pytest.MonkeyPatch) -> None:
+    four.setattr(spec, "cpu_quota", lambda: 1)
+    assert str(parse_processors("cpu", (0, 1, 2))[0]) == "cpu:0-2"

@@ -1,0 +1,430 @@
+"""Light routines against ONNX Runtime: every routine, layout and block, on awkward sizes, with one and two threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.spec import usable_cores
+from nnstretch.devices.cpu.routines.memory_bound.routines import LIGHT_ROUTINES, light_routines
+from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.kits.convolution_parity import ACTIVATIONS
+from tests.kits.cores import OWN_CORE
+from tests.kits.hypothesis_examples import examples
+
+BLOCKS = (4, 8, 16)
+CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
+TWO_CORES = tuple(usable_cores()[:2])
+Shape = tuple[int, ...]
+
+WITH_EXP = (*ACTIVATIONS, Activation(ActivationKind.EXP))
+
+
+def make_layer(
+    op: str,
+    inputs: Sequence[Shape],
+    output: Shape,
+    attributes: Mapping[str, Attribute] | None = None,
+    activation: Activation = NO_ACTIVATION,
+    constants: Mapping[int, np.ndarray] | None = None,
+) -> Layer:
+    return Layer(
+        "tested",
+        op,
+        tuple(map(TensorType, inputs)),
+        (TensorType(output),),
+        MappingProxyType(dict(attributes or {})),
+        activation,
+        MappingProxyType(dict(constants or {})),
+    )
+
+
+def values(shape: Shape, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-3, 3, shape).astype(np.float32)
+
+
+def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
+    assert isinstance(result, np.ndarray)
+    return result
+
+
+def check(
+    layer: Layer,
+    *,
+    exact: bool = False,
+    blocked: bool = True,
+    blocks: Sequence[int] = BLOCKS,
+    threads: Sequence[tuple[int, ...]] = CORES,
+) -> np.ndarray:
+    """Compares all settings of the routine that supports `layer` with the reference, which is returned.
+
+    Two threads that share a core take turns, whatever else runs; `threads` may name cores on which they run at the same time.
+    """
+    feeds = [values(layer.type_of(i).shape, 7 + i) for i in layer.activations]
+    wanted = reference(layer, feeds)
+    assert wanted.shape == layer.outputs[0].shape
+    for block in blocks:
+        (routine,) = [r for r in light_routines(block) if r.supports(layer)]
+        space = routine.parameter_space(layer)
+        assert [p["block"] for p in space] == ([block, 0] if blocked else [0])
+        for parameters in space:
+            lowering = routine.lower(layer, parameters)
+            for cores in threads:
+                inputs, outputs = routine.layouts(layer, parameters)
+                (found,) = run_lowering(lowering, layer, feeds, inputs, outputs, cores)
+                where = f"{layer.op} {parameters} {cores}"
+                if exact:
+                    np.testing.assert_array_equal(found, wanted, where)
+                else:
+                    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6, err_msg=where)
+    return wanted
+
+
+batches, channels, activations = st.integers(1, 3), st.integers(1, 35), st.sampled_from(WITH_EXP)
+
+
+def pool_layer(
+    op: str,
+    shape: Shape,
+    kernel: Shape,
+    strides: Shape,
+    pads: Shape,
+    dilations: Shape = (1, 1),
+    include: int = 0,
+    activation: Activation = NO_ACTIVATION,
+) -> Layer:
+    size = [
+        (shape[2 + a] + pads[a] + pads[2 + a] - (kernel[a] - 1) * dilations[a] - 1) // strides[a] + 1 for a in range(2)
+    ]
+    attributes: dict[str, Attribute] = {"kernel": kernel, "strides": strides, "pads": pads}
+    attributes |= {"dilations": dilations} if op == "MaxPool" else {"count_include_pad": include}
+    return make_layer(op, [shape], (*shape[:2], *size), attributes, activation)
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Layer:
+    op = draw(st.sampled_from(["MaxPool", "AveragePool"]))
+    kernel = draw(st.tuples(*[st.integers(1, 5)] * 2))
+    dilations = draw(st.tuples(*[st.integers(1, 3)] * 2)) if op == "MaxPool" else (1, 1)
+    # ONNX Runtime takes no pad as large as the kernel
+    pads = tuple(draw(st.integers(0, kernel[axis] - 1)) for axis in (0, 1, 0, 1))
+    spans = [(kernel[a] - 1) * dilations[a] + 1 for a in range(2)]
+    low = [max(spans[a] - pads[a] - pads[2 + a], 1) if dilations[a] == 1 else spans[a] for a in range(2)]
+    size = tuple(draw(st.integers(low[a], low[a] + 9)) for a in range(2))
+    strides = draw(st.tuples(*[st.integers(1, 7)] * 2))
+    shape = (draw(batches), draw(channels), *size)
+    return pool_layer(op, shape, kernel, strides, pads, dilations, draw(st.integers(0, 1)), draw(activations))
+
+
+@given(pools())
+@settings(max_examples=examples(60))
+def test_pool(layer: Layer) -> None:
+    check(layer)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "pads"),
+    [
+        ((1, 64, 28, 28), (3, 3), (2, 2), (1, 1, 1, 1)),
+        ((1, 19, 29, 31), (3, 3), (2, 2), (0, 0, 1, 1)),
+        ((1, 32, 14, 14), (2, 2), (2, 2), (0, 0, 0, 0)),
+        ((2, 17, 9, 40), (3, 3), (1, 1), (1, 1, 1, 1)),
+        ((1, 3, 1, 1), (3, 3), (1, 1), (1, 1, 1, 1)),
+        ((1, 5, 2, 3), (5, 7), (9, 11), (3, 2, 4, 6)),
+        ((1, 16, 40, 40), (1, 1), (13, 2), (0, 0, 0, 0)),
+    ],
+)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("include", [0, 1])
+def test_pool_shapes(op: str, include: int, shape: Shape, kernel: Shape, strides: Shape, pads: Shape) -> None:
+    layer = pool_layer(op, shape, kernel, strides, pads, include=include)
+    wanted = check(layer, exact=op == "MaxPool", threads=(*CORES, TWO_CORES))
+    assert np.ptp(wanted) > 0
+
+
+def test_pool_refuses_windows_of_padding_alone() -> None:
+    assert not any(
+        r.supports(pool_layer("MaxPool", (1, 3, 4, 4), (2, 2), (1, 1), (2, 0, 0, 0))) for r in LIGHT_ROUTINES
+    )
+    late = make_layer(
+        "AveragePool",
+        [(1, 3, 4, 4)],
+        (1, 3, 5, 4),
+        {"kernel": (1, 1), "strides": (1, 1), "pads": (0, 0, 1, 0), "count_include_pad": 0},
+    )
+    assert not any(r.supports(late) for r in LIGHT_ROUTINES)
+
+
+@given(batches, channels, st.integers(1, 13), st.integers(1, 13), st.sampled_from(["average", "max"]), activations)
+@settings(max_examples=examples(30))
+def test_global_pool(n: int, c: int, h: int, w: int, mode: str, activation: Activation) -> None:
+    check(make_layer("GlobalPool", [(n, c, h, w)], (n, c, 1, 1), {"mode": mode}, activation))
+
+
+def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
+    shape = (1, 3, 300, 300)
+    layer = make_layer("GlobalPool", [shape], (1, 3, 1, 1), {"mode": "average"})
+    feed = values(shape, 1) + np.float32(100)
+    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    for parameters in routine.parameter_space(layer):
+        inputs, outputs = routine.layouts(layer, parameters)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
+        wanted = feed.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
+        np.testing.assert_allclose(found, wanted, rtol=5e-7)
+
+
+@pytest.mark.parametrize("activation", WITH_EXP, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 17, 3, 7), (1, 35, 33, 40), (2, 3, 4, 5, 6)], ids=str)
+def test_activation(shape: Shape, activation: Activation) -> None:
+    layer = make_layer("Activation", [shape], shape, activation=activation)
+    check(layer, blocked=len(shape) == 4, threads=(*CORES, TWO_CORES))
+
+
+@pytest.mark.parametrize("kind", list(ActivationKind))
+def test_activation_of_extreme_values(kind: ActivationKind) -> None:
+    activation = next(a for a in WITH_EXP if a.kind is kind)
+    feed = np.array([-1e30, -200, -90, -20, -1e-8, -0.0, 0.0, 1e-8, 20, 90, 200, 1e30, np.nan], np.float32)
+    layer = make_layer("Activation", [feed.shape], feed.shape, activation=activation)
+    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    (parameters,) = routine.parameter_space(layer)
+    inputs, outputs = routine.layouts(layer, parameters)
+    (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
+    wanted = reference(layer, [feed])
+    if kind is ActivationKind.EXP:  # stays finite, because lanes that pad channels must
+        assert np.isfinite(found[:-1]).all()
+        wanted = np.minimum(wanted, found.max(initial=3.4e38, where=~np.isnan(found)))
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
+
+
+@st.composite
+def binaries(draw: st.DrawFn) -> Layer:
+    shape = (draw(batches), draw(channels), draw(st.integers(1, 9)), draw(st.integers(1, 9)))
+    n, c, h, w = shape
+    constant = draw(st.booleans())
+    others: list[Shape] = [shape, (n, c, 1, 1), (1, c, 1, 1), (1, 1, 1, 1)]
+    if constant:
+        others += [(c, 1, 1), (), (1,), (h, w), (n, 1, 1, w)]
+    other = draw(st.sampled_from(others))
+    constants = {1: values(other, 3)} if constant else {}
+    op = draw(st.sampled_from(["Add", "Sub", "Mul"]))
+    return make_layer(op, [shape, other], shape, activation=draw(activations), constants=constants)
+
+
+@given(binaries())
+@settings(max_examples=examples(80))
+def test_binary(layer: Layer) -> None:
+    check(layer)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize(
+    ("shape", "other", "constant"),
+    [
+        ((2, 33, 60, 60), (2, 33, 1, 1), False),
+        ((1, 20, 50, 50), (1, 20, 50, 50), False),
+        ((2, 7, 50, 50), (1, 7, 1, 1), True),
+        ((1, 6, 50, 50), (), False),
+    ],
+)
+def test_binary_of_several_units(op: str, shape: Shape, other: Shape, constant: bool) -> None:
+    constants = {1: values(other, 3)} if constant else {}
+    check(make_layer(op, [shape, other], shape, constants=constants), threads=(*CORES, TWO_CORES))
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 50), (2, 3, 4), (2, 3, 4, 5, 6)], ids=str)
+@pytest.mark.parametrize("scalar", [False, True])
+def test_binary_of_any_rank(shape: Shape, scalar: bool) -> None:
+    check(make_layer("Mul", [shape, () if scalar else shape], shape), blocked=False)
+
+
+def test_binary_refuses_what_broadcasts_otherwise() -> None:
+    for shape, other in (((2, 3, 4, 4), (1, 1, 4, 4)), ((2, 3), (1, 2, 3)), ((1, 3, 4, 4), (2, 3, 4, 4))):
+        layer = make_layer("Add", [shape, other], shape)
+        assert not any(r.supports(layer) for r in LIGHT_ROUTINES)
+
+
+@given(batches, channels, st.integers(1, 70), activations)
+@settings(max_examples=examples(30))
+def test_affine(n: int, c: int, w: int, activation: Activation) -> None:
+    shape = (n, c, 3, w)
+    constants = {1: values((c,), 1), 2: values((c,), 2)}
+    check(make_layer("Affine", [shape, (c,), (c,)], shape, activation=activation, constants=constants))
+
+
+@given(
+    batches,
+    st.lists(st.integers(1, 37), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    activations,
+)
+@settings(max_examples=examples(60))
+def test_concat_of_channels(n: int, sizes: list[int], h: int, w: int, activation: Activation) -> None:
+    inputs = [(n, c, h, w) for c in sizes]
+    check(
+        make_layer("Concat", inputs, (n, sum(sizes), h, w), {"axis": 1}, activation),
+        exact=not activation.kind,
+    )
+
+
+@pytest.mark.parametrize("sizes", [[5] * 40, [1] * 33, [32] * 18, [16, 3] * 9], ids=str)
+def test_concat_of_more_than_one_step_reads(sizes: list[int]) -> None:
+    layer = make_layer("Concat", [(2, c, 3, 4) for c in sizes], (2, sum(sizes), 3, 4), {"axis": 1})
+    check(layer, exact=True)
+
+
+@pytest.mark.parametrize("sizes", [(64, 64), (33, 100), (128, 5)])
+def test_concat_of_large_planes(sizes: Shape) -> None:
+    layer = make_layer("Concat", [(1, c, 28, 28) for c in sizes], (1, sum(sizes), 28, 28), {"axis": 1})
+    check(layer, exact=True, threads=(*CORES, TWO_CORES))
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 5), (2, 17, 3, 4), (2, 3, 1, 4, 5)], ids=str)
+def test_concat_of_any_axis(shape: Shape) -> None:
+    for axis in range(len(shape)):
+        inputs = [(*shape[:axis], length, *shape[axis + 1 :]) for length in (shape[axis], 1, 4)]
+        output = (*shape[:axis], shape[axis] + 5, *shape[axis + 1 :])
+        check(make_layer("Concat", inputs, output, {"axis": axis}), exact=True, blocked=len(shape) == 4)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 1000), (3, 17), (2, 21, 5, 7), (2, 1, 4, 16)], ids=str)
+def test_softmax(shape: Shape) -> None:
+    for axis in range(len(shape)):
+        wanted = check(make_layer("Softmax", [shape], shape, {"axis": axis}), blocked=False)
+        np.testing.assert_allclose(wanted.sum(axis=axis), 1, rtol=1e-5)
+
+
+def test_softmax_of_large_values_is_finite() -> None:
+    feed = np.array([[1e4, 1e4 - 1, -1e4], [-3e38, 0, 3e38]], np.float32)
+    for axis, array in ((1, feed), (0, np.ascontiguousarray(feed.T))):
+        layer = make_layer("Softmax", [array.shape], array.shape, {"axis": axis})
+        (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+        (parameters,) = routine.parameter_space(layer)
+        inputs, outputs = routine.layouts(layer, parameters)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, [array], inputs, outputs, CORES[0])
+        np.testing.assert_allclose(found, reference(layer, [array]), rtol=1e-5, atol=1e-6)
+
+
+@st.composite
+def resizes(draw: st.DrawFn) -> Layer:
+    n, c, h, w = draw(batches), draw(channels), draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    scales = draw(st.tuples(*[st.sampled_from([0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.7, 3.0])] * 2))
+    size = tuple(max(int(np.floor(length * scale)), 1) for length, scale in zip((h, w), scales, strict=True))
+    if any(int(np.floor(length * scale)) < 1 for length, scale in zip((h, w), scales, strict=True)):
+        scales = tuple(new / old for new, old in zip(size, (h, w), strict=True))
+    attributes: dict[str, Attribute] = {
+        "mode": draw(st.sampled_from(["nearest", "linear"])),
+        "coordinates": draw(st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])),
+        "nearest": draw(st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])),
+        "scales": scales,
+    }
+    return make_layer("Resize", [(n, c, h, w)], (n, c, *size), attributes, draw(activations))
+
+
+@given(resizes())
+@settings(max_examples=examples(80))
+def test_resize(layer: Layer) -> None:
+    check(layer)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((2, 37, 5, 31), (0, 2, 3, 1)),
+        ((1, 84, 32, 32), (0, 2, 3, 1)),
+        ((2, 5, 31, 37), (0, 3, 1, 2)),
+        ((2, 3, 4, 5), (3, 2, 1, 0)),
+        ((1, 2, 29, 7, 3), (0, 2, 1, 3, 4)),
+        ((40, 1050), (1, 0)),
+        ((3, 1, 2, 2, 2, 2, 2), (6, 5, 4, 3, 2, 1, 0)),
+        ((1, 1, 3), (2, 0, 1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("activation", [NO_ACTIVATION, Activation(ActivationKind.EXP)], ids=str)
+def test_transpose(shape: Shape, order: Shape, activation: Activation) -> None:
+    output = tuple(shape[axis] for axis in order)
+    layer = make_layer("Transpose", [shape], output, {"perm": order}, activation)
+    check(layer, exact=not activation.kind, blocked=order == (0, 2, 3, 1), threads=(*CORES, TWO_CORES))
+
+
+def test_a_transposition_in_too_many_dimensions_is_not_supported() -> None:
+    order = tuple(reversed(range(7)))
+    layer = make_layer("Transpose", [(2,) * 7], (2,) * 7, {"perm": order})
+    assert not any(r.supports(layer) for r in LIGHT_ROUTINES)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Layer:
+    shape = tuple(draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
+    starts = tuple(draw(st.integers(0, size - 1)) for size in shape)
+    steps = tuple(draw(st.integers(1, 4)) for _ in shape)
+    ends = [draw(st.integers(start + 1, size)) for start, size in zip(starts, shape, strict=True)]
+    output = tuple(len(range(*bounds)) for bounds in zip(starts, ends, steps, strict=True))
+    return make_layer("Slice", [shape], output, {"starts": starts, "steps": steps})
+
+
+@given(slices())
+@settings(max_examples=examples(60))
+def test_slice(layer: Layer) -> None:
+    starts, steps = layer.attributes["starts"], layer.attributes["steps"]
+    assert isinstance(starts, tuple)
+    assert isinstance(steps, tuple)
+    for block in BLOCKS:
+        blocked = len(starts) == 4 and starts[1] % block == 0 and steps[1] == 1
+        check(layer, exact=True, blocked=blocked, blocks=(block,))
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 16), (16, 21), (32, 5)])
+def test_slice_of_blocked_channels(start: int, count: int) -> None:
+    attributes: dict[str, Attribute] = {"starts": (0, start, 1, 0), "steps": (1, 1, 2, 1)}
+    check(make_layer("Slice", [(2, 37, 6, 5)], (2, count, 3, 5), attributes), exact=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "result", "blocked"),
+    [
+        ((2, 33, 1, 1), (2, 33), True),
+        ((2, 33), (2, 33, 1, 1), True),
+        ((1, 20, 7, 5), (1, 700), True),
+        ((2, 6, 2, 2), (4, 3, 4, 1), True),
+        ((2, 6, 4), (12, 4), False),
+        ((), (1,), False),
+    ],
+)
+@pytest.mark.parametrize("activation", [NO_ACTIVATION, Activation(ActivationKind.SILU)], ids=str)
+def test_reshape(shape: Shape, result: Shape, blocked: bool, activation: Activation) -> None:
+    layer = make_layer("Reshape", [shape], result, activation=activation)
+    check(layer, exact=not activation.kind, blocked=blocked)
+
+
+def test_other_element_types_and_operators_are_not_supported() -> None:
+    shape = TensorType((1, 4, 2, 2), "float16")
+    half = Layer("half", "Activation", (shape,), (shape,), activation=Activation(ActivationKind.RELU))
+    conv = make_layer("Conv", [(1, 4, 2, 2), (4, 4, 1, 1)], (1, 4, 2, 2))
+    for layer in (half, conv):
+        assert not any(r.supports(layer) for r in LIGHT_ROUTINES)
+
+
+def test_without_a_block_it_is_that_of_the_engine() -> None:
+    from nnstretch.devices.engine.binding.library import engine
+
+    layer = make_layer("Activation", [(1, 4, 2, 2)], (1, 4, 2, 2))
+    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    assert routine.parameter_space(layer)[0]["block"] == engine().block

@@ -1,0 +1,159 @@
+"""Fused pairs of convolutions against ONNX Runtime: every setting, on every instruction set that runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise, Pair
+from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.layer import Layer, chain_layer
+from tests.kits.convolution_parity import activations, check_setting, conv_layer, feeds_of, pads, pairs, reference
+from tests.kits.hypothesis_examples import examples
+
+RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
+SILU = Activation(ActivationKind.SILU)
+
+many = settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
+channels = st.sampled_from([1, 5, 12, 16, 17, 24, 31, 32, 33, 48, 50, 64, 72, 80])
+
+
+def variants(routine: Routine, layer: Layer) -> list[Parameters]:
+    """What the routine offers, and bands that it does not: single rows, uneven shares, more than there is."""
+    space = list(routine.parameter_space(layer))
+    return space + [{**space[band % len(space)], "band": band} for band in (1, 2, 3, 5, 100)]
+
+
+def check(routines: Sequence[Routine], layer: Layer, wanted_routine: type[Pair], *, in_place: bool = False) -> None:
+    """Compares all settings of the only routine that computes the chain."""
+    (routine,) = (routine for routine in routines if routine.supports(layer))
+    assert isinstance(routine, wanted_routine)
+    wanted = reference(layer, feeds_of(layer))
+    for parameters in variants(routine, layer):
+        check_setting(routine, layer, parameters, wanted, in_place=in_place)
+
+
+def pointwise(shape: tuple[int, int, int, int], outputs: int, **more: object) -> Layer:
+    return conv_layer(shape, outputs, (1, 1), pads=(0,) * 4, **more)  # type: ignore[arg-type]
+
+
+def after(layer: Layer) -> tuple[int, int, int, int]:
+    batch, outputs, height, width = layer.outputs[0].shape
+    return batch, outputs, height, width
+
+
+@st.composite
+def depthwise_layers(draw: st.DrawFn, *, residual: bool = False) -> Layer:
+    """Depthwise convolutions of any kernel, mostly those that have a template of their own."""
+    count = draw(channels)
+    usual = st.sampled_from([3, 5, 7]).map(lambda k: (k, k))
+    kernel = draw(usual | st.tuples(st.integers(1, 7), st.integers(1, 7)))
+    strides, dilations = draw(st.sampled_from([(1, 1), (2, 2)]) | pairs), draw(st.just((1, 1)) | pairs)
+    padding = draw(st.just((kernel[0] // 2, kernel[1] // 2) * 2) | pads)
+    height, width = draw(st.integers(1, 15)), draw(st.sampled_from([1, 2, 3, 7, 8, 13, 14, 15, 16, 28, 30, 57]))
+    room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, room, strict=True)))
+    return conv_layer(
+        (draw(st.integers(1, 2)), count, height, width),
+        count,
+        kernel,
+        strides=strides,
+        pads=padding,
+        dilations=dilations,
+        groups=count,
+        bias=draw(st.booleans()),
+        residual=residual and draw(st.booleans()),
+        activation=draw(activations),
+    )
+
+
+@st.composite
+def expand_depthwise(draw: st.DrawFn) -> Layer:
+    second = draw(depthwise_layers(residual=True))
+    batch, count, height, width = second.type_of(0).shape
+    shape = (batch, draw(channels), height, width)
+    return chain_layer(pointwise(shape, count, bias=draw(st.booleans()), activation=draw(activations)), second)
+
+
+@st.composite
+def depthwise_project(draw: st.DrawFn) -> Layer:
+    first = draw(depthwise_layers())
+    bias, residual = draw(st.booleans()), draw(st.booleans())
+    second = pointwise(after(first), draw(channels), bias=bias, residual=residual, activation=draw(activations))
+    return chain_layer(first, second)
+
+
+@many
+@given(layer=expand_depthwise())
+def test_expand_depthwise(routines: Sequence[Routine], layer: Layer) -> None:
+    assume(layer.chain[1].type_of(1).shape[0] > 1)  # one channel is both pointwise and depthwise
+    check(routines, layer, ExpandDepthwise)
+
+
+@many
+@given(layer=depthwise_project())
+def test_depthwise_project(routines: Sequence[Routine], layer: Layer) -> None:
+    assume(layer.chain[0].type_of(1).shape[0] > 1)
+    check(routines, layer, DepthwiseProject)
+
+
+def block_of(
+    inputs: int, middle: int, size: int, kernel: int, stride: int, activation: Activation
+) -> tuple[Layer, ...]:
+    """An inverted residual block: expand, depthwise, project."""
+    expand = pointwise((1, inputs, size, size), middle, activation=activation)
+    depthwise = conv_layer(
+        after(expand),
+        middle,
+        (kernel, kernel),
+        strides=(stride, stride),
+        pads=(kernel // 2,) * 4,
+        groups=middle,
+        activation=activation,
+    )
+    return expand, depthwise, pointwise(after(depthwise), inputs, residual=stride == 1)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        block_of(16, 96, 112, 3, 2, RELU6),
+        block_of(24, 144, 56, 3, 1, RELU6),
+        block_of(64, 384, 14, 3, 1, RELU6),
+        block_of(160, 960, 7, 3, 1, RELU6),
+        block_of(40, 240, 19, 5, 2, SILU),
+        block_of(272, 1632, 10, 5, 1, SILU),
+    ],
+    ids=lambda block: f"{block[0].type_of(0).shape[1]}at{block[0].type_of(0).shape[2]}",
+)
+def test_blocks_of_networks(routines: Sequence[Routine], block: tuple[Layer, ...]) -> None:
+    expand, depthwise, project = block
+    check(routines, chain_layer(expand, depthwise), ExpandDepthwise)
+    check(routines, chain_layer(depthwise, project), DepthwiseProject)
+
+
+def test_other_pairs_are_left_alone(routines: Sequence[Routine]) -> None:
+    depthwise = conv_layer((1, 32, 9, 9), 32, groups=32)
+    residual = conv_layer((1, 32, 9, 9), 32, groups=32, residual=True)
+    expand = pointwise((1, 8, 9, 9), 32)
+    others = [
+        (depthwise, depthwise),
+        (expand, pointwise(after(expand), 8)),
+        (pointwise((1, 8, 9, 9), 32, residual=True), depthwise),
+        (residual, pointwise(after(depthwise), 8)),
+        (conv_layer((1, 8, 9, 9), 32), depthwise),
+        (conv_layer((1, 8, 18, 18), 32, (1, 1), strides=(2, 2), pads=(0,) * 4), depthwise),
+        (depthwise, conv_layer((1, 32, 9, 9), 64, groups=2)),
+    ]
+    for first, second in others:
+        assert not any(routine.supports(chain_layer(first, second)) for routine in routines)
+
+
+def test_the_output_may_take_the_residuals_memory(routines: Sequence[Routine]) -> None:
+    first = conv_layer((1, 40, 9, 15), 40, groups=40, activation=RELU6)
+    layer = chain_layer(first, pointwise(after(first), 48, residual=True, activation=RELU6))
+    check(routines, layer, DepthwiseProject, in_place=True)

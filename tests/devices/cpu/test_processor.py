@@ -1,0 +1,54 @@
+"""The CPU processor: what it offers, and what identifies its measurements."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.routine import REORDER, Layout, reorder_layer
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.processor import CpuProcessor, heavy_routines
+from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
+from nnstretch.devices.engine.binding.library import Engine, engine
+from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.graph.layer import TensorType
+
+
+def test_it_is_what_the_engine_is_built_for() -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
+    assert processor.name == "cpu:0"
+    assert processor.blocked == Layout(engine().block)
+    assert processor.memory == "host"
+    assert processor.dtypes == ("float32",)
+
+
+def test_the_fingerprint_tells_cores_and_engines_apart() -> None:
+    one, two = (CpuProcessor(ProcessorSpec("cpu", cores=cores)) for cores in ((0,), (0, 1)))
+    other = CpuProcessor(ProcessorSpec("cpu", cores=(1,)))
+    assert one.fingerprint != two.fingerprint
+    assert one.fingerprint == other.fingerprint, "which cores they are does not matter, only how many"
+    assert engine().path.stem in one.fingerprint
+
+
+def test_descriptors_are_distinct_and_say_what_they_are() -> None:
+    descriptors = [str(routine.descriptor) for routine in CpuProcessor(ProcessorSpec("cpu", cores=(0,))).routines]
+    assert len(set(descriptors)) == len(descriptors)
+    for algorithm in ("direct", "planar", "depthwise", "dense"):
+        assert f"cpu:float32/{algorithm}" in descriptors
+
+
+def test_it_changes_layouts() -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
+    layer = reorder_layer(TensorType((1, 5, 3, 3)), Layout(0), processor.blocked)
+    assert layer.op == REORDER
+    assert processor.reorder().supports(layer)
+
+
+def test_every_register_tile_is_a_kernel_of_the_engine(isa: Isa) -> None:
+    tiles = set()
+    for routine in heavy_routines(isa):
+        if isinstance(routine, DirectConvolution):
+            tiles |= {tile.kernel(isa.block) for tile in routine.tiles}
+        elif isinstance(routine, PlanarConvolution):
+            tiles |= {f"conv_planar_p{pixels}v{vectors}" for pixels, vectors in routine.tiles}
+    names = Engine(build.build_engine(isa)).kernel_names()
+    assert tiles == {name for name in names if name.startswith(("conv_direct", "conv_planar"))}

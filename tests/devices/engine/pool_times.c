@@ -1,0 +1,71 @@
+/* A pool of two threads of which the first, the caller, is stopped at a chosen moment: after it has computed its share of one
+ * task, and until all of the next task has been computed by the other thread. The clock is the place where it is stopped,
+ * since it looks at that while it waits. */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+static int stopping_clock(clockid_t clock, struct timespec *now);
+#define clock_gettime stopping_clock
+#include "../../../devices/engine/runtime/pool.c"
+#include "../../../devices/engine/runtime/split.c"
+#include "../../../devices/engine/runtime/status.c"
+#include "../../../devices/engine/runtime/threads.c"
+#undef clock_gettime
+
+enum { SHARES = 2, TASKS = 4, LONG_SPIN = 1000000000 };
+
+static pthread_t caller;
+static nns_pool *pool_of_two;
+static _Atomic int32_t entered[TASKS];
+static _Atomic bool armed, stopped;
+
+static int64_t computed(void) { return atomic_load(&pool_of_two->computed); }
+
+static int stopping_clock(clockid_t clock, struct timespec *now) {
+    const bool stops = pthread_equal(pthread_self(), caller) && atomic_exchange(&armed, false);
+    if (stops) {
+        atomic_store(&stopped, true);
+        while (computed() < TASKS * SHARES) usleep(100);
+    }
+    return clock_gettime(clock, now);
+}
+
+/* In the first task both threads take a share; the other thread's is over when the caller has been stopped. In the others a
+ * share takes a millisecond. */
+static void meet(const nns_args *args, int64_t first, int64_t end, void *scratch) {
+    (void)args, (void)first, (void)end, (void)scratch;
+    atomic_fetch_add(&entered[0], 1);
+    while (atomic_load(&entered[0]) < SHARES) usleep(100);
+    if (pthread_equal(pthread_self(), caller)) return;
+    while (computed() < 1) usleep(100);
+    atomic_store(&armed, true);
+    while (!atomic_load(&stopped)) usleep(100);
+}
+
+static void last(const nns_args *args, int64_t first, int64_t end, void *scratch) {
+    (void)args, (void)scratch;
+    usleep((useconds_t)(1000 * (end - first)));
+}
+
+/* Runs the tasks on two cores; `times` gets their begins and ends. 0 if it worked. */
+int32_t pool_times(const int32_t *cores, int64_t *times) {
+    static const nns_kernel meeting = {.run = meet}, lasting = {.run = last};
+    static const nns_args none;
+    nns_report report = {0};
+    nns_task tasks[TASKS];
+    uint16_t bounds[TASKS][SHARES + 1];
+    caller = pthread_self();
+    pool_of_two = nns_pool_acquire(cores, 2, 0, &report);
+    if (!pool_of_two) return 1;
+    for (int i = 0; i < TASKS; i++)
+        nns_task_make(&tasks[i], i ? &lasting : &meeting, &none, SHARES, NULL, 2, bounds[i], i ? &tasks[i - 1] : NULL);
+    nns_pool_enter(pool_of_two, LONG_SPIN);
+    nns_pool_lock(pool_of_two);
+    nns_pool_run(pool_of_two, tasks, TASKS, times);
+    nns_pool_unlock(pool_of_two);
+    nns_pool_leave(pool_of_two);
+    nns_pool_release(pool_of_two);
+    return 0;
+}

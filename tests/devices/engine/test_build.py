@@ -1,0 +1,134 @@
+"""Building the engine: the cache, its keys, other compilers and instruction sets, and failures."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nnstretch.devices.engine.binding.library import Engine
+from nnstretch.devices.engine.build import build, toolchains
+from nnstretch.devices.engine.build.instruction_sets import ISAS, local_isa
+from nnstretch.errors import BuildError, FileError
+from nnstretch.support.settings import cache_dir
+
+SMALL = '#include "nns_engine.h"\nint32_t nns_abi(void) { return VALUE; }\n'
+Sources = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
+    """Gives the builder small sources and an empty cache."""
+    here = tmp_path / "engine"
+    shutil.copytree(toolchains.ENGINE_FOLDER / "include", here / "include")
+    for name in ("runtime", "kernels"):
+        (here / name).mkdir()
+    for module in (build, toolchains):
+        monkeypatch.setattr(module, "ENGINE_FOLDER", here)
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
+    # A compiler that needs no second for its first link, so that these tests are fast.
+    if shutil.which("gcc"):
+        monkeypatch.setenv("NNSTRETCH_CC", "gcc")
+
+    def write(texts: dict[str, str]) -> None:
+        for name, text in texts.items():
+            (here / name).write_text(text)
+
+    return write
+
+
+def objects() -> set[str]:
+    return {path.name for path in (cache_dir() / "engine" / "objects").iterdir()}
+
+
+def test_unchanged_sources_are_not_built_again(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    library = build.build_engine()
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert build.build_engine() == library
+
+
+def test_only_what_changed_is_compiled_again(sources: Sources) -> None:
+    sources(
+        {"runtime/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "int nns_b(void) { return 1; }\nint nns_b(void);\n"}
+    )
+    first, before = build.build_engine(), objects()
+    sources({"kernels/b.c": "int nns_b(void) { return 2; }\n"})
+    assert build.build_engine() != first
+    assert len(objects() - before) == 1
+
+
+def test_headers_and_instruction_sets_make_other_libraries(sources: Sources) -> None:
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    first = build.build_engine()
+    others = [isa for isa in ISAS if isa.name.startswith("x86") == local_isa().name.startswith("x86")]
+    for isa in others:
+        if isa != local_isa():
+            assert build.build_engine(isa) != first
+    sources({"src/a.h": "#define UNUSED 1\n"})
+    assert build.build_engine() != first
+
+
+def test_an_error_names_the_line_and_the_log(sources: Sources) -> None:
+    sources({"runtime/a.c": "int broken(void) { return nowhere; }\n"})
+    with pytest.raises(BuildError, match=r"at a\.c: .*nowhere.*whole log in") as caught:
+        build.build_engine()
+    assert "\n" not in str(caught.value)
+    assert "nowhere" in (cache_dir() / "engine" / "build.log").read_text()
+    assert not list((cache_dir() / "engine").glob("*.so"))
+
+
+def test_a_compiler_that_is_missing_or_fails(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    monkeypatch.setenv("NNSTRETCH_CC", "/nowhere/cc")
+    with pytest.raises(BuildError, match="NNSTRETCH_CC"):
+        build.build_engine()
+
+
+@pytest.mark.parametrize("file", ["taken", "taken/engine", "taken/engine/lock/file"])
+def test_a_cache_that_cannot_be_written(
+    sources: Sources, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is where a folder should be, or the other way round: there not even root may write."""
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "taken"))
+    with pytest.raises(FileError, match="set NNSTRETCH_CACHE_DIR to a writable one"):
+        build.build_engine()
+
+
+def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
+    from nnstretch.devices.engine.binding.library import _SIGNATURES
+
+    rest = "".join(f"NNS_EXPORT void {name}(void) {{}}\n" for name in _SIGNATURES if name != "nns_abi")
+    visible = '#define NNS_EXPORT __attribute__((visibility("default")))\n'
+    sources({"runtime/a.c": f"{visible}NNS_EXPORT int nns_abi(void) {{ return 77; }}\n{rest}"})
+    with pytest.raises(BuildError, match="interface 77"):
+        Engine(build.build_engine())
+
+
+def test_builders_at_the_same_time_agree(sources: Sources) -> None:
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "extern int nns_b;\nint nns_b = 1;\n"})
+    script = (
+        "from pathlib import Path; import sys; from nnstretch.devices.engine import build, toolchains; "
+        "build.ENGINE_FOLDER = toolchains.ENGINE_FOLDER = Path(sys.argv[1]); print(build.build_engine())"
+    )
+    command = [sys.executable, "-c", script, str(toolchains.ENGINE_FOLDER)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = {process.communicate(timeout=120)[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(answers) == 1
+    directory = cache_dir() / "engine"
+    assert len(list(directory.glob("*.so"))) == 1
+    assert not list(directory.glob(".build-*"))
+
+
+def test_local_isa_is_one_that_the_cpu_has() -> None:
+    isa = local_isa()
+    assert isa in ISAS
+    assert isa.block in (4, 8, 16)

@@ -1,0 +1,428 @@
+"""Pools, lanes, call steps, traces and concurrent runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil, floor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.spec import usable_cores
+from nnstretch.devices.engine.binding.execution import CallFunction
+from nnstretch.devices.engine.binding.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.binding.library import MAX_RATIO, engine
+from nnstretch.devices.engine.binding.program import Program, aligned_array
+from nnstretch.devices.engine.build.build import build_engine
+from nnstretch.errors import DeviceError, FeedError, UsageError
+from tests.kits.c_libraries import c_library
+
+CORES = usable_cores()
+Arrays = Sequence[np.ndarray]
+
+
+def add(reads: tuple[int, int], write: int, floats: int) -> Step:
+    return Step(StepKind.KERNEL, engine().find("eltwise/binary"), reads, (write,), (0, 1, floats, 0, 1, 0, 0, 0))
+
+
+def call_program(
+    *calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequence[tuple[int, ...]] = (), keep: object = None
+) -> Program:
+    """A program of call steps, each a sub-graph on the lane of its number."""
+    count = len(calls)
+    return Program(
+        lanes or [Lane(LaneKind.HOST), *[Lane(LaneKind.CALL)] * (count - 1)],
+        [],
+        [],
+        [Step(StepKind.CALL, i) for i in range(count)],
+        [SubGraph(i, 1, waits[i] if waits else ()) for i in range(count)],
+        calls=calls,
+        keep=keep,
+    )
+
+
+# ---- pools
+
+
+@settings(max_examples=25)
+@given(cores=st.lists(st.sampled_from(CORES), min_size=1, max_size=12), floats=st.integers(1, 60000))
+def test_any_number_of_threads_computes_all_of_it(cores: list[int], floats: int) -> None:
+    size = 4 * floats
+    memory = [aligned_array(size + 64) for _ in range(3)]
+    x, y, z = (m.view(np.float32) for m in memory)
+    x[:], y[:], z[:] = np.arange(x.size), np.arange(x.size)[::-1], -1
+    regions = [Region(RegionKind.FIXED, size, memory=m) for m in memory]
+    buffers = [Buffer(i, 0, size) for i in range(3)]
+    steps = [add((0, 1), 2, floats), add((2, 1), 2, floats)]
+    with Program([Lane(LaneKind.HOST, tuple(cores))], regions, buffers, steps, [SubGraph(0, 2)]) as program:
+        program.run()
+    assert np.array_equal(z[:floats], (x + y + y)[:floats])
+    assert (z[floats:] == -1).all()
+
+
+@given(
+    units=st.one_of(st.integers(0, 300), st.integers(0, (1 << 63) - 1)),
+    ratios=st.lists(st.one_of(st.integers(1, 4), st.integers(1, MAX_RATIO)), min_size=1, max_size=24),
+)
+def test_units_are_split_fairly_by_ratios(units: int, ratios: list[int]) -> None:
+    parts = engine().split(units, ratios)
+    exact = [Fraction(units * ratio, sum(ratios)) for ratio in ratios]
+    assert sum(parts) == units
+    assert all(part in (floor(share), ceil(share)) for part, share in zip(parts, exact, strict=True))
+    # No part that was rounded up has a smaller remainder than one that was rounded down.
+    up = [share - floor(share) for part, share in zip(parts, exact, strict=True) if part > share]
+    down = [share - floor(share) for part, share in zip(parts, exact, strict=True) if part < share]
+    assert not up or not down or min(up) >= max(down)
+
+
+@given(units=st.integers(0, 1000), threads=st.integers(1, 64))
+def test_units_are_split_evenly_without_ratios(units: int, threads: int) -> None:
+    parts = engine().split(units, (), threads)
+    assert parts == engine().split(units, [7] * threads)
+    assert sum(parts) == units
+    assert parts == sorted(parts, reverse=True)
+    assert parts[0] - parts[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("units", "ratios", "threads"),
+    [
+        (-1, (1,), None),
+        (1 << 63, (1,), None),
+        (1, (), None),
+        (1, (0, 1), None),
+        (1, (1 << 20,), None),
+        (1, (1, 2), 3),
+        (1, (), 1025),
+    ],
+)
+def test_a_split_that_makes_no_sense_is_refused(units: int, ratios: Sequence[int], threads: int | None) -> None:
+    with pytest.raises(UsageError, match="cannot be split"):
+        engine().split(units, ratios, threads)
+
+
+def test_pools_meet_and_report_cores_that_they_cannot_have() -> None:
+    assert engine().join_ns(CORES[:2]) > 0
+    assert engine().join_ns((CORES[0],) * 3, steps=1) > 0
+    for cores in ((CORES[0], 1023), (-1,), (1 << 20,), ()):
+        with pytest.raises(DeviceError, match="no thread pool"):
+            engine().join_ns(cores)
+
+
+def test_a_clock_is_read_on_the_core_that_is_asked_for() -> None:
+    before = os.sched_getaffinity(0)
+    assert 0 < engine().clock_gflops(CORES[0]) < 10 * engine().peak_gflops(CORES[0], 1)
+    assert engine().clock_gflops() > 0
+    with pytest.raises(FeedError, match="cannot be used"):
+        engine().clock_gflops(1023)
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_calling_thread_is_pinned_for_the_run_only() -> None:
+    before, during = os.sched_getaffinity(0), []
+    lanes = [Lane(LaneKind.HOST, CORES[-1:])]
+    with call_program(lambda _r, _w: during.append(os.sched_getaffinity(0)), lanes=lanes) as program:
+        program.run()
+    assert during == [{CORES[-1]}]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_threads_end_with_their_program() -> None:
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    lanes = [Lane(LaneKind.HOST, (CORES[0],) * 4), Lane(LaneKind.HOST, (CORES[0],) * 4), Lane(LaneKind.CALL)]
+    calls = [lambda _r, _w: None] * 3
+    with call_program(*calls, lanes=lanes) as first, call_program(*calls, lanes=lanes) as second:
+        assert threads() == before + 3 + 3 + 4  # pools are shared by core list, lanes' threads are not
+        first.run()
+        second.run()
+    # A thread is joined a moment before the kernel stops listing it.
+    end = time.monotonic() + 10
+    while threads() != before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threads() == before
+
+
+# ---- lanes
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_network_over_lanes_equals_numpy(data: st.DataObject) -> None:
+    """Additions on host lanes and, in Python and after random delays, on call lanes."""
+    floats = 3000
+    size = 4 * floats
+    rng = random.Random(data.draw(st.integers(0, 1 << 30)))
+    kinds = [LaneKind.HOST, *data.draw(st.lists(st.sampled_from((LaneKind.HOST, LaneKind.CALL)), max_size=3))]
+    nodes = data.draw(st.integers(1, 16))
+
+    def late_add(reads: Arrays, writes: Arrays) -> None:
+        time.sleep(rng.random() * 2e-3)
+        x, y = (array.view(np.float32) for array in reads)
+        writes[0].view(np.float32)[:] = x + y
+
+    values = [np.arange(floats, dtype=np.float32) % 4]
+    memory = np.full((nodes + 1, floats), -1, np.float32)
+    memory[0] = values[0]
+    steps, subgraphs, placed = [], [], [-1]
+    for node in range(1, nodes + 1):
+        reads = (rng.randrange(node), rng.randrange(node))
+        lane = rng.randrange(len(kinds))
+        called = kinds[lane] is LaneKind.CALL or rng.random() < 0.3
+        steps.append(Step(StepKind.CALL, 0, reads, (node,)) if called else add(reads, node, floats))
+        waits = {read - 1 for read in reads if read and placed[read] != lane}
+        subgraphs.append(SubGraph(lane, 1, tuple(sorted(waits))))
+        placed.append(lane)
+        values.append(values[reads[0]] + values[reads[1]])
+    with Program(
+        [Lane(kind) for kind in kinds],
+        [Region(RegionKind.FIXED, size, memory=row) for row in memory],
+        [Buffer(i, 0, size) for i in range(nodes + 1)],
+        steps,
+        subgraphs,
+        calls=[late_add],
+    ) as program:
+        for _ in range(2):
+            memory[1:] = -1
+            program.run()
+            assert np.array_equal(memory, values)
+
+
+@pytest.mark.parametrize("kinds", [(LaneKind.HOST, LaneKind.HOST, LaneKind.CALL), (LaneKind.HOST, LaneKind.CALL)])
+def test_lanes_run_at_the_same_time(kinds: tuple[LaneKind, ...]) -> None:
+    """Each call meets the others at a barrier, which only opens if all of them run at once."""
+    barrier = threading.Barrier(len(kinds))
+    calls: list[CallFunction] = [lambda _r, _w: void(barrier.wait(30))] * len(kinds)
+    with call_program(*calls, lanes=[Lane(kind) for kind in kinds]) as program:
+        program.run()
+        program.run()
+
+
+def void(_value: object) -> None:
+    """Nothing, of a value that is not wanted."""
+
+
+def test_a_trace_shows_steps_after_what_they_wait_for() -> None:
+    calls: list[CallFunction] = [
+        lambda _r, _w: time.sleep(0.01),
+        lambda _r, _w: time.sleep(0.01),
+        lambda _r, _w: None,
+    ]
+    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.HOST), Lane(LaneKind.CALL)]
+    with call_program(*calls, lanes=lanes, waits=[(), (0,), (0, 1)]) as program:
+        for _ in range(2):
+            trace = program.run_traced()
+            assert trace.steps.shape == trace.waits.shape == (3, 2)
+            assert (trace.steps[:, 0] <= trace.steps[:, 1]).all()
+            assert (trace.waits[:, 0] <= trace.waits[:, 1]).all()
+            assert (trace.waits[:, 1] <= trace.steps[:, 0]).all()
+            assert trace.begin <= trace.steps.min() <= trace.steps.max() <= trace.end
+            assert trace.waits[0, 0] == trace.waits[0, 1]
+            assert trace.waits[1, 1] >= trace.steps[0, 1]
+            assert trace.waits[2, 1] >= trace.steps[1, 1]
+            assert (np.diff(trace.steps[:2]) >= 10_000_000).all()
+
+
+def test_times_are_as_many_as_asked_for() -> None:
+    count = []
+    with call_program(lambda _r, _w: count.append(1)) as program:
+        assert len(program.time(warmup=2, runs=7)) == 7
+        assert len(count) == 9
+    with call_program(lambda _r, _w: time.sleep(0.002)) as program:
+        times = program.time(warmup=0, runs=1000, budget_ms=20)
+        assert 3 <= len(times) <= 11  # none is shorter than 2 ms
+        assert min(times) >= 2_000_000
+        assert len(program.time(warmup=1, runs=100, budget_ms=0.001)) == 3
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("lane", [0, 1, 2])
+def test_an_error_in_a_call_comes_out_and_the_next_run_works(lane: int) -> None:
+    broken: list[BaseException] = []
+
+    def call(_reads: Arrays, _writes: Arrays) -> None:
+        if broken:
+            raise broken[0]
+
+    calls: list[CallFunction] = [lambda _r, _w: None] * 3
+    calls[lane] = call
+    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.HOST), Lane(LaneKind.CALL)]
+    with call_program(*calls, lanes=lanes, waits=[(), (0,), (1,)]) as program:
+        for error in (FeedError("the feed is odd"), ValueError("odd"), KeyboardInterrupt()):
+            program.run()
+            broken.append(error)
+            wanted = DeviceError if isinstance(error, ValueError) else type(error)
+            with pytest.raises(wanted) as caught:
+                program.run()
+            if isinstance(error, ValueError):
+                assert caught.value.__cause__ is error
+                assert f"step {lane}" in str(caught.value)
+            else:
+                assert caught.value is error
+            broken.clear()
+            program.run()
+
+
+def test_nothing_runs_after_a_failed_step() -> None:
+    ran: list[int] = []
+
+    def fail(_reads: Arrays, _writes: Arrays) -> None:
+        raise FeedError("stop")
+
+    calls: list[CallFunction] = [fail, lambda _r, _w: ran.append(1), lambda _r, _w: ran.append(2)]
+    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.CALL), Lane(LaneKind.CALL)]
+    with call_program(*calls, lanes=lanes, waits=[(), (0,), (1,)]) as program:
+        for _ in range(20):
+            with pytest.raises(FeedError):
+                program.run()
+    assert not ran
+
+
+def test_a_program_from_before_a_fork_is_refused_in_the_child() -> None:
+    script = """
+import os
+from nnstretch.devices.engine.binding.image import *
+from nnstretch.devices.engine.binding.program import *
+from nnstretch.errors import PackageError
+program = Program([Lane(LaneKind.HOST, (0, 0)), Lane(LaneKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
+                  calls=[lambda reads, writes: None])
+program.run()
+child = os.fork()
+if child == 0:
+    try:
+        program.run()
+    except PackageError as error:
+        program.close()
+        os._exit(7 if "fork" in str(error) else 8)
+    os._exit(9)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+program.run()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- concurrent runs
+
+
+def test_threads_that_run_one_program_take_turns() -> None:
+    floats = 20000
+    size = 4 * floats
+    workspace = aligned_array(size)
+    with Program(
+        [Lane(LaneKind.HOST, CORES[:2]), Lane(LaneKind.HOST, CORES[:1])],
+        [
+            Region(RegionKind.INPUT, size),
+            Region(RegionKind.FIXED, size, memory=workspace),
+            Region(RegionKind.OUTPUT, size),
+        ],
+        [Buffer(i, 0, size) for i in range(3)],
+        [add((0, 0), 1, floats), add((1, 0), 2, floats)],
+        [SubGraph(0, 1), SubGraph(1, 1, (0,))],
+    ) as program:
+        wrong: list[int] = []
+
+        def work(seed: int) -> None:
+            x = np.full(floats, seed, np.float32)
+            for _ in range(40):
+                y = np.zeros_like(x)
+                program.run([x], [y])
+                if not (y == 3 * seed).all():
+                    wrong.append(seed)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 7)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() -> None:
+    cores = (CORES[0], CORES[-1])
+    programs = []
+    for first, second in ((0, 1), (1, 0)):
+        memory = np.ones((2, 50000), np.float32)
+        regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
+        buffers = [Buffer(i, 0, memory[i].nbytes) for i in range(2)]
+        lanes = [Lane(LaneKind.HOST, (cores[first],) * 2), Lane(LaneKind.HOST, (cores[second],) * 2)]
+        steps = [add((0, 0), 1, 50000), add((1, 0), 1, 50000)]
+        programs.append(Program(lanes, regions, buffers, steps, [SubGraph(0, 1), SubGraph(1, 1, (0,))]))
+
+    def work(program: Program) -> None:
+        for _ in range(50):
+            program.run()
+
+    threads = [threading.Thread(target=work, args=(program,), daemon=True) for program in programs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    for program in programs:
+        program.close()
+
+
+@pytest.mark.parametrize("elsewhere", [LaneKind.HOST, LaneKind.CALL])
+def test_a_lane_that_waits_for_another_one_is_free_for_other_programs(elsewhere: LaneKind) -> None:
+    """The first program's second lane ends only when the second program has run on the first one's cores."""
+    reached, ended = threading.Event(), threading.Event()
+
+    def hold(_reads: Arrays, _writes: Arrays) -> None:
+        reached.set()
+        assert ended.wait(30)
+
+    lanes = [Lane(LaneKind.HOST, CORES[:1]), Lane(elsewhere, CORES[-1:] if elsewhere is LaneKind.CALL else ())]
+    memory = np.ones((2, 1000), np.float32)
+    regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
+    buffers = [Buffer(i, 0, memory[i].nbytes) for i in range(2)]
+    steps = [add((0, 0), 1, 1000), Step(StepKind.CALL, 0), add((1, 1), 1, 1000)]
+    subgraphs = [SubGraph(0, 1), SubGraph(1, 1, (0,)), SubGraph(0, 1, (1,))]
+    first = Program(lanes, regions, buffers, steps, subgraphs, calls=[hold])
+    with call_program(lambda _r, _w: None, lanes=[Lane(LaneKind.HOST, CORES[:1])]) as second, first:
+        running = threading.Thread(target=first.run, daemon=True)
+        running.start()
+        assert reached.wait(30)
+        second.run()
+        ended.set()
+        running.join(30)
+        assert not running.is_alive()
+    assert (memory[1] == 4).all()
+
+
+@pytest.mark.parametrize("scenario", ["lanes", "lists"])
+def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
+    folder = Path(__file__).parent
+    command = [sys.executable, str(folder / "engine_scenarios.py"), scenario, str(build_engine()), "30"]
+    if scenario == "lanes":
+        command.append(str(c_library(folder.parents[1] / "kits" / "opencl_double.c")))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("size", [0, 1, 4097, (2 << 20) - 1, 2 << 20, 5_000_001])
+def test_aligned_arrays(size: int) -> None:
+    array = aligned_array(size)
+    assert array.shape == (size,)
+    assert array.dtype == np.uint8
+    assert not size or array.ctypes.data % 4096 == 0
+    assert not array.any()
+    array[:] = 1

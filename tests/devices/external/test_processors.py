@@ -1,0 +1,188 @@
+"""LiteRT and ONNX Runtime as processors: how they are written, what they refuse, and delegates that fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnstretch.compiler.processors import build_processors
+from nnstretch.devices.base.routine import PLAIN, Layout, reorder_layer
+from nnstretch.devices.base.spec import parse_processors, usable_cores
+from nnstretch.devices.external.litert.delegate import Delegate, parse_delegate
+from nnstretch.devices.external.processor import GuestProcessor, open_guest_processor
+from nnstretch.errors import DeviceError, MissingExtraError, UsageError
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.reference import relative_error
+from nnstretch.passes import optimize
+from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.runtime.session import Session
+from tests.kits.graphs import RandomNetwork
+
+pytest.importorskip("ai_edge_litert.interpreter")
+
+CORE = usable_cores()[0]
+IMAGE = TensorType((1, 8, 5, 5))
+
+
+def written(text: str) -> str:
+    return ",".join(map(str, parse_processors(text, (0, 1, 2, 3))))
+
+
+def test_how_they_are_written() -> None:
+    assert written("cpu:0,tflite@1,ort@2-3") == "cpu:0,tflite@1,ort@2-3"
+    assert written("tflite:xnnpack@1") == "tflite@1"
+    assert written("tflite:builtin@1,tflite:gpu@2") == "tflite:builtin@1,tflite:gpu@2"
+    assert written("tflite:/lib/a.so?speed=2&fp16=1@0") == "tflite:/lib/a.so?speed=2&fp16=1@0"
+    assert written("tflite:./a.so@0") == f"tflite:{Path('a.so').absolute()}@0"
+    assert written("cpu:0-1,tflite") == "cpu:0-1,tflite@2-3"
+    assert parse_delegate("./a.so?speed=2").options == {"speed": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tflite:npu@1", "path of a library"),
+        ("tflite:xnnpack?fast=1@1", "has no options"),
+        ("tflite:/a.so?fast@1", "options as in"),
+        ("ort:gpu@1", "nothing to choose but its cores"),
+        ("tflite@0*1:2", "only a CPU's cores have ratios"),
+        ("tflite:1@0,cpu:0", "path of a library"),
+        ("tflite@0,cpu:0", "one core to two processors"),
+    ],
+)
+def test_what_is_not_understood(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_processors(text, (0, 1))
+
+
+def test_a_build_of_a_library_is_known_by_its_file(tmp_path: Path) -> None:
+    library = tmp_path / "a.so"
+    library.write_bytes(b"one")
+    before = parse_delegate(str(library)).identity
+    library.write_bytes(b"another")
+    assert parse_delegate(str(library)).identity != before
+    assert parse_delegate(f"{library}?a=1").identity != parse_delegate(str(library)).identity
+    assert Delegate().identity == "xnnpack"
+
+
+@pytest.fixture(scope="module", params=["tflite", "ort"])
+def guest(request: pytest.FixtureRequest) -> GuestProcessor:
+    (spec,) = parse_processors(f"{request.param}@{CORE}")
+    return open_guest_processor(spec)
+
+
+def test_what_they_compute(guest: GuestProcessor) -> None:
+    """All layers with words in the format, those that move nothing too; plain tensors alone."""
+    routine, _ = guest.routines
+    attributes = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (2, 2)}
+    dilated = Layer("pool", "MaxPool", (IMAGE,), (TensorType((1, 8, 3, 3)),), attributes)
+    assert routine.supports(dilated) == (guest.spec.kind == "ort")
+    assert routine.supports(Layer("rows", "Reshape", (IMAGE,), (TensorType((1, 200)),)))
+    many = Layer("many", "Concat", (IMAGE,) * 17, (TensorType((1, 136, 5, 5)),), {"axis": 1})
+    assert not routine.supports(many), "the engine's steps read 16 tensors"
+    again = open_guest_processor(guest.spec)
+    assert again.fingerprint == guest.fingerprint
+
+
+@pytest.mark.parametrize("kind", [IMAGE, TensorType((3, 7)), TensorType((1, 3, 4, 4), "int8")])
+def test_what_is_handed_through_stays_as_it_is(guest: GuestProcessor, kind: TensorType) -> None:
+    from nnstretch.devices.external.engine import open_guest
+
+    through = guest.reorder()
+    assert not through.supports(reorder_layer(IMAGE, PLAIN, Layout(8)))
+    layer = reorder_layer(kind, PLAIN, PLAIN)
+    assert through.supports(layer)
+    (call,) = through.lower(layer, {}).calls
+    assert call.model is not None
+    x = (50 * np.random.default_rng(0).standard_normal(kind.shape)).astype(kind.dtype)
+    y = np.zeros_like(x)
+    open_guest(str(through.descriptor), call.model, (CORE,), [kind], [kind]).run([x], [y])
+    assert np.array_equal(x, y)
+
+
+def test_without_litert(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [p for p in sys.modules if p.partition(".")[0] == "ai_edge_litert"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    monkeypatch.setitem(sys.modules, "tflite_runtime", None)
+    with pytest.raises(MissingExtraError, match=r"nnstretch\[litert\]"):
+        build_processors(f"tflite@{CORE}")
+
+
+# ---- delegates ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The delegate of delegate.c."""
+    made = tmp_path_factory.mktemp("delegate") / "libfailing.so"
+    source = Path(__file__).with_name("delegate.c")
+    flags = ("-O1", "-shared", "-fPIC", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror")
+    subprocess.run([sys.executable, "-m", "ziglang", "cc", *flags, str(source), "-o", str(made)], check=True)
+    return made
+
+
+Fails = Callable[[str], Session]
+
+
+@pytest.fixture
+def fails(library: Path) -> Fails:
+    def session(how: str) -> Session:
+        usable = build_processors(f"tflite:{library}?fail={how}@{CORE}")
+        network = RandomNetwork(1, processors=0, nodes=4)
+        return Session(make_plan(optimize(network.graph()), usable.named, usable.host))
+
+    return session
+
+
+def test_a_delegate_may_take_nothing(fails: Fails) -> None:
+    network = RandomNetwork(1, processors=0, nodes=4)
+    with fails("never") as session:
+        found = session.run(None, {"x": network.input})
+    for y, expected in zip(found, network.expected(), strict=True):
+        assert relative_error(y, expected) < 1e-4
+
+
+@pytest.mark.parametrize(("how", "said"), [("load", "there is no such device"), ("prepare", "does not work")])
+def test_a_delegate_that_is_refused(fails: Fails, how: str, said: str) -> None:
+    with pytest.raises(DeviceError, match=said) as raised:
+        fails(how)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_delegate_that_fails_in_a_run_leaves_the_session_usable(library: Path, tmp_path: Path) -> None:
+    if len(usable_cores()) < 2:
+        pytest.skip("two processors need two cores")
+    obstacle, network = tmp_path / "lost", RandomNetwork(1, processors=2, nodes=8)
+    usable = build_processors(f"cpu:{CORE},tflite:{library}?fail={obstacle}@{usable_cores()[-1]}")
+    with Session(make_plan(optimize(network.graph()), usable.named, usable.host)) as session:
+        assert "call" in {lane.kind for lane in session.plan.lanes}
+        session.run(None, {"x": network.input})
+        for _ in range(2):
+            obstacle.touch()
+            with pytest.raises(DeviceError, match=r"libfailing\.so.* failed: .*lost its device"):
+                session.run(None, {"x": network.input})
+            obstacle.unlink()
+            session.run(None, {"x": network.input})
+    obstacle.touch()
+    with pytest.raises(DeviceError, match="does not work"):
+        build_processors(f"tflite:{library}?fail={obstacle}@{CORE}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("/nowhere/libnpu.so", "cannot open"), ("gpu", "libtensorflowlite_gpu_delegate.so"), ("engine", "no function")],
+)
+def test_libraries_that_make_no_delegate(name: str, said: str) -> None:
+    if name == "engine":
+        from nnstretch.devices.engine.binding.library import engine
+
+        name = str(engine().path)
+    with pytest.raises(DeviceError, match=said) as raised:
+        build_processors(f"tflite:{name}@{CORE}")
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,60 @@
+"""OpenCL routines as other devices have them: other blocks, few registers, devices that do not live on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.opencl.routines import Traits
+from nnstretch.graph.layer import Layer
+from tests.kits.convolution_parity import conv_layer
+from tests.kits.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers
+
+pytestmark = pytest.mark.opencl
+
+GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [
+        Traits(block=4, on_cpu=True, compute_units=3, registers=32),
+        Traits(block=8, on_cpu=True, compute_units=1, registers=16),
+        GPU,
+        replace(GPU, block=4, registers=16),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("layer", "algorithms"),
+    [
+        (conv_layer((2, 10, 5, 17), 21, residual=True, activation=ACTIVATIONS[4]), {"direct", "winograd"}),
+        (conv_layer((1, 36, 5, 9), 36, groups=3), {"direct", "winograd"}),
+        (conv_layer((1, 3, 9, 9), 10, strides=(2, 2)), {"planar", "direct"}),
+        (conv_layer((1, 10, 9, 9), 10, groups=10), {"depthwise", "direct"}),
+        (make_layer("Dense", [(2, 13), numbers((9, 13))], (2, 9)), {"dense"}),
+        (
+            make_layer("Concat", [(1, 5, 3, 3), (1, 6, 3, 3)], (1, 11, 3, 3), {"axis": 1}),
+            {"concat_blocked", "concat_plain"},
+        ),
+        (make_layer("Activation", [(1, 5, 3, 3)], (1, 5, 3, 3), {}, RELU), {"map"}),
+        (make_layer("Affine", [(1, 5, 3, 3), numbers((5,)), numbers((5,))], (1, 5, 3, 3)), {"affine"}),
+        (make_layer("GlobalPool", [(2, 5, 3, 3)], (2, 5, 1, 1), {"mode": "average"}), {"global_pool"}),
+        (make_layer("Softmax", [(2, 5)], (2, 5), {"axis": 1}), {"softmax"}),
+        (
+            make_layer("Transpose", [(2, 21, 3, 4)], (2, 3, 4, 21), {"perm": (0, 2, 3, 1)}),
+            {"channels_last", "strided"},
+        ),
+        (
+            make_layer("Slice", [(2, 21, 3, 4)], (2, 5, 3, 4), {"starts": (0, 16, 0, 0), "steps": (1, 1, 1, 1)}),
+            {"slice_blocked", "strided"},
+        ),
+    ],
+    ids=lambda value: value.op if isinstance(value, Layer) else "",
+)
+def test_other_blocks_and_devices(
+    processor: OpenCLProcessor, layer: Layer, algorithms: set[str], traits: Traits
+) -> None:
+    check(processor, layer, algorithms, first_settings=1, traits=traits)

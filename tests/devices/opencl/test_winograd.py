@@ -1,0 +1,129 @@
+"""OpenCL's Winograd convolutions against ONNX Runtime: all transforms, divided kernels, tiles that lack rows or columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.routine import Layout
+from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.opencl.routines.winograd import Winograd
+from nnstretch.graph.activation import Activation
+from tests.kits.convolution_parity import conv_layer
+from tests.kits.opencl_parity import ACTIVATIONS, RELU, check_setting, some
+
+pytestmark = pytest.mark.opencl
+
+
+@given(
+    n=st.integers(1, 3),
+    channels=st.sampled_from([4, 9, 16, 33]),
+    out_channels=st.sampled_from([1, 16, 31, 48]),
+    plane=st.tuples(st.integers(1, 13), st.integers(1, 13)),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    residual=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
+    setting=st.sampled_from([(2, 7, 2), (4, 7, 1), (6, 3, 2)]),
+)
+@some
+def test_winograd_of_awkward_sizes(
+    processor: OpenCLProcessor,
+    n: int,
+    channels: int,
+    out_channels: int,
+    plane: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    residual: bool,
+    activation: Activation,
+    setting: tuple[int, int, int],
+) -> None:
+    height, width = (max(size, 3) for size in plane)
+    m, tiles, blocks = setting
+    layer = conv_layer((n, channels, height, width), out_channels, pads=pads, residual=residual, activation=activation)
+    parameters = {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks}
+    check_setting(processor, Winograd(processor.runtime.traits), layer, parameters)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "transform"),
+    [
+        (2, 1, (6, 2)),
+        (2, 1, (4, 2)),
+        (3, 1, (4, 2)),
+        (3, 2, (4, 2)),
+        (3, 2, (6, 2)),
+        (4, 2, (6, 2)),
+        (4, 1, (6, 4)),
+        (5, 1, (6, 3)),
+        (5, 1, (8, 5)),
+        (5, 2, (8, 3)),
+        (6, 1, (8, 6)),
+        (7, 2, (8, 4)),
+        (7, 1, (8, 4)),
+    ],
+)
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_winograd_of_kernels_that_are_divided(
+    processor: OpenCLProcessor, kernel: int, stride: int, transform: tuple[int, int], on_cpu: bool
+) -> None:
+    pads = (kernel // 2, (kernel - 1) // 2, (kernel - 1) // 2, kernel // 2)
+    layer = conv_layer(
+        (2, 36, 17, 13), 50, (kernel,) * 2, (stride,) * 2, pads, groups=2, residual=True, activation=ACTIVATIONS[2]
+    )
+    alpha, taps = transform
+    routine = Winograd(processor.runtime.traits if on_cpu else replace(processor.runtime.traits, on_cpu=False))
+    check_setting(processor, routine, layer, {"alpha": alpha, "taps": taps, "tiles": 5, "block": 10})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "transform"), [(7, 2, (8, 4)), (3, 1, (6, 3)), (3, 2, (6, 2)), (5, 1, (8, 5))]
+)
+@pytest.mark.parametrize(("channels", "pads"), [(3, (3, 2, 1, 4)), (1, (0, 0, 0, 0))])
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_winograd_of_plain_tensors_of_few_channels(
+    processor: OpenCLProcessor,
+    kernel: int,
+    stride: int,
+    transform: tuple[int, int],
+    channels: int,
+    pads: tuple[int, int, int, int],
+    on_cpu: bool,
+) -> None:
+    layer = conv_layer((2, channels, 17, 22), 20, (kernel,) * 2, (stride,) * 2, pads, residual=True, activation=RELU)
+    alpha, taps = transform
+    routine = Winograd(replace(processor.runtime.traits, on_cpu=on_cpu))
+    check_setting(processor, routine, layer, {"alpha": alpha, "taps": taps, "tiles": 5, "block": 10})
+
+
+def test_winograd_is_tried_where_it_is_worth_it(processor: OpenCLProcessor) -> None:
+    mine = Winograd(processor.runtime.traits)
+    assert mine.supports(conv_layer((1, 128, 56, 56), 128, strides=(2, 2)))
+    assert mine.supports(conv_layer((1, 64, 28, 28), 64, (5, 5), pads=(2, 2, 2, 2)))
+    first = conv_layer((1, 3, 224, 224), 64, (7, 7), (2, 2), (3, 3, 3, 3))
+    assert mine.supports(first)
+    assert mine.layouts(first, mine.parameter_space(first)[0])[0] == (Layout(0),)
+    assert not Winograd(processor.runtime.traits, "float16").supports(first)
+    assert not mine.supports(conv_layer((1, 512, 7, 7), 512, strides=(2, 2)))  # its weights come from memory
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, strides=(2, 1)))
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, (3, 1), pads=(1, 0, 1, 0)))
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, pads=(2, 2, 2, 2), dilations=(2, 2)))
+    assert not mine.supports(conv_layer((1, 128, 56, 56), 128, groups=64))
+
+
+@pytest.mark.parametrize("size", [3, 5, 7, 9, 14])
+@pytest.mark.parametrize("m", [2, 4, 6])
+def test_winograd_of_an_image_that_is_one_register_tile(processor: OpenCLProcessor, m: int, size: int) -> None:
+    layer = conv_layer((1, 20, size, size + 1), 20, residual=True, activation=RELU)
+    tiles = -(-size // m) * -(-(size + 1) // m)
+    parameters = {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles}
+    check_setting(processor, Winograd(processor.runtime.traits), layer, parameters)
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_winograd_shared_by_several_work_items(processor: OpenCLProcessor, units: int) -> None:
+    layer = conv_layer((1, 24, 13, 11), 90, groups=2, residual=True, activation=ACTIVATIONS[2])
+    routine = Winograd(replace(processor.runtime.traits, compute_units=units))
+    check_setting(processor, routine, layer, {"alpha": 6, "taps": 3, "tiles": 6, "block": 6})

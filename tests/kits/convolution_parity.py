@@ -1,0 +1,184 @@
+"""Convolutions to test routines with, their reference, and how a routine is compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.engine.harness import run_lowering
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Layer, TensorType
+from tests.kits.cores import OWN_CORE
+
+TOLERANCE = 1e-4
+"""Error that untuned routines may have, relative to the largest output."""
+
+ACTIVATIONS = (
+    NO_ACTIVATION,
+    Activation(ActivationKind.RELU),
+    Activation(ActivationKind.CLIP, -0.5, 0.75),
+    Activation(ActivationKind.SIGMOID),
+    Activation(ActivationKind.SILU),
+    Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+    Activation(ActivationKind.HARD_SWISH),
+    Activation(ActivationKind.LEAKY_RELU, 0.1),
+    Activation(ActivationKind.TANH),
+)
+"""What convolutions and dense layers may end with."""
+
+activations = st.sampled_from(ACTIVATIONS)
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+pads = st.tuples(*[st.integers(0, 3)] * 4)
+
+
+def random(shape: Sequence[int], seed: int, scale: float = 1.0) -> np.ndarray:
+    """Normal float32 noise with deviation `scale`."""
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def conv_layer(
+    shape: tuple[int, int, int, int],
+    outputs: int,
+    kernel: tuple[int, int] = (3, 3),
+    strides: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    *,
+    bias: bool = True,
+    residual: bool = False,
+    activation: Activation = NO_ACTIVATION,
+    weight: np.ndarray | None = None,
+) -> Layer:
+    """A convolution of an input of `shape`; its weights are random unless given."""
+    batch, channels, *extents = shape
+    sizes = [
+        (extent + pads[axis] + pads[axis + 2] - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1
+        for axis, extent in enumerate(extents)
+    ]
+    output = TensorType((batch, outputs, *sizes))
+    if weight is None:
+        weight = random((outputs, channels // groups, *kernel), 1, (channels // groups * np.prod(kernel)) ** -0.5)
+    constants = {1: weight} | ({2: random((outputs,), 2)} if bias else {})
+    return Layer(
+        "tested",
+        "Conv",
+        (
+            TensorType(shape),
+            TensorType(weight.shape),
+            TensorType((outputs,)) if bias else None,
+            output if residual else None,
+        ),
+        (output,),
+        MappingProxyType({"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}),
+        activation,
+        MappingProxyType(constants),
+    )
+
+
+@st.composite
+def pointwise_layers(
+    draw: st.DrawFn,
+    channels: st.SearchStrategy[int],
+    outputs: st.SearchStrategy[int],
+    ends: st.SearchStrategy[Activation],
+) -> Layer:
+    """1 × 1 convolutions of small planes, for Strassen's algorithm.
+
+    Channels should be with and without a rest beside two halves, and outputs fill pairs of panels or leave single vectors.
+    """
+    shape = (draw(st.integers(1, 2)), draw(channels), draw(st.integers(2, 9)), draw(st.integers(3, 15)))
+    return conv_layer(
+        shape,
+        draw(outputs),
+        (1, 1),
+        pads=(0, 0, 0, 0),
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(ends),
+    )
+
+
+FOR_STRASSEN = conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0))
+NOT_FOR_STRASSEN = (
+    conv_layer((1, 128, 8, 8), 128, (3, 3)),
+    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0), strides=(2, 2)),
+    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(1, 1, 1, 1)),
+    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0), groups=2),
+    conv_layer((1, 16, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0)),
+    conv_layer((1, 128, 1, 1), 128, (1, 1), pads=(0, 0, 0, 0)),
+)
+"""Too large a kernel, a stride, pads, groups, too few channels, too few pixels."""
+
+
+def feeds_of(layer: Layer) -> list[np.ndarray]:
+    """Random inputs, in the order of `layer.activations`."""
+    return [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
+
+
+def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    """The output as ONNX Runtime computes it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
+    assert isinstance(result, np.ndarray)
+    return result
+
+
+def check_setting(
+    routine: Routine,
+    layer: Layer,
+    parameters: Parameters,
+    wanted: np.ndarray,
+    *,
+    tolerance: float = TOLERANCE,
+    least_span: float = 1e-3,
+    in_place: bool = False,
+) -> None:
+    """Compares a routine on `feeds_of(layer)` with `wanted`, with two threads.
+
+    Errors are relative to the largest wanted output, or to `least_span` if that is larger.
+    """
+    layouts = routine.layouts(layer, parameters)
+    lowering = routine.lower(layer, parameters)
+    (found,) = run_lowering(lowering, layer, feeds_of(layer), *layouts, cores=(OWN_CORE, OWN_CORE), in_place=in_place)
+    error = float(np.abs(found - wanted).max()) / max(float(np.abs(wanted).max()), least_span)
+    assert error < tolerance, f"{routine.descriptor} {dict(parameters)}: {error:.1e}"
+
+
+def variants(routine: Routine, layer: Layer) -> list[Parameters]:
+    """What the routine offers, and what it does not: small units, sums in several passes."""
+    space = list(routine.parameter_space(layer))
+    if routine.descriptor.algorithm == "direct":
+        offered = (*space[:2], space[-1])
+        space += [{**p, "tiles": 2, "order": 1, "ic_bn": 1} for p in offered]
+        space += [{**p, "tiles": 3, "order": 0, "ic_bn": 32} for p in offered]
+    if "rows" in space[0]:
+        space += [{**p, "rows": rows} for p in space[:2] for rows in (1, 3)]
+    return space
+
+
+def check(
+    routines: Sequence[Routine], layer: Layer, wanted_routines: set[str] | None = None, *, in_place: bool = False
+) -> None:
+    """Compares all settings of the routines that support `layer`, which are `wanted_routines`, with the reference."""
+    wanted = reference(layer, feeds_of(layer))
+    assert wanted.shape == layer.outputs[0].shape
+    supporting = [routine for routine in routines if routine.supports(layer)]
+    assert supporting
+    if wanted_routines is not None:
+        # What is worth a fast algorithm's sums depends on the block.
+        algorithms = {routine.descriptor.algorithm for routine in supporting}
+        assert algorithms - {"strassen", "winograd"} == wanted_routines
+    for routine in supporting:
+        for parameters in variants(routine, layer):
+            check_setting(routine, layer, parameters, wanted, in_place=in_place)

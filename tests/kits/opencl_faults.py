@@ -1,0 +1,71 @@
+"""An OpenCL loader that makes chosen calls fail (opencl_faults.c), and engines that use it."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from enum import IntEnum
+from pathlib import Path
+
+from nnstretch.devices.engine.binding.library import Engine, engine
+from nnstretch.devices.engine.binding.program import opencl_library
+from tests.kits.c_libraries import c_library
+
+OUT_OF_RESOURCES = -5
+
+
+class Fault(IntEnum):
+    """What happens to a call that is struck."""
+
+    ERROR = 0
+    """It is not made, and returns an error."""
+    LATE = 1
+    """It is made after so many milliseconds."""
+    LOST = 2
+    """It is made, and its event ends with an error."""
+    HANGING = 3
+    """It is made, and its event does not end before the faults are cleared."""
+
+
+def library() -> Path:
+    """The loader."""
+    return c_library(Path(__file__).with_suffix(".c"))
+
+
+class Faults:
+    """The loader in this process, and an engine of its own that gets its OpenCL functions from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(library()))
+        for name in ("clear", "live_events", "mapped"):
+            getattr(self._library, f"faults_{name}").restype = ctypes.c_int64
+        self._library.faults_set.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_int,
+        )
+        assert self._library.faults_open(opencl_library().encode())
+        self.engine = Engine(Path(shutil.copy(engine().path, folder)))
+        self.engine.load_opencl(str(library()))
+
+    def set(
+        self, function: str, first: int = 1, last: int = 0, kind: Fault = Fault.ERROR, value: int = OUT_OF_RESOURCES
+    ) -> None:
+        """Strikes calls `first` to `last` (`first` alone if 0) of a function; `value` is the error, or milliseconds."""
+        self._library.faults_set(function.encode(), first, last or first, kind, value)
+
+    def clear(self) -> int:
+        """Ends all faults and hangs; how many calls were struck."""
+        return int(self._library.faults_clear())
+
+    @property
+    def live_events(self) -> int:
+        """Events that the engine got and has not released."""
+        return int(self._library.faults_live_events())
+
+    @property
+    def mapped(self) -> int:
+        """Regions that the engine has mapped and not unmapped."""
+        return int(self._library.faults_mapped())

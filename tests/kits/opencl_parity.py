@@ -1,0 +1,93 @@
+"""Layers to test OpenCL routines with, and how a routine is compared with ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.opencl.harness import run_lowering
+from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.opencl.routines import Traits, routines
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.kits.convolution_parity import TOLERANCE, reference
+
+RELU = Activation(ActivationKind.RELU)
+ACTIVATIONS = (
+    NO_ACTIVATION,
+    RELU,
+    Activation(ActivationKind.CLIP, 0.0, 6.0),
+    Activation(ActivationKind.SIGMOID),
+    Activation(ActivationKind.SILU),
+    Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+    Activation(ActivationKind.HARD_SWISH),
+    Activation(ActivationKind.LEAKY_RELU, 0.1),
+    Activation(ActivationKind.TANH),
+    Activation(ActivationKind.EXP),
+)
+
+some = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def make_layer(
+    op: str,
+    inputs: Sequence[np.ndarray | tuple[int, ...] | None],
+    output: tuple[int, ...],
+    attributes: Mapping[str, Attribute] | None = None,
+    activation: Activation = NO_ACTIVATION,
+) -> Layer:
+    """A layer whose array inputs are constants and whose tuples are shapes of run-time inputs."""
+    types = tuple(None if i is None else TensorType(i.shape if isinstance(i, np.ndarray) else i) for i in inputs)
+    constants = {index: value for index, value in enumerate(inputs) if isinstance(value, np.ndarray)}
+    return Layer(
+        "layer", op, types, (TensorType(output),), MappingProxyType(dict(attributes or {})), activation, constants
+    )
+
+
+def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def feeds_of(layer: Layer) -> list[np.ndarray]:
+    """Random inputs, in the order of `layer.activations`."""
+    return [numbers(layer.type_of(index).shape, seed=index + 1) for index in layer.activations]
+
+
+def check(
+    processor: OpenCLProcessor,
+    layer: Layer,
+    algorithms: set[str],
+    first_settings: int = 6,
+    traits: Traits | None = None,
+) -> None:
+    """All routines that support the layer, which must be `algorithms` or Winograd's too, give what ONNX Runtime gives."""
+    wanted = reference(layer, feeds_of(layer))
+    known = routines(traits) if traits else processor.routines
+    supporting = [routine for routine in known if routine.supports(layer)]
+    found = {routine.descriptor.algorithm for routine in supporting}
+    assert algorithms <= found <= algorithms | {"winograd"}  # which strides and other kernels have where it is worth it
+    for routine in supporting:
+        for parameters in routine.parameter_space(layer)[:first_settings]:
+            check_setting(processor, routine, layer, parameters, wanted)
+
+
+def check_setting(
+    processor: OpenCLProcessor,
+    routine: Routine,
+    layer: Layer,
+    parameters: Parameters,
+    wanted: np.ndarray | None = None,
+) -> None:
+    """A routine with these parameters gives `wanted`, or what ONNX Runtime gives, as far as its range goes."""
+    if wanted is None:
+        wanted = reference(layer, feeds_of(layer))
+    layouts = routine.layouts(layer, parameters)
+    (found,) = run_lowering(processor.runtime, routine.lower(layer, parameters), layer, feeds_of(layer), *layouts)
+    assert found.shape == wanted.shape
+    scale = max(float(np.ptp(wanted)), float(np.abs(wanted).max()), 1e-6)
+    error = float(np.abs(found - wanted).max()) / scale
+    assert error <= TOLERANCE, f"{routine.descriptor} {dict(parameters)} {layer.workload}: {error:.1e} of the range"

@@ -1,0 +1,425 @@
+"""Engines side by side: the pipe they are spoken to through, what is made of their times, and the proof of a branching."""
+
+import io
+import os
+import struct
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import nn
+
+from nnstretch.bench.ablation.ablation import prove
+from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.compare import Comparison, Settings, compare, parse_engines
+from nnstretch.bench.comparison.layers import layer_table
+from nnstretch.bench.comparison.parameters import count_parameters
+from nnstretch.bench.comparison.reference import reference_outputs
+from nnstretch.bench.comparison.subject import Subject, random_feeds, subject
+from nnstretch.bench.comparison.workspace import Workshop
+from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
+from nnstretch.bench.timing.interleaving import Settings as ProofSettings
+from nnstretch.bench.timing.statistics import Latency, latency, perfect_split
+from nnstretch.branching.design import accounting
+from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.from_choices import make_design
+from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.control import single_branch_control
+from nnstretch.branching.transform.export import export_branched
+from nnstretch.errors import ModelError, UsageError
+from nnstretch.frontends.onnx_file import save
+from nnstretch.frontends.torch_module import export
+from nnstretch.scheduler.runtime.timeline import Event, Timeline
+from nnstretch.support.frames import read_frame, write_frame
+
+IMAGE = (1, 3, 16, 16)
+CORES = tuple(sorted(os.sched_getaffinity(0)))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for before, after, stride in ((3, 16, 1), (16, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 32, 1)):
+        layers.append(nn.Sequential(nn.Conv2d(before, after, 3, stride, 1), nn.BatchNorm2d(after), nn.ReLU()))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).eval()
+
+
+@pytest.fixture(scope="module")
+def graph() -> ir.Model:
+    return export(network(), torch.zeros(IMAGE))
+
+
+@pytest.fixture(scope="module")
+def one(graph: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    path = tmp_path_factory.mktemp("bench") / "net.onnx"
+    save(graph, path)
+    return Subject(str(path), str(path), random_feeds(graph, 0))
+
+
+def silent(done: int, total: int, what: str) -> None:
+    pass
+
+
+# -- frames --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9) | st.lists(st.booleans()), max_size=4),
+    st.dictionaries(
+        st.text(max_size=5),
+        arrays.arrays(st.sampled_from([np.float32, np.int64, np.bool_]), arrays.array_shapes(min_dims=0, min_side=0)),
+        max_size=3,
+    ),
+)
+def test_frames_arrive_as_they_were_sent(message: dict[str, object], sent: dict[str, np.ndarray]) -> None:
+    stream = io.BytesIO()
+    write_frame(stream, message, sent)
+    write_frame(stream, {"next": 1})
+    stream.seek(0)
+    found, received = read_frame(stream)
+    assert found == message
+    assert list(received) == list(sent)
+    for name, array in sent.items():
+        assert received[name].dtype == array.dtype
+        np.testing.assert_array_equal(received[name], array)
+    assert read_frame(stream) == ({"next": 1}, {})
+
+
+@pytest.mark.parametrize("keep", [0, 3, 8, 20, -1])
+def test_half_a_frame_is_the_end(keep: int) -> None:
+    stream = io.BytesIO()
+    write_frame(stream, {"a": 1}, {"x": np.zeros(5)})
+    with pytest.raises(EOFError):
+        read_frame(io.BytesIO(stream.getvalue()[:keep]))
+
+
+def test_noise_is_no_frame() -> None:
+    with pytest.raises(EOFError):
+        read_frame(io.BytesIO(b"Segmentation fault (core dumped)\n" * 9))
+    with pytest.raises(EOFError):
+        read_frame(io.BytesIO(struct.pack("<Q", 2) + b"[]"))
+
+
+def test_objects_are_neither_sent_nor_received() -> None:
+    objects = np.array([print], dtype=object)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_frame(io.BytesIO(), {}, {"x": objects})
+    pickled = io.BytesIO()
+    np.save(pickled, objects, allow_pickle=True)
+    header = f'{{"message": {{}}, "arrays": [["x", {len(pickled.getvalue())}]]}}'.encode()
+    with pytest.raises(EOFError, match="allow_pickle"):
+        read_frame(io.BytesIO(struct.pack("<Q", len(header)) + header + pickled.getvalue()))
+
+
+# -- statistics ----------------------------------------------------------------------------------------------------
+
+
+def test_a_disturbed_round_counts_once() -> None:
+    calm = [np.array([1.0, 1.1, 0.9]) * 1e-3] * 4
+    disturbed = np.full(1000, 50e-3)
+    found = latency([*calm, disturbed])
+    assert found.p50_ms == pytest.approx(1.0)
+    assert found.min_ms == pytest.approx(0.9)
+    assert found.to_json() == {"p50_ms": 1.0, "p90_ms": 1.08, "min_ms": 0.9, "spread": 0.0}
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=5))
+def test_no_split_is_better_than_the_perfect_one(latencies: list[float]) -> None:
+    """Sharing the work so that all end together takes the bound; any processor alone takes longer."""
+    bound = perfect_split(latencies)
+    shares = [bound / t for t in latencies]
+    assert sum(shares) == pytest.approx(1)
+    assert bound <= min(latencies) * (1 + 1e-9)
+
+
+def comparison(ours: float, **peers: float) -> Comparison:
+    times = {"nnstretch": ours, **peers}
+    return Comparison(
+        "m",
+        2,
+        {name: Latency(ms, ms * 1.1, ms * 0.9) for name, ms in times.items()},
+        {"torch": "no module"},
+        {"nnstretch": {"macs": 10**9, "fallback_layers": ["a"]}},
+        {"nnstretch": 1e-6},
+        {"nnstretch": Start(1.0, 2.0, 3.0, 4.0)},
+        peak_gflops=100.0,
+    )
+
+
+def test_comparison_in_json() -> None:
+    answer = comparison(20.0, onnxruntime=30.0, openvino=25.0).to_json()
+    assert answer["best_peer"] == "openvino"
+    assert answer["speedup"] == 1.25
+    assert answer["peak_share"] == 0.5  # 2 GFLOP in 20 ms are 100 GFLOP/s, of 2 x 100
+    assert answer["engines"]["onnxruntime"]["p50_ms"] == 30
+    assert answer["engines"]["torch"] == {"error": "no module"}
+    assert answer["fallback_layers"] == ["a"]
+    assert answer["dtype"] == "float32"
+    assert (answer["model"], answer["threads"], answer["macs"]) == ("m", 2, 10**9)
+    assert answer["engines"]["nnstretch"]["ready_ms"] == 2.0
+    assert answer["engines"]["nnstretch"]["peak_mb"] == 3.0
+    assert "ready_ms" not in answer["engines"]["openvino"]
+    assert answer["max_rel_error"] == 1e-6
+
+
+def test_engines_by_name() -> None:
+    assert [e.name for e in parse_engines("ort, torch")] == ["nnstretch", "onnxruntime", "torch"]
+    assert [e.name for e in parse_engines("onnxruntime,nnstretch,ort")] == ["nnstretch", "onnxruntime"]
+    assert [e.name for e in parse_engines("")] == ["nnstretch"]
+    with pytest.raises(UsageError, match="abacus"):
+        parse_engines("ort,abacus")
+
+
+def test_layer_table_is_in_the_order_of_time(one: Subject) -> None:
+    import nnstretch
+
+    with nnstretch.compile(one.onnx, tune=False, threads=1) as session:
+        plan = session.plan
+    step = next(step for step in plan.steps if step.parameters)
+    events = (
+        Event(step.layer, "step", 0, 500, 1500, step.routine, step.op, 1000),
+        Event("wait", "wait", 0, 100, 500),
+        Event("a", "step", 1, 0, 1000, "opencl:float32/direct", "Conv", 100),
+    )
+    slow = tuple(replace(event, end=event.end + 9000) for event in events)
+    runs = [Timeline(("cpu:0", "opencl:0"), found, 1500) for found in (events, slow, events)]
+    table = layer_table(plan, runs)
+    assert [row["name"] for row in table] == ["a", step.layer]
+    assert table[1]["gflops"] == 2.0
+    assert table[1]["ms"] == 1e-3
+    assert table[1]["share"] == 0.5
+    assert table[1]["parameters"] == step.parameters
+    assert table[0]["parameters"] == {}
+    assert table[0]["processor"] == "opencl:0"
+
+
+# -- subjects ------------------------------------------------------------------------------------------------------
+
+
+def test_feeds_are_the_seeds(graph: ir.Model) -> None:
+    first, again, other = (next(iter(random_feeds(graph, seed).values())) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert first.shape == IMAGE
+    assert first.dtype == np.float32
+
+
+def test_subjects_are_exported_only_if_they_must(one: Subject) -> None:
+    with subject(one.model, {}, 0) as found:
+        assert found.onnx == str(Path(one.model).resolve())
+    with subject("squeezenet1_1", {"": (1, 3, 32, 32)}, 0) as found:
+        assert Path(found.onnx).is_file()
+        assert next(iter(found.feeds.values())).shape == (1, 3, 32, 32)
+    assert not Path(found.onnx).exists()
+
+
+def test_parameters_are_the_modules(graph: ir.Model) -> None:
+    assert count_parameters(graph) == accounting.count_parameters(network())
+
+
+def test_reference_refuses_what_it_cannot_run(graph: ir.Model) -> None:
+    with pytest.raises(ModelError, match="ONNX Runtime cannot run"):
+        reference_outputs(graph, {"x": np.zeros((1, 2, 3, 4), np.float32)})
+
+
+# -- engine processes ----------------------------------------------------------------------------------------------
+
+
+def engine_module(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
+    """An engine of a test's own, importable in the worker."""
+    (folder / "custom_engine.py").write_text(textwrap.dedent(text))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    return EngineEntry("custom", "custom", "custom_engine")
+
+
+@pytest.mark.parametrize("entry", ENGINES, ids=lambda entry: entry.name)
+def test_every_engine_computes_what_torch_computes(entry: EngineEntry, one: Subject, tmp_path: Path) -> None:
+    for package in entry.packages:
+        pytest.importorskip(package)
+    (tmp_path / "factory.py").write_text(
+        "import torch, sys\nsys.path.insert(0, '')\nfrom torch import nn\n"
+        "def make():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.zeros(1, 3, 16, 16)\n"
+    )
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    path = tmp_path / "m.onnx"
+    save(export(module, torch.zeros(IMAGE)), path)
+    job = Job(f"{tmp_path}/factory.py:make", str(path), CORES[:1], {"tune": False, "layers": True})
+    with Workshop() as workshop:
+        job = replace(job, file=workshop.file_for(entry, job, silent))
+        with EngineProcess(entry, job, one.feeds, silent) as process:
+            (found,) = process.outputs().values()
+            seconds = process.time(0.0, 4)
+            facts, start = process.facts, process.start
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(next(iter(one.feeds.values())))).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert seconds.shape == (4,)
+    assert (seconds > 0).all()
+    assert facts["version"]
+    assert 0 < start.created_ms < start.ready_ms
+    assert 0 <= start.peak_mb < start.peak_rss_mb
+    if entry.name == "nnstretch":
+        assert facts["macs"] == 14 * 14 * 8 * 27
+        assert facts["fallback_layers"] == []
+        assert facts["layers"]
+
+
+def test_a_process_is_pinned_before_it_loads(one: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = engine_module(
+        tmp_path,
+        """
+        import os
+        import numpy as np
+        cores = sorted(os.sched_getaffinity(0))
+        threads = int(os.environ["OMP_NUM_THREADS"])
+        print("this must not come between frames")
+        class Pinned:
+            def run(self): pass
+            def outputs(self): return {"cores": np.array(cores), "threads": np.array(threads)}
+            def facts(self): return {"arrived": len(job.cores)}
+        def load(given, feeds, report):
+            global job
+            job = given
+            report(1, 2, "halfway")
+            return Pinned()
+        """,
+        monkeypatch,
+    )
+    told: list[tuple[int, int, str]] = []
+    job = Job("m", "m.onnx", CORES[-1:])
+    with EngineProcess(entry, job, one.feeds, lambda *event: told.append(event)) as process:
+        found = process.outputs()
+        assert process.facts == {"arrived": 1}
+    assert found["cores"].tolist() == list(CORES[-1:])
+    assert found["threads"] == 1
+    assert told == [(1, 2, "halfway")]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ValueError('the engine says no')", "the engine says no"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal 11"),
+        ("import os; os._exit(7)", "status 7"),
+        ("from nnstretch.errors import ModelError; raise ModelError('not mine')", "not mine"),
+    ],
+)
+def test_why_an_engine_failed(
+    body: str, reason: str, one: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = engine_module(tmp_path, f"def load(job, feeds, report):\n    {body}\n", monkeypatch)
+    with pytest.raises(EngineError, match=reason):
+        EngineProcess(entry, Job("m", "m.onnx", CORES[:1]), one.feeds, silent)
+
+
+@pytest.fixture
+def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
+    body = """
+        import onnxruntime
+        class Dies:
+            runs = 0
+            def __init__(self, job, feeds):
+                session = onnxruntime.InferenceSession(job.onnx)
+                self.answer = session.run(None, dict(feeds))[0]
+            def run(self):
+                self.runs += 1
+                if self.runs > 3:
+                    raise MemoryError("no room for the fourth run")
+            def outputs(self): return {"y": self.answer}
+            def facts(self): return {}
+        def load(job, feeds, report): return Dies(job, feeds)
+        """
+    return engine_module(tmp_path, body, monkeypatch)
+
+
+def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, dies_later: EngineEntry) -> None:
+    ours = ENGINES[0]
+    settings = Settings(CORES[:1], rounds=2, turn=0.0, tune=False)
+    with Workshop() as workshop:
+        found = compare(one, (ours, dies_later), settings, workshop, silent)
+    assert "no room for the fourth run" in found.errors["custom"]
+    assert set(found.latencies) == {"nnstretch"}
+    assert found.max_rel_error is not None
+    assert 0 < found.max_rel_error < 1e-4
+    assert found.best_peer is None
+    assert found.to_json()["engines"]["custom"] == {"error": found.errors["custom"]}
+
+
+def test_a_package_has_no_peers(one: Subject, tmp_path: Path) -> None:
+    import nnstretch
+
+    path = tmp_path / "m.nns"
+    with nnstretch.compile(one.model, tune=False, threads=1) as session:
+        session.save(path)
+    with subject(str(path), {}, 0) as packed, Workshop() as workshop:
+        found = compare(packed, parse_engines("ort"), Settings(CORES[:1], rounds=1, turn=0.0), workshop, silent)
+    assert "package" in found.errors["onnxruntime"]
+    assert found.latencies["nnstretch"].p50_ms > 0
+    assert found.max_rel_error is None
+
+
+# -- proof ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_proof_of_a_branched_network(graph: ir.Model) -> None:
+    module, image = network(), torch.zeros(IMAGE)
+    plan = blueprint(module, image)
+    choices = [
+        SegmentChoice(stage, tuple(BranchChoice(processor, tuple(stage.blocks), 0.5) for processor in (0, 1)))
+        for stage in plan.traced.stages
+    ]
+    design = make_design(plan, choices)
+    branched = build(plan, design)
+    control = single_branch_control(module, image, design.macs)
+    processors = f"cpu:{CORES[0]},cpu:{CORES[1]}"
+    told: list[tuple[int, int, str]] = []
+    proof = prove(
+        graph,
+        export(control, image),
+        export_branched(branched, image),
+        processors,
+        top1={"branched": 91.5},
+        settings=ProofSettings(rounds=2, turn=0.01, tune=False),
+        progress=lambda *event: told.append(event),
+    )
+    names = processors.split(",")
+    assert [(row.network, row.how) for row in proof.rows] == [
+        ("original", "alone"),
+        ("original", "alone"),
+        ("original", "all CPU cores"),
+        ("original", "ONNX Runtime"),
+        ("branched", "concurrent"),
+        ("branched", "one after another"),
+        ("control", "alone"),
+        ("control", "alone"),
+        ("control", "perfect split, a bound"),
+    ]
+    assert list(proof.original_ms) == list(proof.control_ms) == names
+    assert proof.max_rel_error < 1e-4
+    assert {row.macs for row in proof.rows if row.network == "branched"} == {design.macs}
+    assert {row.parameters for row in proof.rows if row.network == "branched"} == {design.params}
+    assert {row.top1 for row in proof.rows if row.network != "branched"} == {None}
+    control_macs = next(row.macs for row in proof.rows if row.network == "control")
+    assert control_macs == pytest.approx(design.macs, rel=0.02)
+    assert len(proof.timeline.lanes) == 2
+    answer = proof.to_json()
+    assert answer["speedup"] == pytest.approx(min(answer["original_ms"].values()) / answer["branched_ms"], rel=1e-3)
+    equal = min(answer["control_ms"].values()) / answer["branched_ms"]
+    assert answer["speedup_equal_macs"] == pytest.approx(equal, rel=1e-3)
+    assert answer["perfect_split_ms"] == pytest.approx(perfect_split(list(answer["control_ms"].values())), rel=1e-3)
+    assert any("round 2 of 2" in what for _, _, what in told)
+
+
+def test_a_proof_needs_two_processors(graph: ir.Model) -> None:
+    with pytest.raises(UsageError, match="names 1"):
+        prove(graph, graph, graph, f"cpu:{CORES[0]}")

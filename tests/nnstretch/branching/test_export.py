@@ -1,0 +1,173 @@
+"""Exported graphs of branched networks: the processor of every node, the same numbers, the layers that were predicted."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nnstretch import zoo
+from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import Design, Merge
+from nnstretch.branching.design.from_choices import choices_of, make_design
+from nnstretch.branching.latency.workloads import merge_layers, noise, part_layers
+from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.merge import merged_channels
+from nnstretch.frontends import onnx_file
+from nnstretch.frontends.torch_module import export
+from nnstretch.graph.layer import Layer
+from nnstretch.graph.layers import layers
+from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.passes import optimize
+from nnstretch.scheduler.lowering.fusion_groups import find_runs
+from nnstretch.scheduler.lowering.units import unit_graph
+
+IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def uneven(plan: Blueprint) -> Design:
+    """The shallowest branch at half the width beside a deep one at three quarters; the last segment is not branched."""
+    pairs = [
+        plan.meeting(
+            stage, (BranchChoice(1, plan.depth_options(stage)[-1], 0.5), BranchChoice(0, tuple(stage.blocks), 0.75))
+        )
+        for stage in plan.traced.stages
+    ]
+    alone = BranchChoice(0, tuple(plan.traced.stages[-1].blocks), 1.0 if plan.merge is not Merge.CONCAT else 0.75)
+    return make_design(plan, list(map(SegmentChoice, plan.traced.stages, [*pairs[:-1], (alone,)])))
+
+
+def predicted_layers(plan: Blueprint, design: Design) -> list[Layer]:
+    found: list[Layer] = []
+    channels, exact = plan.channels_before(0), True
+    for choice in choices_of(design):
+        ends = []
+        for branch in choice.branches:
+            counts = plan.counts(choice.segment, branch)
+            run = list(part_layers(plan.plan(choice.segment, branch), counts, channels, exact=exact).layers)
+            found += run
+            ends.append(run[-1].outputs[0].shape)
+        if len(ends) > 1:
+            found += merge_layers(plan.merge, ends)
+        channels = merged_channels(plan.merge, [shape[1] for shape in ends])
+        exact = plan.merge is not Merge.CONCAT and channels == plan.channels_before(choice.segment.stop)
+    return [*found, *part_layers(plan.head, kept_counts(plan.head, 1.0), channels, exact=exact).layers]
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("resnet18", ()),
+        ("vgg16", ()),
+        ("mobilenetv2", ()),
+        ("squeezenet1_1", ()),
+        pytest.param("regnet_x_1_6gf", (), marks=pytest.mark.slow),
+        # Both branches begin with the same pool, of which the optimiser may make one.
+        pytest.param("googlenet", ("MaxPool",), marks=pytest.mark.slow),
+    ],
+)
+def test_predicted_layers_are_those_of_the_optimised_export(name: str, left_out: tuple[str, ...]) -> None:
+    check_layers(blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES), left_out)
+
+
+@pytest.mark.parametrize("merge", [Merge.CONCAT_1X1, Merge.ADD])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2"])
+def test_so_are_those_of_branches_that_meet_in_convolutions(name: str, merge: Merge) -> None:
+    check_layers(blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES, merge=merge), ())
+
+
+def check_layers(plan: Blueprint, left_out: tuple[str, ...]) -> None:
+    design = uneven(plan)
+    model = optimize(export_branched(build(plan, design), IMAGES))
+    exported = Counter(node.layer.workload for node in layers(model) if node.layer.op not in left_out)
+    predicted = [layer for layer in predicted_layers(plan, design) if layer.op not in left_out]
+    assert Counter(layer.workload for layer in predicted) == exported
+    assert sum(node.layer.macs for node in layers(model)) == design.macs
+
+
+@pytest.mark.parametrize(("name", "least"), [("mobilenetv2", 20), ("densenet121", 20), ("resnet50", 20)])
+def test_pairs_of_layers_are_those_of_the_optimised_graph(name: str, least: int) -> None:
+    module = zoo.build(name, num_classes=10, small_images=True).eval()
+    plan = blueprint(module, IMAGES)
+    graph = unit_graph(optimize(export(module, IMAGES)), lambda layer: not layer.op.startswith("onnx:"))
+    runs = Counter(run.layer.workload for run in find_runs(graph) if len(run.units) == 2)
+    pairs: Counter[str] = Counter()
+    for block in range(len(plan.traced.blocks)):
+        part = plan.whole(Segment(block, block + 1))
+        row = part_layers(part, kept_counts(part, 1.0), plan.channels_before(block), exact=True)
+        pairs.update(pair.workload for pair in row.joined.values())
+    assert pairs.total() >= least
+    assert pairs <= runs
+
+
+class Plain(nn.Module):
+    """Functions and methods in place of modules: activations, pools, a gate, a sum, a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide = nn.Conv2d(3, 16, 3, padding="same"), nn.Conv2d(16, 24, (3, 1), 2, (1, 0))
+        self.first, self.second = (nn.Conv2d(16, 16, 3, padding=1, bias=False) for _ in range(2))
+        self.third, self.gate = nn.Conv2d(24, 24, 1), nn.Conv2d(24, 24, 1)
+        self.last = nn.Linear(24, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.silu(self.stem(x))
+        x = functional.relu(torch.add(x, self.first(x)))
+        x = functional.hardswish(self.second(x)) * 0.5
+        x = functional.max_pool2d(functional.leaky_relu(self.wide(x), 0.01), 3, stride=2, ceil_mode=True)
+        x = functional.avg_pool2d(x + self.third(x).tanh(), 2)
+        x = x * torch.sigmoid(self.gate(functional.adaptive_avg_pool2d(x, 1)))
+        result: Tensor = self.last(torch.mean(x, [2, 3]))
+        return result
+
+
+def test_plain_functions_are_predicted_as_they_are_exported() -> None:
+    network = Plain().eval()
+    plan = blueprint(network, IMAGES, 4)
+    design = uneven(plan)
+    branched = build(plan, design)
+    exported = Counter(node.layer.workload for node in layers(optimize(export_branched(branched, IMAGES))))
+    assert Counter(layer.workload for layer in predicted_layers(plan, design)) == exported
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_nodes_of_branches_know_their_processor_in_the_file_too(tmp_path: Path, mode: bool) -> None:
+    plan = blueprint(zoo.build("resnet18", num_classes=10, small_images=True), IMAGES)
+    design = uneven(plan)
+    network = build(plan, design).train(mode)
+    with torch.no_grad():  # as after training
+        for parameter in network.parameters():
+            parameter.mul_(0.9)
+    path = tmp_path / "branched.onnx"
+    onnx_file.save(export_branched(network, IMAGES), path)
+    assert network.training is mode
+    loaded = onnx_file.load(path)
+    for model in (loaded, optimize(loaded)):
+        kinds = {(node.op_type, node.metadata_props.get(PLACEMENT_KEY)) for node in model.graph}
+        assert {("Conv", "0"), ("Conv", "1"), ("Concat", None)} <= kinds
+        assert ("Conv", None) not in kinds  # the stem is part of the first segment
+        assert ("Concat", "0") not in kinds
+    placed = Counter(node.metadata_props.get(PLACEMENT_KEY) for node in loaded.graph if node.op_type == "Add")
+    # Sums are plain functions in the module, and placed all the same.
+    assert set(placed) == {"0", "1"}
+    session = onnxruntime.InferenceSession(path)
+    (answer,) = session.run(None, {session.get_inputs()[0].name: IMAGES.numpy()})
+    with torch.no_grad():
+        expected = network.eval()(IMAGES).numpy()
+    assert np.abs(answer - expected).max() <= 1e-4 * np.ptp(expected)
+
+
+def test_noise_of_any_shape_varies_in_every_direction_and_takes_no_memory() -> None:
+    weight = noise((512, 512, 3, 3))
+    assert weight.shape == (512, 512, 3, 3)
+    assert weight.base is not None
+    for axis in range(4):
+        assert weight.std(axis=axis).min() > 0
+    assert not weight.flags.writeable

@@ -1,0 +1,179 @@
+"""`nnstretch tune` with limits, explanations, comparisons and fronts; and how they are drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from nnstretch.cli.main import main
+from nnstretch.cli.tuning_report import parse_wishes
+from nnstretch.errors import UsageError
+from nnstretch.report.charts.selection import selection_picture
+from nnstretch.report.pages.selection import selection_html
+from nnstretch.report.tables.selection import comparison_table, explanation_table, front_table
+from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.selection import SELECTORS
+
+NETWORK = """
+import torch
+from torch import nn
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)), torch.zeros(1, 3, 12, 12)
+"""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a network, and all that one tuning of it wrote."""
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "net.py").write_text(NETWORK)
+    options = ["--explain", "--compare", "--pareto", "latency,memory", "--limit", "memory=100MB", "--threads", "1"]
+    outputs = [part for name in ("plan.json", "all.svg", "all.html") for part in ("-o", str(folder / name))]
+    command = ["tune", f"{folder}/net.py:small", *options, *outputs, "--json"]
+    with pytest.MonkeyPatch.context() as patch, (folder / "answer.json").open("w") as file:
+        patch.setattr("sys.stdout", file)
+        assert main(command) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answer(tuned: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((tuned / "answer.json").read_text())
+    return found
+
+
+def test_all_that_was_asked_for_is_answered(tuned: Path, answer: dict[str, Any]) -> None:
+    assert answer["selector"] == "elimination"
+    assert answer["optimal"] is True
+    assert [row["selector"] for row in answer["comparison"]] == list(SELECTORS)
+    best = min(row["predicted_ms"] for row in answer["comparison"])
+    for row in answer["comparison"]:
+        assert row["predicted_ms"] == pytest.approx(best) or not row["optimal"]
+        assert row["predicted_ms"] * (1 - row["gap"]) <= best * (1 + 1e-9)
+    assert answer["limits"] == {"memory": 100e6}
+    assert answer["amounts"]["memory"] <= 100e6
+    plan = Plan.from_json((tuned / "plan.json").read_text())
+    chosen = {u["name"]: next(c for c in u["candidates"] if c["chosen"]) for u in answer["explanation"]}
+    for step in plan.steps:
+        if step.layer in chosen:
+            assert step.routine == chosen[step.layer]["routine"]
+            assert dict(step.parameters) == chosen[step.layer]["parameters"]
+
+
+def test_fronts_lead_from_the_fastest_to_the_smallest(answer: dict[str, Any]) -> None:
+    front = answer["pareto"]
+    assert front["objectives"] == ["latency", "memory"]
+    assert front["complete"] is True
+    assert front["points"][0]["latency_ms"] == pytest.approx(answer["predicted_ms"])
+    assert front["points"][0]["memory"] == answer["amounts"]["memory"]
+    for faster, smaller in zip(front["points"][:-1], front["points"][1:], strict=True):
+        assert faster["latency_ms"] < smaller["latency_ms"]
+        assert faster["memory"] > smaller["memory"]
+
+
+def test_pictures_stand_by_themselves(tuned: Path, answer: dict[str, Any]) -> None:
+    picture = ET.fromstring((tuned / "all.svg").read_text())  # noqa: S314 - we wrote it ourselves
+    texts = [t.text for t in picture.iter(f"{SVG}text")]
+    assert "Pareto front: latency against memory" in texts
+    assert {"q-learning", "random"} <= set(texts)
+    dots = len(list(picture.iter(f"{SVG}circle")))
+    episodes = sum(len(row["curve"][:: max(1, len(row["curve"]) // 500)]) for row in answer["comparison"])
+    assert dots == episodes + len(answer["pareto"]["points"])
+    page = (tuned / "all.html").read_text()
+    assert page == selection_html(answer, "net.py:small")
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert all(row["selector"] in page for row in answer["comparison"])
+
+
+def test_tables_say_the_same(answer: dict[str, Any]) -> None:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(explanation_table(answer["explanation"]))
+    console.print(comparison_table(answer["comparison"]))
+    console.print(front_table(answer["pareto"]))
+    text = console.export_text()
+    assert all(name in text for name in SELECTORS)
+    assert f"{answer['pareto']['points'][-1]['latency_ms']:.3f}" in text
+    assert text.count("●") == 1 + sum(len(u["candidates"]) > 1 for u in answer["explanation"])
+
+
+def test_long_and_unfinished_fronts_are_shown_in_steps() -> None:
+    points = [{"latency_ms": 1.0 + i, "memory": 1e9 - i, "accuracy": 1e-6} for i in range(500)]
+    front = {"objectives": ["latency", "memory", "accuracy"], "complete": False, "gap": 0.01, "points": points}
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(front_table(front))
+    text = console.export_text()
+    assert "40 of 500 points, points left out gain at most 1.00%" in " ".join(text.split())
+    assert "500.000" in text
+    assert len(list(ET.fromstring(selection_picture({"pareto": front})).iter(f"{SVG}circle"))) == 500  # noqa: S314
+
+
+def test_one_point_is_a_front() -> None:
+    front = {
+        "objectives": ["latency", "memory"],
+        "complete": True,
+        "gap": 0.0,
+        "points": [{"latency_ms": 1.0, "memory": 0.0}],
+    }
+    assert "1 points" not in selection_picture({"pareto": front})
+
+
+def test_another_selector_may_be_asked_for(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", f"{tuned}/net.py:small", "--selector", "greedy", "--threads", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["selector"] == "greedy"
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("200MB", 2e8),
+        ("1.5GiB", 1.5 * 2**30),
+        ("64KiB", 65536.0),
+        ("5 eggs", None),
+        ("5", 5.0),
+        ("2e6", 2e6),
+        ("10 kB", 1e4),
+    ],
+)
+def test_amounts_are_understood(text: str, amount: float | None) -> None:
+    def parse() -> dict[str, float]:
+        wishes = parse_wishes(None, explain=False, compare=False, front=None, limits=[f"memory={text}"], seed=0)
+        return wishes.limits
+
+    if amount is None:
+        with pytest.raises(UsageError, match="not understood"):
+            parse()
+    else:
+        assert parse() == {"memory": amount}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--selector", "best"), "elimination"),
+        (("--pareto", "memory"), "write latency"),
+        (("--pareto", "latency"), "write latency"),
+        (("--pareto", "latency,speed"), "memory, accuracy"),
+        (("--pareto", "latency,memory,memory"), "write latency"),
+        (("--limit", "memory"), "NAME=VALUE"),
+        (("--limit", "power=3"), "resources are memory, accuracy"),
+        (("--limit", "accuracy=3MB"), "accuracy=0.001"),
+        (("--limit", "memory=lots"), "memory=200MB"),
+        (("-o", "all.svg"), "nothing to draw"),
+        (("--limit", "memory=1", "--threads", "1"), "memory is limited to 1"),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    options: tuple[str, ...], words: str, tuned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", f"{tuned}/net.py:small", *options]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1

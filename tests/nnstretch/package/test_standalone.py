@@ -1,0 +1,483 @@
+"""Standalone models: the folder that is made, what runs in it without Python, and every way in which a file can be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from nnstretch.cli.main import main
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import foreign_processors
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.engine.build import toolchains
+from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, local_isa, parse_target
+from nnstretch.devices.engine.build.standalone import build_binaries
+from nnstretch.errors import DeviceError, PackageError, UsageError
+from nnstretch.frontends.onnx_file import save
+from nnstretch.frontends.resolve import load_model
+from nnstretch.graph.reference import relative_error
+from nnstretch.package.model_file import check, write_model_file
+from nnstretch.package.standalone import standalone_files, write_standalone
+from nnstretch.passes import optimize
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.planner import make_plan
+from tests.kits.graphs import RandomNetwork
+
+HERE = Path(__file__).parent
+TOLERANCE = 1e-4
+HEADER_WORDS = 8
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 20, 3, 2, 1), nn.Hardswish())
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.depthwise = nn.Sequential(nn.Conv2d(20, 20, 5, 1, 2, groups=20), nn.ReLU6())
+        self.pointwise = nn.Conv2d(20, 20, 1)
+        self.grouped = nn.Conv2d(20, 24, 3, 1, 1, groups=4)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(44, 10), nn.Softmax(1))
+
+    def forward(self, x):
+        x = self.pool(self.stem(x))
+        y = x + self.pointwise(self.depthwise(x))
+        return self.head(torch.cat([y, torch.sigmoid(self.grouped(y))], 1))
+
+
+def small():
+    torch.manual_seed(0)
+    return Small(), torch.zeros(1, 3, 30, 26)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A standalone folder with an input and ONNX Runtime's answer to it."""
+
+    folder: Path
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+
+    @property
+    def executable(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def model(self) -> Path:
+        return self.folder / f"{self.name}.nnm"
+
+
+def case_of(folder: Path, name: str, onnx_file: Path) -> Case:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(onnx_file), options)
+    (wanted,) = session.get_inputs()
+    x = np.random.default_rng(0).standard_normal(wanted.shape).astype(np.float32)
+    return Case(folder, name, x, np.asarray(session.run(None, {wanted.name: x})[0]))
+
+
+def run(*command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a program with an empty environment: no Python, no library paths."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=250, env={})
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done
+
+
+def answer(case: Case, folder: Path, *prefix: str | Path, threads: int | None = None) -> np.ndarray:
+    """What the executable makes of the case's input."""
+    np.save(folder / "x.npy", case.x)
+    options = () if threads is None else ("--threads", str(threads))
+    run(*prefix, case.executable, folder / "x.npy", "-o", folder / "y.npy", "--repeat", "1", *options)
+    return np.asarray(np.load(folder / "y.npy"))
+
+
+def refuses(*command: str | Path, words: Sequence[str] = ()) -> None:
+    """Status 2, and one line on the standard error, nothing on the other."""
+    done = run(*command, status=2)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network with most kinds of layers, as an ONNX file."""
+    folder = tmp_path_factory.mktemp("network")
+    (folder / "net.py").write_text(NETWORK)
+    save(load_model(f"{folder / 'net.py'}:small"), folder / "small.onnx")
+    return folder / "small.onnx"
+
+
+@pytest.fixture(scope="module")
+def small(network: Path) -> Case:
+    """The network, compiled for this machine by the command."""
+    folder = network.parent / "small"
+    assert main(["compile", str(network), "--standalone", "--no-tune", "--threads", "1", "-o", str(folder)]) == 0
+    return case_of(folder, "small", network)
+
+
+def planned(network: Path, target: BuildTarget, threads: int) -> Compiled:
+    return plan_model(load_model(str(network)), foreign_processors(target.isa, threads=threads), tune=False)
+
+
+# -- what is made, and what it computes -----------------------------------------------------------------------------
+
+
+def test_the_executable_computes_what_onnx_runtime_does(small: Case, tmp_path: Path) -> None:
+    assert relative_error(answer(small, tmp_path), small.y) < TOLERANCE
+
+
+def test_raw_files_are_read_and_written_too(small: Case, tmp_path: Path) -> None:
+    small.x.tofile(tmp_path / "x.f32")
+    done = run(small.executable, tmp_path / "x.f32", "--output", tmp_path / "y.f32", "-n", "0", "-m", small.model)
+    y = np.fromfile(tmp_path / "y.f32", np.float32)
+    assert relative_error(y.reshape(small.y.shape), small.y) < TOLERANCE
+    assert f"largest at {y.argmax()}" not in done.stdout  # the text names the number, too
+    assert f"at {y.argmax()}\n" in done.stdout
+
+
+def test_the_executable_tells_what_it_is(small: Case) -> None:
+    told = run(small.executable, "--info").stdout
+    assert told.splitlines()[0] == f"small on 1 thread, {local_isa().name}"
+    assert "float32 1x3x30x26" in told
+    assert "float32 1x10" in told
+    assert "--threads" in run(small.executable, "--help").stdout
+
+
+@pytest.mark.parametrize("compiler", [("gcc",), (sys.executable, "-m", "ziglang", "cc")], ids=["gcc", "zig"])
+def test_the_example_runs_a_zoo_network(compiler: tuple[str, ...], zoo_network: Case, tmp_path: Path) -> None:
+    if not shutil.which(compiler[0]):
+        pytest.skip(f"{compiler[0]} is not there")
+    folder = tmp_path / "installed"
+    shutil.copytree(zoo_network.folder, folder)
+    flags = ("-Wall", "-Wextra", "-Werror", "-pedantic", "-std=c99")
+    command = (*compiler, *flags, "example.c", "-o", "example", "-L.", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
+    subprocess.run(command, cwd=folder, check=True)
+    zoo_network.x.tofile(tmp_path / "x")
+    done = run(folder / "example", folder / zoo_network.model.name, tmp_path / "x", tmp_path / "y")
+    y = np.fromfile(tmp_path / "y", np.float32).reshape(zoo_network.y.shape)
+    assert relative_error(y, zoo_network.y) < TOLERANCE
+    assert f"largest at {zoo_network.y.argmax()}," in done.stdout
+
+
+@pytest.fixture(scope="module")
+def zoo_network(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("zoo")
+    assert main(["zoo", "squeezenet", "-o", str(folder / "squeezenet.onnx")]) == 0
+    assert main(["compile", "squeezenet", "--standalone", "--no-tune", "-o", str(folder / "made")]) == 0
+    return case_of(folder / "made", "squeezenet", folder / "squeezenet.onnx")
+
+
+def test_cxx_reads_the_header(small: Case) -> None:
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not there")
+    command = ["g++", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", str(small.folder / "nnstretch.h")]
+    subprocess.run(command, check=True)
+
+
+def test_the_command_answers_with_what_it_wrote(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "made"
+    capsys.readouterr()
+    assert main(["compile", str(network), "--standalone", "--no-tune", "-o", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["target"] == str(parse_target("local"))
+    assert {what: Path(entry["file"]) for what, entry in told["files"].items()} == standalone_files("small", folder)
+    assert {path.name for path in folder.iterdir()} == {
+        "small",
+        "small.nnm",
+        "libnnstretch.so",
+        "nnstretch.h",
+        "example.c",
+    }
+    assert os.access(folder / "small", os.X_OK)
+
+
+def test_equal_models_are_equal_files(network: Path, tmp_path: Path) -> None:
+    compiled = planned(network, parse_target("local"), 1)
+    for name in ("a", "b"):
+        write_model_file(compiled, "small", local_isa(), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_lanes_run_on_the_cores_that_there_are(small: Case, tmp_path: Path, seed: int, threads: int | None) -> None:
+    """Two lanes of two and one cores, on machines with any number of cores."""
+    network = RandomNetwork(seed, 2)
+    lanes = [CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa()) for cores in ((0, 1), (2,))]
+    compiled = make_plan(optimize(network.graph()), lanes, lanes[0])
+    assert len(compiled.plan.lanes) == 2
+    write_model_file(compiled, "random", local_isa(), tmp_path / "random.nnm")
+    np.save(tmp_path / "x.npy", network.input)
+    expected = network.expected()
+    outputs = [tmp_path / f"y{i}.npy" for i in range(len(expected))]
+    named = [word for path in outputs for word in ("-o", path)]
+    options = () if threads is None else ("-t", str(threads))
+    run(small.executable, "-m", tmp_path / "random.nnm", tmp_path / "x.npy", *named, "-n", "2", *options)
+    for path, y in zip(outputs, expected, strict=True):
+        assert relative_error(np.load(path), y) < TOLERANCE
+
+
+def test_lanes_run_on_the_cores_that_they_were_planned_for(small: Case, network: Path, tmp_path: Path) -> None:
+    """Which is seen when one of them does not exist: then only, the lane moves."""
+    core = max(os.sched_getaffinity(0))
+    for cores, threads in (((core,), 1), ((core, core), 2), ((core, 1023), min(2, len(os.sched_getaffinity(0))))):
+        cpu = CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa())
+        compiled = make_plan(optimize(load_model(str(network))), [cpu], cpu)
+        write_model_file(compiled, "small", local_isa(), tmp_path / "a.nnm")
+        told = run(small.executable, "-m", tmp_path / "a.nnm", "-n", "0").stdout
+        assert told.startswith(f"small on {threads} thread")
+
+
+def test_groups_of_cores_of_another_machine() -> None:
+    other = next(isa for isa in ISAS if isa != local_isa())
+    named = foreign_processors(other, "cpu:4-7,cpu:0-3").named
+    assert [processor.spec.cores for processor in named] == [(4, 5, 6, 7), (0, 1, 2, 3)]
+    assert [processor.spec.cores for processor in foreign_processors(other).named] == [(0,)]
+    assert [processor.spec.cores for processor in foreign_processors(other, threads=4).named] == [(0, 1, 2, 3)]
+    for wrong in ("opencl:0", "cpu:0,opencl:0@1", "cpu:1024", "cpu:0,cpu:0"):
+        with pytest.raises(UsageError):
+            foreign_processors(other, wrong)
+
+
+def test_cores_can_be_named(small: Case) -> None:
+    core = min(os.sched_getaffinity(0))
+    told = run(small.executable, "-n", "0", "--cores", f"{core}").stdout
+    assert told.startswith("small on 1 thread,")
+    told = run(small.executable, "-n", "0", "--cores", f"{core}+{core}").stdout
+    assert told.startswith("small on 2 threads,")
+
+
+# -- other machines -------------------------------------------------------------------------------------------------
+
+
+def emulator(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not there (Debian, Ubuntu: apt-get install qemu-user-static)")
+    return found
+
+
+@pytest.mark.slow
+def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path: Path) -> None:
+    qemu = emulator("qemu-aarch64-static")
+    target = parse_target("aarch64-linux-musl")
+    write_standalone(planned(network, target, 4), "small", target, tmp_path)
+    case = case_of(tmp_path, "small", network)
+    # No C library of that architecture is here, so this would fail if it were not linked statically.
+    assert relative_error(answer(case, tmp_path, qemu), case.y) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing of it is run here, so it need not be fast.
+    quick = tuple(flag if flag != "-O3" else "-O0" for flag in toolchains.FLAGS)
+    monkeypatch.setattr(toolchains, "FLAGS", quick)
+    target = parse_target("aarch64-linux-gnu")
+    files = write_standalone(planned(network, target, 1), "small", target, tmp_path)
+    for what in ("library", "executable"):
+        content = files[what].read_bytes()
+        assert content[:5] == b"\x7fELF\x02"
+        assert struct.unpack_from("<H", content, 18) == (183,)  # EM_AARCH64
+    assert b"nns_model_load\0" in files["library"].read_bytes()
+
+
+RUNNABLE = [isa for isa in ISAS if isa.features < local_isa().features]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", RUNNABLE, ids=[isa.name for isa in RUNNABLE])
+def test_lower_levels_of_this_machine(isa: Isa, network: Path, tmp_path: Path) -> None:
+    target = BuildTarget(isa)  # with this machine's C library, as other tests build these engines
+    write_standalone(planned(network, target, 1), "small", target, tmp_path)
+    case = case_of(tmp_path, "small", network)
+    assert relative_error(answer(case, tmp_path), case.y) < TOLERANCE
+
+
+LESSER = {"x86-64-v4": ("Haswell", "AVX-512F"), "x86-64-v3": ("Nehalem", "FMA"), "x86-64-v2": ("Conroe", "SSE4.2")}
+"""For each instruction set an emulated CPU below it, and what that lacks."""
+
+
+@pytest.mark.skipif(local_isa().name not in LESSER, reason=f"no emulated CPU is below {local_isa().name}")
+def test_a_cpu_that_lacks_the_instruction_set_is_told(small: Case) -> None:
+    qemu = emulator("qemu-x86_64-static")
+    cpu, missing = LESSER[local_isa().name]
+    done = run(qemu, "-cpu", cpu, small.executable, status=2)
+    assert done.stderr.splitlines()[-1].startswith(f"error: this CPU lacks {missing}, which {local_isa().name} has")
+
+
+def test_targets_are_read_as_they_are_written() -> None:
+    assert parse_target("local") == BuildTarget(local_isa())
+    for isa in ISAS:
+        for system in ("linux-gnu", "linux-musl"):
+            assert str(parse_target(f"{isa.name}-{system}")) == f"{isa.name}-{system}"
+        assert str(parse_target(isa.name)) == f"{isa.name}-linux-gnu"
+    for wrong in ("", "aarch64-", "aarch64-windows", "x86-64", "aarch64-linux-gnu-"):
+        with pytest.raises(UsageError, match="unknown target"):
+            parse_target(wrong)
+
+
+def test_nothing_can_be_measured_for_another_machine() -> None:
+    other = next(isa for isa in ISAS if isa != local_isa())
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)), other)
+    assert processor.blocked.block == other.block
+    with pytest.raises(DeviceError, match="without measuring"):
+        assert processor.fingerprint
+
+
+# -- what is refused when it is made --------------------------------------------------------------------------------
+
+
+def test_plans_that_need_more_than_the_engine_are_refused(network: Path, tmp_path: Path) -> None:
+    compiled = planned(network, parse_target("local"), 1)
+    plan = compiled.plan
+    for kind, need in (("call", "ONNX Runtime or LiteRT"), ("opencl", "OpenCL")):
+        steps = (replace(plan.steps[0], kind=kind, layer="odd/layer"), *plan.steps[1:])  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=f"{need} computes odd/layer"):
+            write_model_file(replace(compiled, plan=replace(plan, steps=steps)), "a", local_isa(), tmp_path / "a")
+    with pytest.raises(PackageError, match="vectors of"):
+        write_model_file(replace(compiled, plan=replace(plan, block=3)), "a", local_isa(), tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "libnnstretch.so", "-x", "a b"])
+def test_names_that_are_no_file_names_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be called"):
+        standalone_files(name, Path())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--target", "local"), "--standalone"),
+        (("--standalone", "--target", "z80"), "unknown target"),
+        (("--standalone", "--target", "aarch64", "-p", "cpu:0,opencl:0"), "only groups of CPU cores"),
+        (("--standalone", "-o", "/proc/nowhere"), "/proc/nowhere"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: tuple[str, ...], words: str, network: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if local_isa().name == "aarch64":
+        arguments = tuple(word.replace("aarch64", "x86-64-v3") for word in arguments)
+    capsys.readouterr()
+    assert main(["compile", str(network), "--no-tune", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+# -- what is refused when it is run ---------------------------------------------------------------------------------
+
+
+def changed(case: Case, path: Path, change: Callable[[bytearray], object], *, mend: bool = True) -> Path:
+    """A copy of the model with a change, and a checksum that fits it."""
+    content = bytearray(case.model.read_bytes())
+    change(content)
+    if mend:
+        words, text = struct.unpack_from("<2q", content, 24)
+        body = content[8 * HEADER_WORDS : 8 * HEADER_WORDS + 8 * words + text]
+        struct.pack_into("<Q", content, 56, check(bytes(content[:56]) + bytes(body)))
+    path.write_bytes(content)
+    return path
+
+
+def test_files_that_are_no_models(small: Case, tmp_path: Path) -> None:
+    refuses(small.executable, "-m", tmp_path / "none", words=["cannot open", "none"])
+    refuses(small.executable, "-m", tmp_path, words=[str(tmp_path)])
+    for content in (b"", b"x", bytes(64), b"\x7fELF" + bytes(100)):
+        (tmp_path / "a").write_bytes(content)
+        refuses(small.executable, "-m", tmp_path / "a", words=["no model file"])
+
+
+def test_damaged_files(small: Case, tmp_path: Path) -> None:
+    whole = small.model.read_bytes()
+    for keep in (8, 63, 64, 100, len(whole) - 1):
+        (tmp_path / "a").write_bytes(whole[:keep])
+        refuses(small.executable, "-m", tmp_path / "a")
+    (tmp_path / "a").write_bytes(whole + b"x")
+    refuses(small.executable, "-m", tmp_path / "a", words=["copy it again"])
+    flipped = changed(small, tmp_path / "a", lambda c: c.__setitem__(200, c[200] ^ 4), mend=False)
+    refuses(small.executable, "-m", flipped, words=["checksum"])
+    newer = changed(small, tmp_path / "a", lambda c: struct.pack_into("<q", c, 8, 2))
+    refuses(small.executable, "-m", newer, words=["format 2"])
+
+
+def test_models_for_other_libraries(small: Case, network: Path, tmp_path: Path) -> None:
+    other = next(isa for isa in ISAS if isa.architecture != local_isa().architecture)
+    write_model_file(planned(network, BuildTarget(other), 1), "small", other, tmp_path / "a")
+    refuses(small.executable, "-m", tmp_path / "a", words=[other.name, local_isa().name, "--target"])
+    kernel = changed(small, tmp_path / "a", lambda c: c.__setitem__(slice(None), c.replace(b"\0dense", b"\0dance")))
+    refuses(small.executable, "-m", kernel, words=["no kernel dance"])
+
+
+def test_inputs_that_do_not_fit(small: Case, tmp_path: Path) -> None:
+    wrong = tmp_path / "x.npy"
+    for array, words in (
+        (small.x.astype(np.float64), ["float32"]),
+        (small.x[:, :, 1:], ["another shape", "1x3x30x26"]),
+        (small.x[0], ["another shape"]),
+        (np.asfortranarray(small.x), ["Fortran"]),
+    ):
+        np.save(wrong, array)
+        refuses(small.executable, wrong, words=words)
+    np.save(wrong, small.x)
+    whole = wrong.read_bytes()
+    for content in (whole[:-1], whole + b"x", whole[:20], b"", b"\x93NUMPY\x01\0\xff\xff" + whole[10:]):
+        wrong.write_bytes(content)
+        refuses(small.executable, wrong, words=[str(wrong)])
+    small.x[:, :, 1:].tofile(tmp_path / "x.raw")
+    refuses(small.executable, tmp_path / "x.raw", words=["exactly"])
+    refuses(small.executable, tmp_path / "none.npy", words=["cannot open"])
+    np.save(wrong, small.x)
+    refuses(small.executable, wrong, wrong, words=["2 inputs"])
+
+
+def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:
+    refuses(small.executable, "-o", tmp_path / "no" / "y.npy", words=["cannot write"])
+    refuses(small.executable, "-o", tmp_path / "a", "-o", tmp_path / "b", words=["2 files"])
+    for option in ("--threads", "--repeat"):
+        for value in ("", "x", "-1", "99999999999999999999"):
+            refuses(small.executable, f"{option}={value}", words=[option])
+    for value in ("", "x", "3-1", "0-", "0+", "0-99999", "0 1"):
+        refuses(small.executable, f"--cores={value}", words=["no list of cores"])
+    refuses(small.executable, "--cores", "1023", words=["core 1023"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")
+def test_damaged_models_are_refused_or_run_without_a_wrong_access(small: Case, tmp_path: Path) -> None:
+    library = build_binaries(parse_target("local"), sanitize="address,undefined").library
+    program = tmp_path / "fuzz"
+    flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    shutil.copy(library, tmp_path / "libnnstretch.so")
+    links = (f"-L{tmp_path}", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
+    includes = (f"-I{small.folder}",)
+    subprocess.run(["gcc", *flags, *includes, str(HERE / "standalone_fuzz.c"), "-o", str(program), *links], check=True)
+    refused, ran = map(int, run(program, small.model, tmp_path / "copy.nnm", "4000", "1").stdout.split())
+    assert refused > 1000
+    assert ran > 100

@@ -1,0 +1,267 @@
+"""The report and its pictures: well-formed, complete, self-contained, and true to the numbers."""
+
+import itertools
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from nnstretch.bench.ablation.result import Proof, ProofRow
+from nnstretch.bench.timing.statistics import Latency
+from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
+from nnstretch.errors import FileError
+from nnstretch.report.charts.branching import latency_svg, training_svg
+from nnstretch.report.charts.design import design_svg
+from nnstretch.report.charts.style import _DARK, _LIGHT, page_style, standalone
+from nnstretch.report.charts.svg import label, picture, ticks
+from nnstretch.report.charts.timeline import timeline_svg
+from nnstretch.report.pages.branching import write_report
+from nnstretch.report.tables.ablation import proof_table
+from nnstretch.report.tables.text import count_text
+from nnstretch.scheduler.runtime.timeline import Event, Timeline
+from nnstretch.training.checkpoint import EpochRecord
+
+MACHINE = {"cpu": "A CPU & co <x86>", "cores": 2, "peak_gflops_per_core": 250.0}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    conv, other = "cpu:float32/direct", "opencl:float32/direct"
+    events = (
+        Event("stem", "step", 0, 0, 2_000_000, conv, "Conv", 10**8),
+        Event("left<1>", "step", 0, 2_000_000, 3_000_000, conv, "Conv", 10**8),
+        Event("wait", "wait", 0, 3_000_000, 3_500_000),
+        Event("join", "step", 0, 3_500_000, 4_000_000, conv, "Dense", 10**6),
+        Event("wait", "wait", 1, 0, 3_900_000),
+        Event("right", "step", 1, 2_100_000, 3_400_000, other, "Conv", 10**8),
+    )
+    return Timeline(("cpu:0", "opencl:0@1"), events, 4_000_000)
+
+
+@pytest.fixture
+def proof(timeline: Timeline) -> Proof:
+    def row(network: str, how: str, processors: str, p50: float) -> ProofRow:
+        return ProofRow(network, how, processors, 10**8, 10**6, 98.765, Latency(p50, p50 * 1.2, p50 * 0.9))
+
+    both = "cpu:0,opencl:0@1"
+    rows = (
+        row("original", "alone", "cpu:0", 8.125),
+        row("original", "ONNX Runtime", "cpu:0-1", 6.5),
+        row("branched", "concurrent", both, 4.25),
+        row("branched", "one after another", both, 7.5),
+        row("control", "alone", "cpu:0", 7.0),
+        ProofRow("control", "perfect split, a bound", both, 10**8, 10**6, None, None, 3.5),
+    )
+    return Proof(
+        ("cpu:0", "opencl:0@1"),
+        rows,
+        {"cpu:0": 8.125, "opencl:0@1": 9.0},
+        5.0,
+        6.5,
+        "",
+        4.25,
+        7.5,
+        {"cpu:0": 7.0, "opencl:0@1": 7.0},
+        3e-7,
+        timeline,
+        timeline,
+    )
+
+
+@pytest.fixture
+def design() -> Design:
+    def branch(processor: int, blocks: tuple[int, ...], depth: float) -> BranchDesign:
+        return BranchDesign(processor, blocks, depth, 0.5, 32, 10**7, 0.4)
+
+    segments = (
+        SegmentDesign(0, 2, (branch(0, (0, 1), 1.0), branch(1, (0,), 0.5))),
+        SegmentDesign(2, 5, (branch(0, (2, 3, 4), 1.0),)),
+    )
+    return Design("d123", segments, 16, 4 * 10**7, 10**6, 3 * 10**7, 10**6, 1.0)
+
+
+@pytest.fixture
+def histories() -> dict[str, list[EpochRecord]]:
+    def record(epoch: int, top1: float | None) -> EpochRecord:
+        return EpochRecord(epoch, 64, 2.0 / epoch, 90.0 + epoch, 0.1, top1, float(epoch))
+
+    return {
+        "original": [record(1, None), record(2, None), record(3, 97.0)],
+        "branched": [record(1, 96.0)],
+        "control": [],
+    }
+
+
+def shapes(text: str, tag: str, class_: str) -> list[ET.Element]:
+    """Elements of a picture with a class."""
+    root = ET.fromstring(text)  # noqa: S314 - our own text
+    return [e for e in root.iter(f"{SVG}{tag}") if class_ in (e.get("class") or "").split()]
+
+
+def number(element: ET.Element, name: str) -> float:
+    return float(element.get(name, "nan"))
+
+
+# -- timeline ------------------------------------------------------------------------------------------------------
+
+
+def test_timeline_shows_every_step_in_its_lane_at_its_time(timeline: Timeline) -> None:
+    text = timeline_svg(timeline, title="A run")
+    steps = shapes(text, "rect", "conv")[:3]
+    lanes = shapes(text, "rect", "lane")
+    assert len(lanes) == 2
+    assert [number(s, "y") for s in steps] == [number(lanes[i], "y") for i in (0, 0, 1)]
+    scale = number(lanes[0], "width") / timeline.total
+    left = number(lanes[0], "x")
+    for step, begin, end in zip(steps, (0, 2_000_000, 2_100_000), (2_000_000, 3_000_000, 3_400_000), strict=True):
+        assert number(step, "x") == pytest.approx(left + begin * scale, abs=0.01)
+        assert number(step, "width") == pytest.approx((end - begin) * scale, abs=1.0)
+
+
+def test_times_without_work_are_hatched_until_there_is_nothing_to_come(timeline: Timeline) -> None:
+    text = timeline_svg(timeline)
+    waits = [w for w in shapes(text, "rect", "wait") if w.find(f"{SVG}title") is not None]
+    assert [w.findtext(f"{SVG}title") for w in waits] == ["wait, 500.0 µs", "wait, 2100.0 µs", "wait, 500.0 µs"]
+    assert all(w.get("fill") == "url(#hatched)" for w in waits)
+
+
+def test_timeline_names_are_escaped(timeline: Timeline) -> None:
+    tips = [t.text or "" for t in ET.fromstring(timeline_svg(timeline)).iter(f"{SVG}title")]  # noqa: S314
+    assert any(tip.startswith("left<1>\nConv, cpu:float32/direct") for tip in tips)
+
+
+def test_a_picture_alone_has_its_colours(timeline: Timeline) -> None:
+    assert "prefers-color-scheme" in timeline_svg(timeline, alone=True)
+    assert "<style>" not in timeline_svg(timeline, alone=False)
+
+
+def test_a_run_of_nothing_can_be_drawn() -> None:
+    ET.fromstring(timeline_svg(Timeline(("cpu:0",), (), 0)))  # noqa: S314
+
+
+# -- plots ---------------------------------------------------------------------------------------------------------
+
+
+def test_bars_are_as_long_as_latencies(proof: Proof) -> None:
+    text = latency_svg(proof)
+    ET.fromstring(text)  # noqa: S314
+    (ours,) = shapes(text, "rect", "accent")
+    originals = shapes(text, "rect", "conv")
+    assert number(originals[0], "width") / number(ours, "width") == pytest.approx(8.125 / 4.25, rel=1e-3)
+    (bound,) = shapes(text, "line", "bound")
+    left = number(ours, "x")
+    assert (number(bound, "x1") - left) / number(ours, "width") == pytest.approx(3.5 / 4.25, rel=1e-2)
+
+
+def test_training_curves_have_a_line_for_every_network_that_was_trained(
+    histories: dict[str, list[EpochRecord]],
+) -> None:
+    text = training_svg(histories)
+    assert len(shapes(text, "polyline", "series-0")) == 2
+    assert len(shapes(text, "polyline", "series-1")) == 2
+    assert len(shapes(text, "circle", "dot")) == 2
+    assert "control" not in text
+
+
+def test_design_shows_kept_and_dropped_blocks(design: Design) -> None:
+    text = design_svg(design, ("cpu:0", "opencl:0@1"))
+    blocks = [e for e in ET.fromstring(text).iter(f"{SVG}rect") if e.find(f"{SVG}title") is not None]  # noqa: S314
+    colours = [e.get("class") for e in blocks]
+    assert colours.count("series-fill-0") == 5
+    assert colours.count("series-fill-1") == 1
+    assert colours.count("dropped") == 1
+    assert len(shapes(text, "circle", "meet")) == 1
+    assert "opencl:0@1" in text
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(2, 12))
+def test_ticks_are_round_few_and_inside(low: float, span: float, about: int) -> None:
+    found = ticks(low, low + span, about)
+    slack = span * 1e-6
+    assert all(low - slack <= tick <= low + span + slack for tick in found)
+    assert 1 <= len(found) <= 3 * about
+    steps = {round((b - a) / span, 6) for a, b in itertools.pairwise(found)}
+    assert len(steps) <= 1
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Cn", "Co"))))
+def test_any_text_can_be_a_label(text: str) -> None:
+    root = ET.fromstring(picture(10, 10, label(0, 0, text), name=text))  # noqa: S314
+    assert (root.findtext(f"{SVG}text") or "") == text
+    assert root.get("aria-label") == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1_814_073_344, "1.81 G"), (11_689_512, "11.7 M"), (7_200, "7.2 k"), (12, "12"), (None, "–")]
+)
+def test_counts_in_words(count: float | None, text: str) -> None:
+    assert count_text(count) == text
+
+
+# -- style ---------------------------------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("palette", [_LIGHT, _DARK], ids=["light", "dark"])
+def test_text_can_be_read(palette: dict[str, str]) -> None:
+    """Contrast against the page of at least 4.5 : 1 for text (WCAG 2, AA)."""
+    for name in ("ink", "soft"):
+        bright, dim = sorted((luminance(palette[name]), luminance(palette["paper"])), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5
+
+
+def test_every_colour_is_defined_for_light_and_dark() -> None:
+    used = set(re.findall(r"var\(--([a-z0-9-]+)\)", page_style() + standalone()))
+    assert used <= _LIGHT.keys()
+    assert _LIGHT.keys() == _DARK.keys()
+
+
+# -- the whole -----------------------------------------------------------------------------------------------------
+
+
+def test_report_is_one_file_that_needs_nothing_else(
+    tmp_path: Path, proof: Proof, design: Design, histories: dict[str, list[EpochRecord]]
+) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, proof, histories=histories, design=design, machine=MACHINE)
+    text = path.read_text(encoding="utf-8")
+    for needle in ("4.250", "98.77 %", "1.91×", "82%", "A CPU &amp; co &lt;x86&gt;", "perfect split", "d123"):
+        assert needle in text
+    assert text.count("<tr") == 1 + len(proof.rows)
+    assert len(re.findall("<svg", text)) == 5
+    outside = re.sub(r'xmlns="http://www.w3.org/2000/svg"', "", text)
+    assert not re.search(r"https?://|<script|<link|@import|src=", outside)
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ET.fromstring(svg)  # noqa: S314
+
+
+def test_report_without_training_and_design(tmp_path: Path, proof: Proof) -> None:
+    write_report(tmp_path / "r.html", proof, machine=MACHINE)
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "Training" not in text
+    assert "The branching" not in text
+
+
+def test_report_that_cannot_be_written(tmp_path: Path, proof: Proof) -> None:
+    with pytest.raises(FileError, match="cannot write"):
+        write_report(tmp_path / "missing" / "r.html", proof, machine=MACHINE)
+
+
+def test_table_for_terminals(proof: Proof) -> None:
+    console = Console(width=160, record=True, file=None, quiet=False)
+    with console.capture() as captured:
+        console.print(proof_table(proof))
+    text = captured.get()
+    assert len([line for line in text.splitlines() if "cpu:0" in line]) == len(proof.rows)
+    assert "4.250" in text
+    assert "82% of the perfect split" in text

@@ -1,0 +1,166 @@
+"""The page of a search for branchings, and the picture of predictions: complete, self-contained, true, and safe to open."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+from torch import nn
+
+from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.report import SearchReport
+from nnstretch.branching.stretch import StretchResult, stretch
+from nnstretch.cli.stretching.files import PAGE, write_page
+from nnstretch.errors import FileError
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.report.charts.agreement import Agreement, agreement_svg
+from nnstretch.report.pages.stretch import Found, stretch_html
+from nnstretch.report.tables.text import power_text
+
+HOSTILE = "<script>alert('&\"')</script>"
+NAMES = ("cpu:0", f"opencl{HOSTILE}")
+
+
+class Rates:
+    """Two processors with a rate each."""
+
+    def seconds(self, layers: list[Layer], processor: int, /) -> float:
+        return sum(layer.macs / (100e9, 70e9)[processor] + 1e-6 for layer in layers)
+
+    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
+        return math.inf
+
+    def confirm(self, layers: list[Layer], processor: int, /) -> bool:
+        return False
+
+    def meeting_seconds(self, tensor: TensorType, /, *_: object) -> float:
+        return 5e-7
+
+    def fetching_seconds(self, tensor: TensorType, /) -> float:
+        return 0.0
+
+    def slowdown(self, processor: int, others: frozenset[int], /) -> float:
+        return 1.1
+
+
+@pytest.fixture(scope="module")
+def results() -> list[StretchResult]:
+    def block(channels: int, out: int, stride: int = 1) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(channels, out, 3, stride, 1), nn.ReLU())
+
+    network = nn.Sequential(
+        *(block(3, 32), block(32, 64), block(64, 64), block(64, 96, 2), block(96, 96)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 4)),
+    )
+    limits = SearchLimits(alpha=1.0, beta=0.95, max_segment=1.0)
+    return stretch(network.eval(), torch.zeros(1, 3, 32, 32), Rates(), 2, limits, designs=3)
+
+
+class Text(HTMLParser):
+    """What a page shows, its tags, its anchors and where its links lead."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            if name in ("href", "src") and value:
+                self.links.append(value)
+            assert not name.startswith("on"), f"{tag} has {name}"
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data} "
+
+
+def shown(results: list[StretchResult], files: Callable[[int], str | None] = lambda rank: f"{rank}.json") -> Text:
+    found = [Found(one.design, one.prediction, files(rank)) for rank, one in enumerate(results)]
+    return Text(stretch_html("net<small>", NAMES, results[0].report, found))
+
+
+def test_the_page_says_what_was_dropped_and_why(results: list[StretchResult]) -> None:
+    page, report = shown(results), results[0].report
+    for step in report.pruning:
+        assert power_text(step.designs_log10) in page.text
+        assert step.step in page.text
+    for name in ("alpha", "beta", "min-macs", "min-depth", "min-width", "max-segment"):
+        assert name in page.text
+    assert f"{len(report.boundaries)} of {report.cut_points} cut points" in page.text
+    assert all(block.name in page.text for block in report.blocks)
+    assert "plain" in page.text  # the family whose bounds hold
+
+
+def test_the_page_shows_every_design_part_by_part(results: list[StretchResult]) -> None:
+    page = shown(results)
+    assert len(results) > 1
+    for rank, one in enumerate(results):
+        assert one.design.id in page.anchors
+        assert f"#{one.design.id}" in page.links
+        assert f"{rank}.json" in page.links
+        assert f"{one.design.predicted_ms:.3f}" in page.text
+        for segment, part in zip(one.design.segments, one.prediction.segments, strict=True):
+            for branch, predicted in zip(segment.branches, part.branches, strict=True):
+                assert f"{1e3 * predicted.alone:.4f}" in page.text
+                assert str(branch.channels) in page.text
+    assert all(link.removeprefix("#") in page.anchors for link in page.links if link.startswith("#"))
+    without = shown(results, lambda _: None)
+    assert not any(link.endswith(".json") for link in without.links)
+
+
+def test_the_page_needs_nothing_and_runs_nothing(results: list[StretchResult]) -> None:
+    report = results[0].report
+    notes = SearchReport(**{**vars(report), "notes": (f"block 1, {HOSTILE}: no",), "unpredicted": (HOSTILE,)})
+    found = [Found(one.design, one.prediction, f"{HOSTILE}.json") for one in results]
+    written = stretch_html(HOSTILE, NAMES, notes, found)
+    page = Text(written)
+    assert not page.tags & {"script", "iframe", "link", "img"}
+    assert "<script" not in written
+    assert page.text.count(HOSTILE) >= 4
+    assert not re.search(r"https?://", written.replace("http://www.w3.org/2000/svg", ""))
+
+
+def test_the_page_lies_beside_the_designs(results: list[StretchResult], tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{rank}.json") for rank in range(len(results))]
+    path = write_page(tmp_path, "net.py:small", ("cpu:0", "cpu:1"), results, files)
+    assert path == tmp_path / PAGE
+    links = Text(path.read_text(encoding="utf-8")).links
+    assert {Path(file).name for file in files} <= set(links)  # so that the folder can be moved
+    with pytest.raises(FileError):
+        write_page(tmp_path / "missing", "m", ("a", "b"), results, files)
+
+
+def test_agreement_has_a_dot_for_everything_and_its_bounds() -> None:
+    dots = [Agreement(1.0, 1.0, HOSTILE), Agreement(2.0, 2.5, "too low"), Agreement(4.0, 3.0, "too high")]
+    text = agreement_svg({"cpu:0": dots[:2], HOSTILE: dots[2:]}, 0.1)
+    picture = ET.fromstring(text)  # noqa: S314 - our own text
+    namespace = "{http://www.w3.org/2000/svg}"
+    circles = list(picture.iter(f"{namespace}circle"))
+    assert [circle.findtext(f"{namespace}title") for circle in circles] == [dot.tip for dot in dots]
+    (axis,) = (e for e in picture.iter(f"{namespace}line") if e.get("class") == "axis")
+    bounds = [e for e in picture.iter(f"{namespace}line") if e.get("class") == "bound"]
+    assert len(bounds) == 2
+
+    def above(circle: ET.Element) -> float:
+        """How far a dot lies above the line of agreement."""
+        x, y = float(circle.get("cx", "")), float(circle.get("cy", ""))
+        x1, y1, x2, y2 = (float(axis.get(name, "")) for name in ("x1", "y1", "x2", "y2"))
+        return y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y
+
+    exact, slow, fast = map(above, circles)
+    assert abs(exact) < 0.1
+    assert slow > 1.0
+    assert fast < -1.0
+    assert HOSTILE not in text

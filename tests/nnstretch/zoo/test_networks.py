@@ -1,0 +1,123 @@
+"""Whole networks of the zoo: what they are fused to, and that they compute what ONNX Runtime does, on every processor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from nnstretch import zoo
+from nnstretch.compiler.compile import load_any, plan_model
+from nnstretch.compiler.processors import build_processors
+from nnstretch.graph.layers import GraphNode, layers
+from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.passes import optimize
+from nnstretch.scheduler.runtime.session import Session
+
+TOLERANCE = 1e-4
+# MACs up to which a network runs layer by layer, and on OpenCL, which is a CPU's in tests; the others are planned there.
+FEW_MACS = 2e9
+FAST = ("resnet18", "squeezenet1_1")
+ZOO_LAYERS = {
+    "resnet18": {"Conv": 20, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "resnet34": {"Conv": 36, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "resnet50": {"Conv": 53, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "vgg16": {"Conv": 13, "MaxPool": 5, "Reshape": 1, "Dense": 3},
+    "mobilenetv2": {"Conv": 52, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "regnet_x_1_6gf": {"Conv": 59, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "efficientnet_lite4": {"Conv": 91, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "squeezenet1_0": {"Conv": 26, "MaxPool": 3, "Concat": 8, "GlobalPool": 1, "Reshape": 1},
+    "squeezenet1_1": {"Conv": 26, "MaxPool": 3, "Concat": 8, "GlobalPool": 1, "Reshape": 1},
+    "densenet121": {
+        "Conv": 120, "MaxPool": 1, "Affine": 62, "Concat": 58, "AveragePool": 3, "GlobalPool": 1, "Reshape": 1, "Dense": 1,
+    },
+    "googlenet": {"Conv": 57, "MaxPool": 13, "Concat": 9, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "resnet101": {"Conv": 104, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "resnet152": {"Conv": 155, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "vgg11": {"Conv": 8, "MaxPool": 5, "Reshape": 1, "Dense": 3},
+    "vgg13": {"Conv": 10, "MaxPool": 5, "Reshape": 1, "Dense": 3},
+    "vgg19": {"Conv": 16, "MaxPool": 5, "Reshape": 1, "Dense": 3},
+    "densenet161": {
+        "Conv": 160, "MaxPool": 1, "Affine": 82, "Concat": 78, "AveragePool": 3, "GlobalPool": 1, "Reshape": 1, "Dense": 1,
+    },
+    "densenet169": {
+        "Conv": 168, "MaxPool": 1, "Affine": 86, "Concat": 82, "AveragePool": 3, "GlobalPool": 1, "Reshape": 1, "Dense": 1,
+    },
+    "densenet201": {
+        "Conv": 200, "MaxPool": 1, "Affine": 102, "Concat": 98, "AveragePool": 3, "GlobalPool": 1, "Reshape": 1, "Dense": 1,
+    },
+    "inception_v3": {
+        "Conv": 94, "MaxPool": 4, "AveragePool": 9, "Concat": 15, "GlobalPool": 1, "Reshape": 1, "Dense": 1,
+    },
+    "ssd_resnet50": {
+        "Conv": 73, "MaxPool": 1, "Transpose": 10, "Reshape": 14, "Concat": 3, "Softmax": 1,
+        "Slice": 2, "Mul": 2, "Affine": 1, "Add": 2, "Sub": 1,
+    },
+    "mobilenetv3_small": {"Conv": 52, "GlobalPool": 10, "Mul": 9, "Reshape": 1, "Dense": 2},
+    "mobilenetv3_large": {"Conv": 62, "GlobalPool": 9, "Mul": 8, "Reshape": 1, "Dense": 2},
+    "efficientnet_b5": {"Conv": 194, "GlobalPool": 40, "Mul": 39, "Reshape": 1, "Dense": 1},
+    "regnet_x_4gf": {"Conv": 74, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+    "resnetxy": {"Conv": 53, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A network as a graph, an input, and what ONNX Runtime makes of it."""
+
+    name: str
+    model: ir.Model
+    feeds: dict[str, np.ndarray]
+    wanted: list[np.ndarray]
+
+    @property
+    def macs(self) -> int:
+        return zoo.entry(self.name).macs
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in zoo.names()],
+)
+def exported(request: pytest.FixtureRequest) -> Exported:
+    """Every network of the zoo, made once for all that is asked of it."""
+    name = str(request.param)
+    model = load_any(name)
+    (image,) = model.graph.inputs
+    assert image.name is not None
+    assert image.shape is not None
+    feeds = {image.name: np.random.default_rng(0).standard_normal(image.shape.numpy()).astype(np.float32)}
+    return Exported(name, model, feeds, run_proto(ir.to_proto(model), feeds))
+
+
+def test_every_network_of_the_zoo_is_looked_at() -> None:
+    assert set(ZOO_LAYERS) == set(zoo.names())
+
+
+def test_layers(exported: Exported, check: Callable[..., list[GraphNode]]) -> None:
+    # Numbers of the large ones are compared where they run on kernels, which is much faster than layer by layer.
+    nodes = check(exported.model) if exported.macs < FEW_MACS else layers(optimize(exported.model))
+    assert Counter(node.layer.op for node in nodes) == ZOO_LAYERS[exported.name]
+    assert sum(node.layer.macs for node in nodes) == exported.macs
+    # No activation and no sum is a layer where a convolution could have taken it.
+    assert {str(node.layer.activation) for node in nodes if node.layer.op == "Affine"} <= {"relu", "exp"}
+    assert not any(node.layer.op == "Activation" for node in nodes)
+    assert all(node.path for node in nodes if node.layer.op in ("Conv", "Dense"))
+
+
+@pytest.mark.parametrize("processor", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_outputs(exported: Exported, processor: str) -> None:
+    compiled = plan_model(exported.model, build_processors(processor), tune=False)
+    assert not compiled.plan.fallback_layers
+    assert compiled.plan.macs == exported.macs
+    if processor == "opencl" and exported.macs > FEW_MACS:
+        return
+    with Session(compiled) as session:
+        found = session.run(None, exported.feeds)
+    for result, reference in zip(found, exported.wanted, strict=True):
+        assert float(np.ptp(reference)) > 1e-2, "a network whose outputs vanish compares equal to anything"
+        assert relative_error(result, reference) < TOLERANCE

@@ -1,0 +1,218 @@
+"""Integrated profiling: costs from inside the network decide, with made-up costs and runs."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnstretch.compiler.processors import build_processors
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.graph.layer import CHAIN, Layer, TensorType
+from nnstretch.passes import optimize
+from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.measurement.integrated import CONFIRMED, NEAR, Key, Samples, refined
+from nnstretch.scheduler.measurement.profiler import Profiler
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import PlanStep
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
+from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.selection import default_selector
+from tests.kits.graphs import RandomNetwork
+
+CORE = min(os.sched_getaffinity(0))
+
+
+class Units(CostModel):
+    """A second for every layer by itself, and a hundredth of one more or less, whatever computes it."""
+
+    measured = True
+
+    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+        if layer.op == CHAIN:
+            return None
+        return 1.0 + 0.01 * _draw(layer.workload, str(routine.descriptor), parameters)
+
+    def handover(self, tensor: TensorType) -> float:
+        return 0.0
+
+
+def _draw(*what: object) -> float:
+    return zlib.crc32(repr([dict(w) if isinstance(w, Mapping) else w for w in what]).encode()) / 2**32
+
+
+class Memory:
+    """Records in memory."""
+
+    def __init__(self, slowed: Sequence[bool] = ()) -> None:
+        self.found: dict[Key, Samples] = {}
+        self._slowed = iter(slowed)
+
+    def inside(self, key: Key) -> Samples:
+        return self.found.get(key, ())
+
+    def keep_inside(self, found: Mapping[Key, Samples]) -> None:
+        self.found.update(found)
+
+    def forget_inside(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            del self.found[key]
+
+    def is_slowed(self) -> bool:
+        return next(self._slowed, False)
+
+
+class Runs:
+    """Runs of plans in which steps take `seconds`, times what disturbs the first runs of all, and then the `last`."""
+
+    def __init__(self, *disturbances: float, last: float = 1.0) -> None:
+        self.count = 0
+        self._disturbances, self._last = disturbances, last
+
+    def __call__(self, compiled: Compiled) -> np.ndarray:
+        disturbed = self._disturbances[self.count] if self.count < len(self._disturbances) else self._last
+        self.count += 1
+        return np.array([[disturbed * self.seconds(step)] * 3 for step in compiled.plan.steps])
+
+    @staticmethod
+    def seconds(step: PlanStep) -> float:
+        """Between 0.9 and 1.2, by routine and parameters, for layers that are no changes of layout."""
+        return 0.9 + 0.3 * _draw(step.routine, step.parameters) if step.cost_ms else 0.0
+
+
+def space_of(seed: int) -> ChoiceSpace:
+    found = build_processors(f"cpu:{CORE}")
+    graph = optimize(RandomNetwork(seed, 1).graph())
+    return choice_space(graph, found.named, found.host, Units(), near=NEAR)
+
+
+def assert_selected_costs_are_true(space: ChoiceSpace) -> None:
+    """What is selected costs what it takes when nothing disturbs it."""
+    plan = plan_of(space, default_selector().select(space.problem)).plan
+    mine = [s for s in plan.steps if s.cost_ms and s.op not in ("Reorder", "Concat", "Reshape")]
+    assert mine
+    for step in mine:
+        assert step.cost_ms == pytest.approx(1e3 * Runs.seconds(step), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_path_that_is_selected_was_run_and_costs_what_it_took(seed: int) -> None:
+    runs, records = Runs(), Memory()
+    space = refined(space_of(seed), records, run=runs)
+    assert_selected_costs_are_true(space)
+    assignment = default_selector().select(space.problem)
+    assert 1 <= runs.count <= 4 * 12
+    by_itself = default_selector().select(space_of(seed).problem)
+    assert assignment.cost <= space.problem.cost(by_itself.choices) + 1e-9
+
+
+def test_what_is_known_is_not_run_again() -> None:
+    runs, records = Runs(), Memory()
+    first = refined(space_of(1), records, run=runs)
+    count = runs.count
+    second = refined(space_of(1), records, run=runs)
+    assert runs.count == count
+    assert default_selector().select(first.problem) == default_selector().select(second.problem)
+
+
+def test_times_of_one_network_are_not_those_of_another() -> None:
+    records = Memory()
+    refined(space_of(1), records, run=Runs())
+    names = {key.network for key in records.found}
+    refined(space_of(2), records, run=Runs())
+    assert len({key.network for key in records.found}) == len(names) + 1 == 2
+
+
+def test_estimates_and_several_processors_are_left_alone() -> None:
+    runs = Runs()
+    space = space_of(1)
+    several = replace(space, pool=replace(space.pool, lanes=space.pool.lanes * 2))
+    assert refined(several, Memory(), run=runs) is several
+    found = build_processors(f"cpu:{CORE}")
+    estimated = choice_space(optimize(RandomNetwork(1, 1).graph()), found.named, found.host)
+    assert refined(estimated, Memory(), run=runs) is estimated
+    assert runs.count == 0
+
+
+def costs_of(space: ChoiceSpace) -> list[float]:
+    """What every choice costs."""
+    return [choice.seconds or 0.0 for choices in space.choices for choice in choices]
+
+
+def undisturbed(seed: int) -> ChoiceSpace:
+    return refined(space_of(seed), Memory(), run=Runs())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("disturbances", [(1.5,), (1.3, 1.4), (1.2, 1.3, 1.5), (1.0, 1.4), (1.0, 1.3, 1.0, 1.2)])
+def test_a_disturbed_path_is_run_again(seed: int, disturbances: tuple[float, ...]) -> None:
+    quiet = undisturbed(seed)
+    runs = Runs(*disturbances)
+    found = refined(space_of(seed), Memory(), run=runs)
+    assert runs.count > len(disturbances)
+    assert costs_of(found) == pytest.approx(costs_of(quiet))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_path_is_scaled_by_what_its_rival_takes_at_the_same_time(seed: int) -> None:
+    """From the second path on the machine is slower and stays so."""
+    quiet = undisturbed(seed)
+    alone = Runs()
+    refined(space_of(seed), Memory(), run=alone)
+    assert alone.count > 1
+    found = refined(space_of(seed), Memory(), run=Runs(1.0, last=1.4))
+    assert costs_of(found) == pytest.approx(costs_of(quiet))
+
+
+def test_what_ran_on_a_slow_core_is_run_again() -> None:
+    """The core is slow by less than what a path's times could show."""
+    quiet = undisturbed(1)
+    found = refined(space_of(1), Memory(slowed=[True, False]), run=Runs(1.05))
+    assert costs_of(found) == pytest.approx(costs_of(quiet))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("disturbed", [1.15, 1.5, 3.0])
+def test_what_was_kept_of_a_disturbed_tuning_heals(seed: int, disturbed: float) -> None:
+    records = Memory()
+    refined(space_of(seed), records, run=Runs(last=disturbed))
+    assert_selected_costs_are_true(refined(space_of(seed), records, run=Runs()))
+
+
+def test_a_network_that_is_slower_than_its_layers_is_believed_in_the_end() -> None:
+    records, runs = Memory(), Runs(last=1.6)
+    for _ in range(CONFIRMED):
+        refined(space_of(1), records, run=runs)
+    count = runs.count
+    refined(space_of(1), records, run=runs)
+    assert runs.count == count
+
+
+def test_the_store_keeps_and_forgets_times_inside_networks(tmp_path: Path) -> None:
+    space, store = space_of(1), ProfileStore(tmp_path / "p.sqlite")
+    host = space.host
+    key, other = (Key("n", host.fingerprint, workload, "r", (("a", 1),)) for workload in ("w", "v"))
+    with Profiler(store, host) as profiler:
+        assert profiler.inside(key) == ()
+        profiler.keep_inside({key: (2.0, 1.0), other: (3.0,)})
+        assert profiler.inside(key) == (2.0, 1.0)
+        profiler.forget_inside([key])
+        assert profiler.inside(key) == ()
+        assert profiler.inside(other) == (3.0,)
+    store.close()
+
+
+def test_steps_are_timed_one_by_one() -> None:
+    space = space_of(3)
+    compiled = plan_of(space, default_selector().select(space.problem))
+    with Session(compiled) as session:
+        seconds = session.step_seconds(4)
+    assert seconds.shape == (len(compiled.plan.steps), 4)
+    assert (seconds >= 0).all() and seconds.sum() > 0

@@ -1,0 +1,79 @@
+"""Where the time of a run went, of a run whose every nanosecond is written here."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnstretch.report.tables.timeline import timeline_table, timeline_text
+from nnstretch.scheduler.plan.schema import Plan, PlanLane, PlanStep, PlanSubgraph
+from nnstretch.scheduler.runtime.critical_path import LaneTime, critical_path_seconds, run_summary
+from nnstretch.scheduler.runtime.timeline import Event, Timeline
+
+# a ── c ── d, and b beside c; b and d on the first lane.
+STEPS = {"a": (0, 0, 10), "c": (1, 11, 30), "b": (0, 12, 20), "d": (0, 35, 50)}
+SUBGRAPHS = (PlanSubgraph(0, 0, 1), PlanSubgraph(1, 1, 1, (0,)), PlanSubgraph(0, 2, 1), PlanSubgraph(0, 3, 1, (1,)))
+PLAN = Plan(
+    block=4,
+    lanes=(PlanLane("host", "cpu:0", (0,)), PlanLane("host", "cpu:1", (1,))),
+    inputs=(),
+    outputs=(),
+    buffers=(),
+    steps=tuple(PlanStep(name, "Conv", "", "kernel", "", (), ()) for name in STEPS),
+    subgraphs=SUBGRAPHS,
+    host_bytes=0,
+    shared_bytes=(),
+    shared_lanes=(),
+    opencl_bytes={},
+    constant_ranges={},
+)
+WAITS = (Event("wait", "wait", 1, 0, 11), Event("wait", "wait", 0, 20, 35))
+
+
+def run(**changed: tuple[int, int, int]) -> Timeline:
+    events = [Event(name, "step", *times) for name, times in {**STEPS, **changed}.items()]
+    return Timeline(("cpu:0", "cpu:1"), tuple(sorted((*events, *WAITS), key=lambda e: (e.lane, e.begin))), 52)
+
+
+def test_the_path_goes_through_what_was_waited_for() -> None:
+    found = run_summary(PLAN, run())
+    assert [(link.step.name, link.gap, link.is_handover) for link in found.path] == [
+        ("a", 0, False),
+        ("c", 1, True),
+        ("d", 5, True),
+    ]
+    assert found.critical_path == 10 + 19 + 15
+    assert found.over_critical_path == pytest.approx(52 / 44)
+    assert found.lanes == (LaneTime("cpu:0", 33, 15, 4), LaneTime("cpu:1", 19, 11, 22))
+    waits = [(w.step.name, w.awaited.name, w.duration, w.handover) for w in found.waits]
+    assert waits == [("d", "c", 15, 5), ("c", "a", 11, 1)]
+
+
+def test_the_path_stays_on_the_lane_that_was_later() -> None:
+    found = run_summary(PLAN, run(b=(0, 12, 33)))
+    assert [(link.step.name, link.gap, link.is_handover) for link in found.path] == [
+        ("a", 0, False),
+        ("b", 2, False),
+        ("d", 2, False),
+    ]
+    assert found.critical_path == 10 + 21 + 15
+
+
+def test_the_critical_path_is_that_of_the_times_given() -> None:
+    assert critical_path_seconds(PLAN, [1.0, 2.0, 3.0, 4.0]) == pytest.approx(1 + 3 + 4)
+
+
+def test_words_and_data_say_the_same() -> None:
+    found = run_summary(PLAN, run())
+    data = found.to_json()
+    assert [step["layer"] for step in data["path"]] == ["a", "c", "d"]
+    assert data["waits"][0]["awaited"] == {"processor": "cpu:1", "layer": "c"}
+    assert data["lanes"][0]["waiting_ms"] == pytest.approx(15e-6)
+    assert timeline_table(found).row_count == 2
+    first, path, *waits = timeline_text(found).splitlines()
+    assert "+18.2%" in first
+    assert "3 steps" in path
+    assert "2 hand-overs; longest: c on cpu:1" in path
+    assert [line.split(" ms")[1].split(",")[0] for line in waits] == [
+        " before d for c on cpu:1",
+        " before c for a on cpu:0",
+    ]

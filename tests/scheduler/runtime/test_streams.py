@@ -1,0 +1,336 @@
+"""Streams: the answers of inputs that run side by side, the queue that they come from, and who computes them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import build_processors
+from nnstretch.compiler.streams import arrangements
+from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, Team, choose, relocated, state_bytes
+from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
+from nnstretch.scheduler.runtime.streams.session import StreamSession
+from tests.kits.graphs import RandomNetwork
+
+CORES = sorted(os.sched_getaffinity(0))
+TWO_CPUS = f"cpu:{CORES[0]},cpu:{CORES[-1]}"
+two_cores = pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+Feeds = dict[str, np.ndarray]
+
+
+def compiled(network: RandomNetwork, processors: str) -> Compiled:
+    return plan_model(network.graph(), build_processors(processors), tune=False)
+
+
+def together(made: Compiled, streams: int) -> Arrangement:
+    return Arrangement("together", (Team(made, streams),))
+
+
+def feeds_of(network: RandomNetwork, count: int) -> list[Feeds]:
+    return [{"x": network.input * np.float32(scale)} for scale in range(1, count + 1)]
+
+
+def same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize(
+    "processors",
+    [
+        pytest.param(TWO_CPUS, marks=two_cores),
+        pytest.param(f"cpu:{CORES[0]},opencl:0@{CORES[-1]}", marks=[two_cores, pytest.mark.opencl]),
+        pytest.param(f"opencl:0@{CORES[-1]}", marks=pytest.mark.opencl),
+    ],
+)
+def test_inputs_that_run_through_the_processors_together_have_the_answers_of_single_runs(processors: str) -> None:
+    network = RandomNetwork(103, processors=processors.count(",") and 2, nodes=14, size=6)
+    made, inputs = compiled(network, processors), feeds_of(network, 12)
+    with Session(made) as single:
+        wanted = [single.run(None, feeds) for feeds in inputs]
+    with StreamSession(together(made, 3)) as streams:
+        assert streams.streams == 3
+        for _ in range(8):
+            assert all(map(same, streams.run_many(inputs), wanted))
+        assert all(map(same, streams.stream(iter(inputs)), wanted))
+        assert same(streams.run(None, inputs[4]), wanted[4])
+
+
+def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
+    network = RandomNetwork(7, processors=0, nodes=12, size=6)
+    made = compiled(network, f"cpu:{CORES[0]}")
+    with Session(made) as first, first.twin() as second:
+        wanted = first.run(None, {"x": network.input})
+        second.run(None, {"x": -network.input})
+        assert same(first.run(None, {"x": network.input}), wanted)
+    team = Team(made, streams=3)
+    arrangement = Arrangement("apart", (team, replace(team, compiled=relocated(made, "cpu:9", (9,)), streams=1)))
+    assert arrangement.weight_bytes == sum(size for _, size in made.plan.constant_ranges.values())
+    assert arrangement.stream_bytes == 4 * state_bytes(made.plan)
+    assert state_bytes(made.plan) >= made.plan.host_bytes > 0
+
+
+@pytest.mark.opencl
+def test_twins_share_a_devices_weights() -> None:
+    network = RandomNetwork(7, processors=0, nodes=8, size=6)
+    with Session(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.twin() as second:
+        one, other = first._loaded.memories, second._loaded.memories
+        shared = [key for key in one if one[key] is other[key]]
+        assert shared == [key for key in one if key[0] == "constant"] != []
+
+
+@two_cores
+def test_the_cores_of_a_cpu_are_divided_and_equal_groups_have_one_plan() -> None:
+    network = RandomNetwork(7, processors=0, nodes=12, size=6)
+    usable = build_processors(f"cpu:{CORES[0]}+{CORES[-1]}")
+    divided, whole = arrangements(network.graph(), usable, 2, tune=False)
+    assert [team.processors for team in divided.teams] == [(f"cpu:{CORES[0]}",), (f"cpu:{CORES[-1]}",)]
+    assert divided.teams[0].compiled.weights is divided.teams[1].compiled.weights
+    assert [team.streams for team in whole.teams] == [2]
+    assert choose([divided, whole]) is divided  # nothing was measured
+    with Session(compiled(network, f"cpu:{CORES[0]}")) as single, StreamSession(divided) as streams:
+        inputs = feeds_of(network, 20)
+        wanted = [single.run(None, feeds) for feeds in inputs]
+        assert all(map(same, streams.run_many(inputs), wanted))
+    (one,) = arrangements(network.graph(), usable, 1, tune=False)
+    assert one.streams == 1
+
+
+@two_cores
+def test_a_branched_network_is_computed_whole_where_processors_work_apart() -> None:
+    network = RandomNetwork(11, processors=2, nodes=12, size=6)
+    found = arrangements(network.graph(), build_processors(TWO_CPUS), 4, tune=False)
+    assert {way.name: [team.streams for team in way.teams] for way in found} == {"apart": [2, 2], "together": [4]}
+    for way in found:
+        with StreamSession(way) as streams:
+            for answer in streams.run_many([{"x": network.input}] * 8):
+                for one, wanted in zip(answer, network.expected(), strict=True):
+                    np.testing.assert_allclose(one, wanted, rtol=1e-3, atol=1e-4)
+
+
+# ---- errors, limits and ends
+
+
+def small() -> tuple[Compiled, list[Feeds]]:
+    network = RandomNetwork(3, processors=0, nodes=4, size=4)
+    return compiled(network, f"cpu:{CORES[0]}"), feeds_of(network, 6)
+
+
+def test_an_input_that_does_not_fit_is_the_only_one_that_fails() -> None:
+    made, inputs = small()
+    wrong: list[Feeds] = [*inputs[:2], {"x": np.zeros(3, np.float32)}, *inputs[2:]]
+    with Session(made) as single, StreamSession(together(made, 2)) as streams:
+        found = streams.run_many(wrong, return_errors=True)
+        assert isinstance(found[2], FeedError)
+        for answer, feeds in zip([*found[:2], *found[3:]], inputs, strict=True):
+            assert not isinstance(answer, NNStretchError)
+            assert same(answer, single.run(None, feeds))
+        with pytest.raises(FeedError, match="shape"):
+            streams.run_many(wrong)
+        with pytest.raises(FeedError, match="unknown output"):
+            streams.submit(inputs[0], ["nothing"])
+        coming = streams.stream(wrong)
+        assert same(next(coming), single.run(None, inputs[0]))
+        assert same(next(coming), single.run(None, inputs[1]))
+        with pytest.raises(FeedError, match="shape"):
+            next(coming)
+
+
+def test_what_one_processor_fails_at_another_one_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inputs = small()
+    with Session(made) as single:
+        wanted = [single.run(None, feeds) for feeds in inputs]
+    broken: set[int] = set()
+    run, lock, tried = Session.run, threading.Lock(), []
+
+    def failing(self: Session, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
+        with lock:
+            tried.append(id(self))
+        if id(self) in broken:
+            raise DeviceError("the device was lost")
+        return run(self, names, feeds)
+
+    with StreamSession(together(made, 2)) as streams:
+        monkeypatch.setattr(Session, "run", failing)
+        broken.add(id(streams._sessions[0][1]))
+        assert all(map(same, streams.run_many(inputs), wanted))
+        broken.update(id(session) for _, session in streams._sessions)
+        tried.clear()
+        answer = streams.submit(inputs[0])
+        with pytest.raises(DeviceError, match="lost"):
+            answer.result(60)
+        assert sorted(tried) == sorted(broken)  # each once
+        broken.clear()
+        assert same(streams.run(None, inputs[1]), wanted[1])
+
+
+def test_no_more_inputs_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inputs = small()
+    begin, going = threading.Event(), threading.Semaphore(0)
+    run = Session.run
+
+    def held(self: Session, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
+        going.release()
+        begin.wait(60)
+        return run(self, names, feeds)
+
+    monkeypatch.setattr(Session, "run", held)
+    streams = StreamSession(together(made, 1))
+    first = streams.submit(inputs[0])
+    assert going.acquire(timeout=60)
+    waiting = [streams.submit(feeds) for feeds in inputs[1:3]]
+    with pytest.raises(TimeoutError, match="room"):
+        streams.submit(inputs[3], timeout=0.01)
+    closing = threading.Thread(target=streams.close, kwargs={"cancel": True})
+    closing.start()
+    for answer in waiting:
+        with pytest.raises(CancelledError):
+            answer.result(60)
+    begin.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert first.result(0)
+    with pytest.raises(UsageError, match="closed"):
+        streams.submit(inputs[0])
+    streams.close()
+
+
+def test_closing_finishes_what_was_submitted() -> None:
+    made, inputs = small()
+    with StreamSession(together(made, 2)) as streams:
+        coming = [streams.submit(feeds) for feeds in inputs[:4]]
+        names = {thread.name for thread in streams._threads}
+    assert all(answer.result(0) for answer in coming)
+    assert not names & {thread.name for thread in threading.enumerate() if thread in streams._threads}
+
+
+# ---- the queue
+
+
+class Clock:
+    """Seconds as a test has them."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def makespan(seconds: Sequence[float], count: int) -> tuple[float, list[int]]:
+    """When the last of so many pieces is done, and how many each runner had, in simulated time."""
+    clock = Clock()
+    queue: Dispatch[int] = Dispatch(seconds, count, clock)
+    for number in range(count):
+        queue.put(number)
+    ends: dict[int, float] = {}
+    had = [0] * len(seconds)
+    order: list[int] = []
+    while len(order) < count or ends:
+        for runner in range(len(seconds)):
+            piece = queue._next(runner) if runner not in ends else None
+            if piece is not None:
+                taken = queue.take(runner)
+                assert taken is not None
+                order.append(taken)
+                ends[runner] = clock.now + seconds[runner]
+                had[runner] += 1
+        runner = min(ends, key=ends.__getitem__)
+        clock.now = ends.pop(runner)
+        queue.done(runner)
+    assert order == list(range(count))
+    return clock.now, had
+
+
+def test_runners_get_work_by_their_speed_and_the_last_pieces_do_not_wait_for_the_slowest() -> None:
+    assert makespan([1.0, 1.0], 8) == (4.0, [4, 4])
+    ended, had = makespan([1.0, 3.0], 40)
+    assert had == [30, 10]
+    assert ended == pytest.approx(30.0)
+    assert makespan([1.0, 3.0], 2) == (2.0, [2, 0])  # the slow one would need longer for the second
+    assert makespan([1.0, 10.0], 9) == (9.0, [9, 0])
+    ended, had = makespan([1.0, 10.0], 11)
+    assert had == [10, 1]
+    assert ended == 10.0
+
+
+def test_a_runner_learns_its_speed_and_gives_back_what_it_cannot_do() -> None:
+    clock = Clock()
+    queue: Dispatch[str] = Dispatch([None, 1.0], 4, clock)
+    assert queue.put("a")
+    assert queue.take(0) == "a"  # nothing is known of it
+    clock.now = 5.0
+    queue.done(0)
+    assert queue.put("b")
+    assert queue._next(0) is None  # five times as slow as the other
+    assert queue.take(1) == "b"
+    assert queue.give_back(1)
+    assert queue.take(0) == "b"  # nobody else is left
+    assert not queue.give_back(0)
+    for piece in "cdef":
+        assert queue.put(piece)
+    assert not queue.put("g", timeout=0.0)
+    assert queue.discard() == ["c", "d", "e", "f"]
+    queue.close()
+    assert queue.take(1) is None
+    with pytest.raises(ValueError, match="closed"):
+        queue.put("h")
+
+
+# ---- prediction
+
+
+def priced(plan: Plan, milliseconds: Sequence[float]) -> Plan:
+    """The plan with steps that take so long together on each lane."""
+    steps = list(plan.steps)
+    for lane, total in enumerate(milliseconds):
+        mine = [i for s in plan.subgraphs if s.lane == lane for i in range(s.first, s.first + s.count)]
+        for i in mine:
+            steps[i] = replace(steps[i], cost_ms=total / len(mine))
+    return replace(plan, steps=tuple(steps))
+
+
+@two_cores
+def test_who_waits_least_is_predicted_to_be_fastest() -> None:
+    spread = compiled(RandomNetwork(11, processors=2, nodes=12, size=6), TWO_CPUS)
+    alone = compiled(RandomNetwork(7, processors=0, nodes=12, size=6), f"cpu:{CORES[0]}")
+
+    def team(made: Compiled, latency: float, *milliseconds: float, streams: int = 1) -> Team:
+        return Team(replace(made, plan=priced(made.plan, milliseconds)), streams, latency * 1e-3)
+
+    apart = Arrangement("apart", (team(alone, 10, 10), team(alone, 15, 15)))
+    assert apart.rate == pytest.approx(100 + 1000 / 15)
+    # One input at a time takes 9 ms; from two on, the lane that computes for 5 ms sets the rate.
+    assert Arrangement("one", (team(spread, 9, 5, 4),)).rate == pytest.approx(1000 / 9)
+    pipeline = Arrangement("together", (team(spread, 9, 5, 4, streams=3),))
+    assert pipeline.rate == pytest.approx(200)
+    assert pipeline.teams[0].duration == pytest.approx(15e-3)
+    assert choose([apart, pipeline]) is pipeline
+    uneven = Arrangement("together", (team(spread, 9, 6.2, 3, streams=3),))
+    assert choose([apart, uneven]) is apart
+    slowed = replace(pipeline, teams=(replace(pipeline.teams[0], slowdown=1.3),))
+    assert choose([apart, slowed]) is apart
+    assert choose([apart, replace(apart, name="no faster")]) is apart
+    # Fewer streams than teams: the fastest ones are kept.
+    assert [one.latency for one in apart.with_streams(1).teams] == [10e-3]
+    assert [one.streams for one in apart.with_streams(9).teams] == [2, 2]
+
+
+def test_streams_that_cannot_be() -> None:
+    network = RandomNetwork(3, processors=0, nodes=4, size=4)
+    with pytest.raises(UsageError, match="at least 1"):
+        arrangements(network.graph(), build_processors(f"cpu:{CORES[0]}"), 0, tune=False)
+    with pytest.raises(UsageError, match="simulated"):
+        arrangements(network.graph(), build_processors("sim:phone/cpu"), 2, tune=False)

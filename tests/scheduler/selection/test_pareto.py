@@ -1,0 +1,119 @@
+"""Fronts against brute force, and fronts of problems as large as networks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnstretch.errors import SelectionError, UsageError
+from nnstretch.scheduler.selection import Elimination
+from nnstretch.scheduler.selection.constraints.pareto import ParetoFront, pareto
+from nnstretch.scheduler.selection.problem import Assignment, Problem
+from tests.kits.selection_problems import legal, network, problems
+
+Values = tuple[float, ...]
+
+
+def values(point: Assignment, resources: list[str]) -> Values:
+    return (point.cost, *(point.amounts[r] for r in resources))
+
+
+def covers(front: list[Values], point: Values) -> bool:
+    """Whether something on the front is no worse anywhere, rounding aside."""
+    return any(all(a <= b + 1e-9 * max(1.0, abs(b)) for a, b in zip(f, point, strict=True)) for f in front)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_fronts_are_complete_and_hold_nothing_else(count: int, data: st.DataObject) -> None:
+    problem = data.draw(problems(most=5, resources=count))
+    resources = [f"resource{i}" for i in range(count)]
+    every = [(problem.cost(c), *(problem.amount(r, c) for r in resources)) for c in legal(problem)]
+    if not every:
+        with pytest.raises(SelectionError):
+            pareto(problem, resources)
+        return
+    found = pareto(problem, resources)
+    assert found.gap == 0
+    front = [values(p, resources) for p in found.points]
+    assert all(covers(front, point) for point in every)
+    assert all(not covers(front[:i] + front[i + 1 :], (f[0] * (1 - 1e-6) - 1e-6, *f[1:])) for i, f in enumerate(front))
+    assert front == sorted(front)
+    for point in found.points:
+        assert problem.keeps_limits(point.choices)
+        assert point.cost == problem.cost(point.choices)
+    assert found.points[0].cost == pytest.approx(Elimination().select(problem).cost, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_thinned_fronts_say_how_much_may_be_missing(count: int, data: st.DataObject) -> None:
+    problem = data.draw(problems(most=5, resources=count))
+    resources = [f"resource{i}" for i in range(count)]
+    every = [(problem.cost(c), *(problem.amount(r, c) for r in resources)) for c in legal(problem)]
+    if not every:
+        return
+    found = pareto(problem, resources, room=2)
+    assert 0 <= found.gap <= 1
+    front = [(p.cost * (1 - found.gap), *values(p, resources)[1:]) for p in found.points]
+    affordable = [point for point in every if covers([(0.0, *f[1:]) for f in front], point)]
+    assert all(covers(front, point) for point in affordable)
+    assert count > 1 or affordable == every
+
+
+def test_fronts_of_three_objectives_are_nearly_complete() -> None:
+    problem = chain_with_memory(30, 3)
+    found = pareto(problem, ["memory", "loss"])
+    assert len(found.points) > 100
+    assert found.gap < 0.2
+
+
+def chain_with_memory(nodes: int, choices: int) -> Problem:
+    rng = np.random.default_rng(nodes)
+    edges = [(i, i + 1) for i in range(nodes - 1)] + [(i, i + 3) for i in range(0, nodes - 3, 3)]
+    costs = network(rng, edges, nodes, choices)
+    memory = tuple(np.round(1000 * (2 - c) + 200 * rng.random(choices)) for c in costs.costs)
+    edges_ = {e: 0.2 * m for e, m in costs.edges.items()}
+    return Problem(costs.costs, edges_, {"memory": memory, "loss": tuple(rng.random(choices) for _ in range(nodes))})
+
+
+def test_a_network_has_a_front() -> None:
+    problem = chain_with_memory(60, 3)
+    found: ParetoFront = pareto(problem, ["memory"])
+    assert found.gap < 0.01
+    assert len(found.points) > 20
+    assert found.points[0].cost == pytest.approx(Elimination().select(problem).cost)
+    least = sum(float(a.min()) for a in problem.amounts["memory"])
+    assert found.points[-1].amounts["memory"] == least
+
+
+def test_limits_pick_points_of_the_front() -> None:
+    problem = chain_with_memory(40, 3)
+    found = pareto(problem, ["memory"])
+    for point in found.points[:: max(1, len(found.points) // 5)]:
+        limited = Problem(problem.costs, problem.edges, problem.amounts, {"memory": point.amounts["memory"]})
+        answer = Elimination().select(limited)
+        assert answer.optimal
+        assert answer.cost <= point.cost * (1 + 1e-9)
+        assert answer.cost >= point.cost * (1 - found.gap) - 1e-9
+
+
+def test_two_limits_at_once() -> None:
+    problem = chain_with_memory(40, 3)
+    free = Elimination().select(problem)
+    limits = {r: 0.9 * a for r, a in free.amounts.items()}
+    answer = Elimination().select(Problem(problem.costs, problem.edges, problem.amounts, limits))
+    assert all(answer.amounts[r] <= limits[r] for r in limits)
+    assert answer.cost > free.cost
+    assert answer.gap < 0.01
+
+
+def test_unknown_resources_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"known \(none\), not power"):
+        pareto(Problem((np.zeros(2),), {}), ["power"])
+    with pytest.raises(UsageError, match="not none"):
+        pareto(Problem((np.zeros(2),), {}), [])

@@ -1,0 +1,294 @@
+"""One conformance suite for all selectors: random problems against brute force, and problems as large as networks."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnstretch.errors import SelectionError, UsageError
+from nnstretch.scheduler.selection import (
+    SELECTORS,
+    AStar,
+    Dijkstra,
+    Dprs,
+    Elimination,
+    GlobalSearch,
+    QLearning,
+    RandomSearch,
+    default_selector,
+    selector_named,
+)
+from nnstretch.scheduler.selection.base import ExactSearcher
+from nnstretch.scheduler.selection.baselines.q_learning import schedule
+from nnstretch.scheduler.selection.comparison import compare
+from nnstretch.scheduler.selection.problem import Problem, Selector
+from tests.kits.selection_problems import best_cost, legal, network, problems
+
+EXACT: list[Selector] = [s() for s in SELECTORS.values() if isinstance(s(), ExactSearcher)]
+CRAMPED: list[Selector] = [Elimination(limit=4), Dprs(limit=4), GlobalSearch(limit=4), Dijkstra(most=3), AStar(most=3)]
+QUICK: list[Selector] = [
+    *(s() for n, s in SELECTORS.items() if n not in {"q-learning", "random"}),
+    QLearning(episodes=12),
+    RandomSearch(episodes=5),
+]
+
+
+def named(selector: Selector) -> str:
+    return selector.name
+
+
+def test_every_kind_is_there() -> None:
+    assert {s.name for s in EXACT} == {"elimination", "dprs", "global-search", "dijkstra", "a-star"}
+    assert next(iter(SELECTORS)) == default_selector().name == "elimination"
+    assert len(SELECTORS) == 10
+    assert selector_named("pbqp").name == "pbqp"
+    with pytest.raises(UsageError, match="no selector 'best'"):
+        selector_named("best")
+
+
+@given(problem=problems())
+@settings(max_examples=400, deadline=None)
+def test_exact_ones_find_the_optimum(problem: Problem) -> None:
+    check_optimum(problem)
+
+
+@pytest.mark.slow
+@given(problem=problems())
+@settings(max_examples=4000, deadline=None)
+def test_exact_ones_find_the_optimum_of_thousands(problem: Problem) -> None:
+    check_optimum(problem)
+
+
+def check_optimum(problem: Problem) -> None:
+    best = best_cost(problem)
+    for selector in EXACT:
+        if best is None:
+            with pytest.raises(SelectionError):
+                selector.select(problem)
+            continue
+        answer = selector.select(problem)
+        assert answer.optimal, selector.name
+        assert answer.gap == 0
+        assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12), selector.name
+
+
+@given(problem=problems())
+@settings(max_examples=150, deadline=None)
+def test_answers_are_legal_and_bounds_hold(problem: Problem) -> None:
+    for selector in (*QUICK, *CRAMPED):
+        check_answer(selector, problem)
+
+
+@pytest.mark.parametrize("resources", [1, 2])
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_limits_are_kept(resources: int, data: st.DataObject) -> None:
+    problem = data.draw(problems(most=5, resources=resources))
+    for selector in (*QUICK, *CRAMPED):
+        check_answer(selector, problem)
+
+
+def check_answer(selector: Selector, problem: Problem) -> None:
+    best = best_cost(problem)
+    if best is None:
+        with pytest.raises(SelectionError):
+            selector.select(problem)
+        return
+    answer = selector.select(problem)
+    assert len(answer.choices) == len(problem.costs)
+    assert np.isfinite(answer.cost)
+    assert problem.keeps_limits(answer.choices)
+    assert answer.cost == problem.cost(answer.choices)
+    assert answer.amounts == {r: problem.amount(r, answer.choices) for r in problem.amounts}
+    assert 0 <= answer.gap <= 1
+    assert answer.cost * (1 - answer.gap) <= best * (1 + 1e-9) + 1e-12
+    assert answer.optimal == (answer.gap == 0)
+    if answer.optimal:
+        assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12)
+    assert selector.select(problem) == answer
+
+
+@pytest.mark.parametrize("resources", [1, 2, 3])
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_exact_ones_are_exact_within_limits(resources: int, data: st.DataObject) -> None:
+    problem = data.draw(problems(most=5, resources=resources))
+    best = best_cost(problem)
+    if best is None:
+        return
+    for selector in EXACT[:2]:
+        answer = selector.select(problem)
+        assert answer.optimal
+        assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+def residual(nodes: int) -> list[tuple[int, int]]:
+    return [(i, i + 1) for i in range(nodes - 1)] + [(i, i + 3) for i in range(0, nodes - 3, 3)]
+
+
+def inception(blocks: int) -> list[tuple[int, int]]:
+    """Blocks of four branches of one to three layers between joins, which read each other."""
+    edges, join = [], 0
+    for _ in range(blocks):
+        node, ends = join, []
+        for length in (1, 2, 3, 2):
+            last = join
+            for _ in range(length):
+                node += 1
+                edges.append((last, node))
+                last = node
+            ends.append(last)
+        edges += [(end, node + 1) for end in ends]
+        join = node + 1
+    return edges
+
+
+def detector(scales: int) -> list[tuple[int, int]]:
+    """A chain of scales with two heads each, all of which a concat at the end reads: the shape of SSD."""
+    edges = [(i, i + 1) for i in range(scales - 1)]
+    heads = [(i, scales + 2 * i + k) for i in range(scales) for k in (0, 1)]
+    return edges + heads + [(head, 3 * scales) for _, head in heads]
+
+
+@pytest.mark.parametrize(
+    ("edges", "choices"),
+    [(residual(500), 16), (inception(12), 16), (detector(12), 16)],
+    ids=["residual", "inception", "detector"],
+)
+def test_networks_are_solved_and_proved(edges: list[tuple[int, int]], choices: int) -> None:
+    nodes = max(v for _, v in edges) + 1
+    problem = network(np.random.default_rng(0), edges, nodes, choices)
+    answer = Elimination().select(problem)
+    assert answer.optimal
+    other = selector_named("pbqp").select(problem)
+    assert other.cost >= answer.cost * (1 - 1e-9)
+    assert other.cost * (1 - other.gap) <= answer.cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("layers", [58, 98])
+def test_dense_networks_whose_layouts_are_few(layers: int) -> None:
+    """Every layer reads all before it; 16 routines of 3 layouts, and changing the layout costs the same wherever it happens."""
+    rng = np.random.default_rng(layers)
+    layouts = rng.integers(0, 3, (layers, 16))
+    edges = {
+        (u, v): rng.random() * (layouts[u][:, None] != layouts[v][None, :]).astype(float)
+        for u, v in itertools.combinations(range(layers), 2)
+    }
+    problem = Problem(tuple(rng.random(16) for _ in range(layers)), edges)
+    answer = Elimination().select(problem)
+    assert answer.optimal
+    assert answer.cost == problem.cost(answer.choices)
+    guessed = selector_named("pbqp").select(problem)
+    assert answer.cost * (1 - 1e-9) <= guessed.cost <= answer.cost * 1.01
+
+
+def test_what_is_too_wide_is_answered_with_a_gap() -> None:
+    problem = network(np.random.default_rng(1), list(itertools.combinations(range(14), 2)), 14, 5)
+    for selector in (Elimination(limit=1000), Dprs(limit=1000), GlobalSearch(limit=1000), Dijkstra(most=50)):
+        answer = selector.select(problem)
+        assert not answer.optimal
+        assert 0 < answer.gap < 1
+
+
+def test_penalties_are_what_the_two_direct_searches_differ_in() -> None:
+    apart = Problem((np.array([1.0, 2.0]), np.array([2.0, 1.0])), {(0, 1): np.array([[0.0, 9.0], [9.0, 0.0]])})
+    assert selector_named("greedy").select(apart).choices == (0, 1)
+    assert selector_named("greedy-penalties").select(apart).cost == 3
+
+
+def test_a_dead_end_is_left_again() -> None:
+    forbidden = np.array([[np.inf, np.inf], [0.0, 0.0]])
+    joint = Problem(
+        (np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.zeros(2)),
+        {(0, 2): np.array([[0.0, np.inf], [0.0, 0.0]]), (1, 2): np.array([[np.inf, 0.0], [0.0, 0.0]])},
+    )
+    assert selector_named("greedy").select(joint).cost == 1
+    assert selector_named("greedy").select(Problem((np.zeros(2), np.zeros(2)), {(0, 1): forbidden})).choices[0] == 1
+
+
+def test_epsilon_is_the_papers() -> None:
+    epsilons = schedule(500)
+    assert epsilons[:250] == [1.0] * 250
+    for tenth in range(10):
+        assert epsilons[250 + 25 * tenth : 275 + 25 * tenth] == pytest.approx([0.9 - 0.1 * tenth] * 25)
+
+
+def test_learning_beats_chance() -> None:
+    problem = network(np.random.default_rng(5), residual(40), 40, 6)
+    learned, drawn = QLearning(episodes=600).select(problem), RandomSearch(episodes=600).select(problem)
+    assert learned.cost < 0.8 * drawn.cost
+    assert len(learned.curve) == 600
+    assert learned.states == 600 * 40
+
+
+@pytest.mark.parametrize("name", ["random", "q-learning"])
+def test_seeds_decide_what_is_drawn(name: str) -> None:
+    rng = np.random.default_rng(2)
+    parts = network(rng, residual(30), 30, 5)
+    curves = [selector_named(name).select(Problem(parts.costs, parts.edges, seed=s)).curve for s in (0, 1)]
+    assert curves[0] != curves[1]
+
+
+def test_all_on_one_problem() -> None:
+    problem = network(np.random.default_rng(3), residual(12), 12, 3)
+    rows = compare(problem, QUICK)
+    assert [r.name for r in rows] == [s.name for s in QUICK]
+    best = min(r.answer.cost for r in rows)
+    assert all(r.answer.cost == pytest.approx(best) for r in rows if r.answer.optimal)
+    curve = next(r for r in rows if r.name == "random").best_curve
+    assert [c for _, c in curve[:-1]] == sorted({c for _, c in curve}, reverse=True)[: len(curve) - 1]
+    assert curve[-1][0] == 5
+
+
+@pytest.mark.parametrize("selector", QUICK, ids=named)
+def test_nothing_to_choose(selector: Selector) -> None:
+    assert selector.select(Problem((), {})).choices == ()
+    assert selector.select(Problem((np.array([2.0]),), {})).cost == 2
+
+
+def test_what_forbids_everything_is_named() -> None:
+    names = ("stem", "pool", "head")
+    zeros = (np.zeros(2), np.zeros(2), np.zeros(2))
+    shut = Problem(zeros, {(0, 1): np.full((2, 2), np.inf)}, names=names)
+    same, other = np.array([[0.0, np.inf], [np.inf, 0.0]]), np.array([[np.inf, 0.0], [0.0, np.inf]])
+    cycle = Problem(zeros, {(0, 1): same, (1, 2): same, (0, 2): other}, names=names)
+    sizes = (np.array([5.0, 7.0]),) * 3
+    tight = Problem(zeros, {}, {"memory": sizes}, {"memory": 14.0}, names=names)
+    for selector in QUICK:
+        with pytest.raises(SelectionError, match="no choice of stem goes with one of pool"):
+            selector.select(shut)
+        with pytest.raises(SelectionError, match="chosen before head, one of the edges"):
+            selector.select(cycle)
+        with pytest.raises(SelectionError, match="memory is limited to 14, but every assignment needs at least 15"):
+            selector.select(tight)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (((np.array([]),), {}), "no list of choices"),
+        (((np.array([np.nan]),), {}), "not a number"),
+        (((np.array([-1.0]),), {}), "negative"),
+        (((np.zeros(2), np.zeros(2)), {(1, 0): np.zeros((2, 2))}), "does not lead forward"),
+        (((np.zeros(2), np.zeros(2)), {(0, 2): np.zeros((2, 2))}), "does not lead forward"),
+        (((np.zeros(2), np.zeros(3)), {(0, 1): np.zeros((3, 2))}), "shape"),
+        (((np.zeros(2), np.zeros(1)), {(0, 1): np.full((2, 1), np.nan)}), "not a number"),
+        (((np.zeros(2),), {}, {"memory": ()}), "do not fit"),
+        (((np.zeros(2),), {}, {"memory": (np.array([1, np.inf]),)}), "infinite"),
+        (((np.zeros(2),), {}, {}, {"memory": 3.0}), "drop the limit"),
+        (((np.zeros(2),), {}, {"memory": (np.zeros(2),)}, {"memory": np.nan}), "not a number"),
+        (((np.zeros(2),), {}, {}, {}, 0, ("a", "b")), "2 names for 1 nodes"),
+    ],
+)
+def test_malformed_problems_are_refused(parts: tuple[object, ...], message: str) -> None:
+    with pytest.raises(SelectionError, match=message):
+        Problem(*parts)  # type: ignore[arg-type]
+
+
+def test_brute_force_knows_limits() -> None:
+    problem = Problem((np.array([1.0, 2.0]),), {}, {"memory": (np.array([9.0, 1.0]),)}, {"memory": 5.0})
+    assert legal(problem) == [(1,)]

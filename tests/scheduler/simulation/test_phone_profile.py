@@ -1,0 +1,144 @@
+"""The profile that was fitted to what NN-Stretch published: that it is what the fit gives, and how near it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from nnstretch.devices.simulated.profile import SocProfile, load_profile
+from nnstretch.errors import UsageError
+from nnstretch.graph.layers import layers
+from nnstretch.passes import optimize
+from nnstretch.scheduler.simulation.fit import (
+    Assumptions,
+    Measurement,
+    fit_profile,
+    nonnegative_least_squares,
+    simulated_seconds,
+)
+from tests.kits.published_latencies import ASSUMED, MEASURED_MS, PROCESSORS, measurements, network, optimized
+
+COLUMNS = ("C", "G", "D", "CG", "CD")
+
+
+@pytest.fixture(scope="module")
+def phone() -> SocProfile:
+    return load_profile("phone")
+
+
+def errors(soc: SocProfile, names: Mapping[str, object] = MEASURED_MS) -> np.ndarray:
+    """Relative errors, a row per network and a column per combination of processors."""
+    return np.array(
+        [
+            [
+                simulated_seconds(soc, Measurement(optimized(name, column), tuple(PROCESSORS[c] for c in column), 1.0))
+                / (MEASURED_MS[name][column] * 1e-3)
+                - 1
+                for column in COLUMNS
+            ]
+            for name in names
+        ]
+    )
+
+
+def rms(of: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.sqrt((of**2).mean(axis=0))
+    return found
+
+
+# As the settings' authors count them, in 10^9 MACs at the size that they train at.
+@pytest.mark.parametrize(
+    ("name", "processors", "size", "gmacs"),
+    [
+        ("R-34", "C", 224, 3.66),
+        ("R-34", "CD", 224, 2.53),
+        ("R-50", "C", 224, 4.09),
+        ("R-50", "CG", 224, 3.61),
+        ("RX-1.6", "C", 224, 1.60),
+        ("RX-1.6", "CG", 224, 1.45),
+        ("EN-L4", "C", 300, 2.55),
+        ("EN-L4", "CG", 300, 2.72),
+        ("EN-B5", "CD", 456, 10.89),
+    ],
+)
+def test_networks_have_the_published_macs(name: str, processors: str, size: int, gmacs: float) -> None:
+    found = sum(node.layer.macs for node in layers(optimize(network(name, processors, size))))
+    assert round(found / 1e9, 2) == gmacs
+
+
+def test_the_shipped_profile_is_what_the_fit_gives(phone: SocProfile) -> None:
+    assert fit_profile(measurements(), ASSUMED) == phone
+
+
+@pytest.fixture(scope="module")
+def missed(phone: SocProfile) -> np.ndarray:
+    return errors(phone)
+
+
+def test_the_published_latencies_are_reproduced(missed: np.ndarray) -> None:
+    assert (rms(missed) < [0.04, 0.06, 0.04, 0.07, 0.10]).all()
+    assert np.abs(missed).max() < 0.16
+
+
+def test_processors_rank_as_published_for_every_network(missed: np.ndarray) -> None:
+    published = np.array([[MEASURED_MS[name][column] for column in COLUMNS] for name in MEASURED_MS])
+    simulated = published * (1 + missed)
+    assert (np.argsort(simulated, axis=1) == np.argsort(published, axis=1)).all()
+    gains = [times[:, :3].min(axis=1, keepdims=True) / times[:, 3:] for times in (published, simulated)]
+    mean = [np.exp(np.log(gain).mean(axis=0)) for gain in gains]
+    assert mean[1] == pytest.approx(mean[0], rel=0.03)
+
+
+@pytest.mark.slow
+def test_networks_that_were_held_out_are_predicted() -> None:
+    found = np.concatenate([errors(fit_profile(measurements([name]), ASSUMED), {name: 0}) for name in MEASURED_MS])
+    assert (rms(found) < [0.09, 0.13, 0.08, 0.10, 0.14]).all()
+
+
+# -- the fit itself ------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_finds_the_profile_that_made_the_figures(phone: SocProfile) -> None:
+    names = ("R-34", "R-50", "RX-1.6", "EN-L4")
+    made = [
+        Measurement(optimized(name, column), tuple(PROCESSORS[c] for c in column), 1.0)
+        for name in names
+        for column in ("C", "G", "CG")
+    ]
+    exact = [Measurement(m.model, m.processors, simulated_seconds(phone, m)) for m in made]
+    found = fit_profile(exact, ASSUMED)
+    for name in ("cpu", "gpu"):
+        one, other = found.processors[name], phone.processors[name]
+        assert one.compute["conv"].gmacs_per_s[0][1] == pytest.approx(other.compute["conv"].gmacs_per_s[0][1], rel=1e-3)
+        assert one.compute["grouped"].group_us == pytest.approx(other.compute["grouped"].group_us, rel=1e-3)
+        assert one.memory_gb_per_s["any"] == pytest.approx(other.memory_gb_per_s["any"], rel=1e-3)
+    assert found.pair("cpu", "gpu").gb_per_s == pytest.approx(phone.pair("cpu", "gpu").gb_per_s, rel=0.01)
+
+
+def test_too_few_networks_are_told() -> None:
+    some = [m for m in measurements() if m.processors == ("cpu",)]
+    with pytest.raises(UsageError, match="2 networks were measured on cpu alone, but it has 3 unknowns"):
+        fit_profile([some[0], some[2]], Assumptions())
+    plain = fit_profile(some[:2], Assumptions())  # without groups there are two
+    assert plain.processors["cpu"].compute["grouped"].group_us == 0.0
+
+
+def test_a_pair_needs_its_processors_alone() -> None:
+    some = [m for m in measurements() if "dsp" not in m.processors and m.processors != ("gpu",)]
+    with pytest.raises(UsageError, match="measured on cpu, gpu together"):
+        fit_profile(some, Assumptions())
+
+
+def test_nonnegative_least_squares_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows, wanted = rng.standard_normal((6, 3)), rng.standard_normal(6)
+        found = nonnegative_least_squares(rows, wanted)
+        assert (found >= 0).all()
+        gradient = rows.T @ (
+            rows @ found - wanted
+        )  # of half the squared error: the conditions of Karush, Kuhn and Tucker
+        assert gradient[found > 0] == pytest.approx(0, abs=1e-9)
+        assert (gradient[found == 0] >= -1e-9).all()

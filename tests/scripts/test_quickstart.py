@@ -1,0 +1,69 @@
+"""The quickstart's choice of processors works wherever it runs, on a single core too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
+
+CHOOSE_AND_RUN = """
+import runpy, sys
+import numpy as np, onnx_ir as ir
+from onnx import parser
+from nnstretch.compiler.compile import plan_model
+from nnstretch.devices.opencl.runtime import runtime
+from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.compiler.processors import build_processors
+from nnstretch.scheduler.runtime.session import Session
+
+if sys.argv[2] == "without":
+    runtime.probe = list
+text = runpy.run_path(sys.argv[1])["choose_processors"]()
+opened = build_processors(text)
+names = ",".join(p.name for p in opened.named)
+model = parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    net (float[1,16,8,8] x) => (float[1,16,8,8] y) { a = Relu (x) b = Mul (x, x) y = Add (a, b) }''')
+for node, place in zip(model.graph.node, "010"):
+    entry = node.metadata_props.add()
+    entry.key, entry.value = PLACEMENT_KEY, place
+compiled = plan_model(ir.from_proto(model), build_processors(names), tune=False)
+assert len(compiled.plan.lanes) == 2, compiled.plan.lanes
+x = np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)
+with Session(compiled) as session:
+    for _ in range(20):
+        (y,) = session.run(None, {"x": x})
+        assert np.allclose(y, np.maximum(x, 0) + x * x, atol=1e-6)
+print("chosen", text, names)
+"""
+
+
+def choose(cores: str, opencl: str) -> str:
+    """What is printed where the process may use some cores, with OpenCL or as if there were none."""
+    command = ["taskset", "--cpu-list", cores, sys.executable, "-c", CHOOSE_AND_RUN, str(SCRIPT), opencl]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("opencl", [pytest.param("with", marks=pytest.mark.opencl), "without"])
+def test_two_processors_share_the_only_core_and_that_is_said(opencl: str) -> None:
+    core = max(os.sched_getaffinity(0))
+    told = choose(str(core), opencl)
+    other = "opencl:0" if opencl == "with" else "cpu"
+    assert told.endswith(f"chosen cpu:{core},{other} cpu:{core},{other}")
+    assert "both processors share it and take turns" in told
+    assert ("no OpenCL device works" in told) == (opencl == "without")
+
+
+@pytest.mark.opencl
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors need two cores")
+def test_two_cores_are_split() -> None:
+    one, other = sorted(os.sched_getaffinity(0))[:2]
+    told = choose(f"{one},{other}", "with")
+    assert told.endswith(f"chosen cpu:{one},opencl:0@{other} cpu:{one},opencl:0@{other}")
+    assert "take turns" not in told

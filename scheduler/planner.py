@@ -17,7 +17,7 @@ from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.lowering.calls import join_calls
-from nnstretch.scheduler.lowering.candidates import LanePool, Progress, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.lowering.candidates import Progress, QueuePool, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.lowering.lower import Price, draft
 from nnstretch.scheduler.lowering.program import Draft, Step, Value
 from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
@@ -31,7 +31,7 @@ from nnstretch.scheduler.plan.schema import (
     Memory,
     Plan,
     PlanBuffer,
-    PlanLane,
+    PlanQueue,
     PlanStep,
     PlanSubgraph,
     PlanTensor,
@@ -47,14 +47,14 @@ _PAGE = 4096
 
 @dataclass(frozen=True, eq=False)
 class ChoiceSpace:
-    """What a plan is selected from: units, lanes, costs, each unit's choices, and the selection problem that they make.
+    """What a plan is selected from: units, queues, costs, each unit's choices, and the selection problem that they make.
 
-    `host` is the CPU processor that serves lane 0 when no CPU was named. `placement` says how an automatic placement came out
+    `host` is the CPU processor that serves queue 0 when no CPU was named. `placement` says how an automatic placement came out
     that units and choices are restricted to, if there was one.
     """
 
     graph: UnitGraph
-    pool: LanePool
+    pool: QueuePool
     costs: CostModel
     host: Processor
     choices: Sequence[Sequence[Choice]]
@@ -83,12 +83,12 @@ def make_plan(
     selector: Selector | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
-    """Chooses a routine for every layer and lays out lanes, sub-graphs and memory.
+    """Chooses a routine for every layer and lays out queues, sub-graphs and memory.
 
     Args:
         model: an optimised graph (`nnstretch.passes.optimize`).
         processors: those that may be used, in the order that designs number them.
-        host: a CPU processor whose routines serve lane 0 when no CPU is among `processors`.
+        host: a CPU processor whose routines serve queue 0 when no CPU is among `processors`.
         costs: measured costs (`nnstretch.scheduler.measurement.profiler.Profiler`); estimates if None.
         selector: how routines are selected; `default_selector` if None.
         progress: told how far measuring has come.
@@ -115,7 +115,7 @@ def choice_space(
         climbing: routine parameters are looked for beyond those that `costs` offer, which are measured.
     """
     costs = costs or Estimates()
-    pool = lane_pool(processors, host)
+    pool = queue_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
     if climbing:
         costs.offer_also(climb(graph, pool, costs, progress))
@@ -128,48 +128,48 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     pool = space.pool
     graph, chosen = join_calls(space.graph, space.chosen(assignment), pool.processors, space.costs)
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.lanes, pool.reorders(), coherent, _reorder_price(space.costs, pool))
-    plan, constants = assemble(graph, steps, pool.lanes, space.host.blocked.block)
+    steps = draft(graph, chosen, pool.queues, pool.reorders(), coherent, _reorder_price(space.costs, pool))
+    plan, constants = assemble(graph, steps, pool.queues, space.host.blocked.block)
     return Compiled(plan, constants, steps.models, assignment, space.placement)
 
 
-def _reorder_price(costs: CostModel, pool: LanePool) -> Price:
+def _reorder_price(costs: CostModel, pool: QueuePool) -> Price:
     """What changes of layout cost, where costs are measured."""
 
-    def price(tensor: TensorType, before: Layout, after: Layout, lane: int) -> float | None:
-        return costs.reorder_seconds(pool.processors[lane], tensor, before, after) if costs.measured else None
+    def price(tensor: TensorType, before: Layout, after: Layout, queue: int) -> float | None:
+        return costs.reorder_seconds(pool.processors[queue], tensor, before, after) if costs.measured else None
 
     return price
 
 
-def lane_pool(processors: Sequence[Processor], host: Processor) -> LanePool:
-    """Lanes for `processors`: the first CPU becomes lane 0, which the calling thread serves."""
-    first_cpu = next((i for i, p in enumerate(processors) if p.lane == "host"), None)
-    lanes = [_lane(processors[first_cpu])] if first_cpu is not None else [PlanLane("host", "", ())]
+def queue_pool(processors: Sequence[Processor], host: Processor) -> QueuePool:
+    """Queues for `processors`: the first CPU becomes queue 0, which the calling thread serves."""
+    first_cpu = next((i for i, p in enumerate(processors) if p.queue == "host"), None)
+    queues = [_queue(processors[first_cpu])] if first_cpu is not None else [PlanQueue("host", "", ())]
     behind = [processors[first_cpu] if first_cpu is not None else host]
-    lane_of = [0] * len(processors)
+    queue_of = [0] * len(processors)
     for i, processor in enumerate(processors):
         if i != first_cpu:
-            lane_of[i] = len(lanes)
-            lanes.append(_lane(processor))
+            queue_of[i] = len(queues)
+            queues.append(_queue(processor))
             behind.append(processor)
-    return LanePool(tuple(lanes), tuple(behind), tuple(lane_of))
+    return QueuePool(tuple(queues), tuple(behind), tuple(queue_of))
 
 
-def _lane(processor: Processor) -> PlanLane:
-    return PlanLane(processor.lane, processor.name, processor.spec.cores, processor.spec.ratios)
+def _queue(processor: Processor) -> PlanQueue:
+    return PlanQueue(processor.queue, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
-def assemble(graph: UnitGraph, steps: Draft, lanes: Sequence[PlanLane], block: int) -> tuple[Plan, PackedLater]:
+def assemble(graph: UnitGraph, steps: Draft, queues: Sequence[PlanQueue], block: int) -> tuple[Plan, PackedLater]:
     """The validated plan of a draft, and its constants."""
-    return _Assembler(graph, steps, lanes, block).assemble()
+    return _Assembler(graph, steps, queues, block).assemble()
 
 
 class _Assembler:
     """Gives a draft's steps their order and its values their places."""
 
-    def __init__(self, graph: UnitGraph, drafted: Draft, lanes: Sequence[PlanLane], block: int) -> None:
-        self._graph, self._lanes, self._block = graph, lanes, block
+    def __init__(self, graph: UnitGraph, drafted: Draft, queues: Sequence[PlanQueue], block: int) -> None:
+        self._graph, self._queues, self._block = graph, queues, block
         self._constants = drafted.constants
         subgraphs = partition(drafted.steps)
         self._steps: list[Step] = [drafted.steps[number] for s in subgraphs for number in s.steps]
@@ -184,15 +184,15 @@ class _Assembler:
         self._buffers: dict[PlanBuffer, int] = {}
 
     def assemble(self) -> tuple[Plan, PackedLater]:
-        order = HappensBefore([PlanSubgraph(s.lane, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
-        shared_bytes, shared_lanes = self._place_shared()
+        order = HappensBefore([PlanSubgraph(s.queue, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
+        shared_bytes, shared_queues = self._place_shared()
         self._find_overwritten(order)
         host_bytes, opencl_bytes = self._place_arenas(order)
         packing = _Packing(self._constants)
         plan_steps = tuple(self._plan_step(step, packing.places) for step in self._steps)
         plan = Plan(
             block=self._block,
-            lanes=tuple(self._lanes),
+            queues=tuple(self._queues),
             inputs=self._tensors(self._graph.inputs),
             outputs=self._tensors(self._graph.outputs),
             buffers=tuple(self._buffers),
@@ -200,7 +200,7 @@ class _Assembler:
             subgraphs=self._plan_subgraphs(),
             host_bytes=host_bytes,
             shared_bytes=tuple(shared_bytes),
-            shared_lanes=tuple(shared_lanes),
+            shared_queues=tuple(shared_queues),
             opencl_bytes=opencl_bytes,
             constant_ranges=packing.ranges,
         )
@@ -213,10 +213,10 @@ class _Assembler:
     # -- places --------------------------------------------------------------------------------------------------
 
     def _sides(self, value: Value) -> tuple[int, bool]:
-        """The OpenCL lane that uses a value, 0 if none does (a draft gives no value to two), and whether the host does."""
-        lanes = {self._steps[i].lane for i in self._users[value]}
-        opencl = {lane for lane in lanes if self._lanes[lane].kind == "opencl"}
-        return max(opencl, default=0), bool(lanes - opencl)
+        """The OpenCL queue that uses a value, 0 if none does (a draft gives no value to two), and whether the host does."""
+        queues = {self._steps[i].queue for i in self._users[value]}
+        opencl = {queue for queue in queues if self._queues[queue].kind == "opencl"}
+        return max(opencl, default=0), bool(queues - opencl)
 
     def _place_shared(self) -> tuple[list[int], list[int]]:
         """Places the caller's tensors, and values that cross between host and device, each in a slot of its own.
@@ -224,7 +224,7 @@ class _Assembler:
         One OpenCL memory object may not be in use on both sides at once, so every slot is an object.
         """
         sizes: list[int] = []
-        lanes: list[int] = []
+        queues: list[int] = []
         for value in self._users:
             if value.external:
                 memory: Memory = "input" if value.external[0] == "input" else "output"
@@ -234,8 +234,8 @@ class _Assembler:
             if device and host:
                 self._place[value] = ("shared", len(sizes), 0)
                 sizes.append(aligned(value.bytes))
-                lanes.append(device)
-        return sizes, lanes
+                queues.append(device)
+        return sizes, queues
 
     def _find_overwritten(self, order: HappensBefore) -> None:
         """Finds values that are written over an operand which nobody wants any more (in-place layers)."""
@@ -266,11 +266,11 @@ class _Assembler:
                 device, _ = self._sides(value)
                 arenas[device][self._origin(value)] += users
         sizes: dict[int, int] = {}
-        for lane, values in arenas.items():
+        for queue, values in arenas.items():
             tenants = [Tenant(v.bytes, tuple(users)) for v, users in values.items()]
-            offsets, sizes[lane] = plan_arena(tenants, order.steps)
-            memory: Memory = "opencl" if lane else "host"
-            self._place.update({v: (memory, lane, o) for v, o in zip(values, offsets, strict=True)})
+            offsets, sizes[queue] = plan_arena(tenants, order.steps)
+            memory: Memory = "opencl" if queue else "host"
+            self._place.update({v: (memory, queue, o) for v, o in zip(values, offsets, strict=True)})
         self._place.update({v: self._place[self._origin(v)] for v in self._overwritten})
         return sizes.pop(0, 0), sizes
 
@@ -285,7 +285,7 @@ class _Assembler:
         return self._buffer(PlanBuffer(base.name, memory, index, offset + value.base_offset(), value.bytes))
 
     def _plan_step(self, step: Step, places: dict[int, list[tuple[int, int]]]) -> PlanStep:
-        domain = step.lane if self._lanes[step.lane].kind == "opencl" else 0
+        domain = step.queue if self._queues[step.queue].kind == "opencl" else 0
 
         def read(value: Value | int | None) -> int | None:
             if isinstance(value, int):
@@ -320,14 +320,14 @@ class _Assembler:
             acquires, releases = self._slots(subgraph, first)
             count = len(subgraph.steps)
             subgraphs.append(
-                PlanSubgraph(subgraph.lane, first, count, tuple(sorted(subgraph.waits)), acquires, releases)
+                PlanSubgraph(subgraph.queue, first, count, tuple(sorted(subgraph.waits)), acquires, releases)
             )
             first += count
         return tuple(subgraphs)
 
     def _slots(self, subgraph: Subgraph, first: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shared slots that a sub-graph on a device reads and writes."""
-        if self._lanes[subgraph.lane].kind != "opencl":
+        if self._queues[subgraph.queue].kind != "opencl":
             return (), ()
         mine = self._steps[first : first + len(subgraph.steps)]
         reads = {self._slot(v) for step in mine for v in step.reads if isinstance(v, Value)} - {None}

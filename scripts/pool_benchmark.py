@@ -78,8 +78,8 @@ def serve(pool: str, package: str) -> None:
     for line in sys.stdin:
         cores = tuple(json.loads(line))
         if cores not in programs:
-            lanes = (replace(plan.lanes[0], cores=cores),)
-            compiled = Compiled(replace(plan, lanes=lanes), content.constants, dict(content.first.models))
+            queues = (replace(plan.queues[0], cores=cores),)
+            compiled = Compiled(replace(plan, queues=queues), content.constants, dict(content.first.models))
             programs[cores] = load_program(compiled, content.sources, native).program
         times = programs[cores].time(inputs, outputs, warmup=2, runs=100, budget_ms=400)
         answer = {

@@ -10,8 +10,8 @@ from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.base.spec import ProcessorSpec
 
-LaneKind = Literal["host", "opencl", "call"]
-"""Who computes the steps of a lane: a thread pool by kernels of the engine (lane 0 is of this kind), an OpenCL queue, or a
+QueueKind = Literal["host", "opencl", "call"]
+"""Who computes the steps of a queue: a thread pool by kernels of the engine (queue 0 is of this kind), an OpenCL queue, or a
 thread that calls another engine's models."""
 
 
@@ -39,8 +39,8 @@ class Processor(ABC):
         return str(self.spec)
 
     @property
-    def lane(self) -> LaneKind:
-        """Of which kind its lane in a plan is."""
+    def queue(self) -> QueueKind:
+        """Of which kind its queue in a plan is."""
         return "opencl" if self.memory == "opencl" else "host"
 
     @property
@@ -61,6 +61,6 @@ class Processor(ABC):
     def reorder(self) -> Routine:
         """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`).
 
-        Lanes of calls have none in plans; theirs hands a plain tensor through a call, which says what it costs to get into one
+        Queues of calls have none in plans; theirs hands a plain tensor through a call, which says what it costs to get into one
         and out.
         """

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.devices.base.routine import Layout, Lowering, Operand
-from nnstretch.devices.engine.binding.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.binding.image import (
+    Buffer,
+    Queue,
+    QueueKind,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+)
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.graph.layer import Layer
@@ -145,7 +154,7 @@ def _prepared(
         for call in lowering.calls
     ]
     program = Program(
-        lanes=[Lane(LaneKind.HOST, cores)],
+        queues=[Queue(QueueKind.HOST, cores)],
         regions=[Region(RegionKind.FIXED, size, memory=guarded[name].bytes) for name, size in sizes.items()],
         buffers=[Buffer(i, 0, size) for i, size in enumerate(sizes.values())],
         steps=steps,

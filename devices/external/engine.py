@@ -1,9 +1,10 @@
 """Guests: engines of others that compute a layer, or a run of layers, as one step of a plan.
 
-A guest's step reads and writes plain tensors in the plan's memory. It runs on the thread of its lane and as many threads as
-that lane has cores, on these cores alone. On a lane of the CPU, where it competes with native kernels, the lane's own threads
-sleep meanwhile. As a processor of its own (`nnstretch.devices.external.processor`) it has a lane where nothing but calls run,
-on a thread that keeps no other lane waiting.
+A guest's step reads and writes plain tensors in the plan's memory. It runs on the thread of its queue and as many threads as
+that queue has cores, on these cores alone. On a queue of the CPU, where it competes with native kernels, the queue's
+own threads
+sleep meanwhile. As a processor of its own (`nnstretch.devices.external.processor`) it has a queue where nothing but calls run,
+on a thread that keeps no other queue waiting.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def open_guest(
     Args:
         routine: descriptor of the step's routine.
         content: the model, which need not be trusted.
-        cores: those of the step's lane; the guest gets a thread for each.
+        cores: those of the step's queue; the guest gets a thread for each.
         reads: types of what the step gives it.
         writes: types of what the step wants of it.
 

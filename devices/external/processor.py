@@ -1,7 +1,7 @@
 """Guests as processors: an engine of others on cores of its own, or on what its delegate drives.
 
-Such an engine has a synchronous interface: a call returns when the answer is there. In a plan its lane has a thread of its own
-that makes these calls, so that the other lanes go on meanwhile, and meets them as any lane does. All that lies between two
+Such an engine has a synchronous interface: a call returns when the answer is there. In a plan its queue has a thread of its own
+that makes these calls, so that the other queues go on meanwhile, and meets them as any queue does. All that lies between two
 meetings is one call: one model with an interpreter or session of its own (`nnstretch.scheduler.lowering.calls`).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from nnstretch.devices.base.processor import LaneKind, Processor
+from nnstretch.devices.base.processor import Processor, QueueKind
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import cpu_model
@@ -96,7 +96,7 @@ class GuestProcessor(Processor):
             raise DeviceError(f"processor {self.name} does not work: {error}; use another one") from error
 
     @property
-    def lane(self) -> LaneKind:
+    def queue(self) -> QueueKind:
         return "call"
 
     @property

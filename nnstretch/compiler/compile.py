@@ -29,7 +29,7 @@ from nnstretch.scheduler.parameter_search.thoroughness import Search, all_settin
 from nnstretch.scheduler.placement.interference import MeasuredInterplay
 from nnstretch.scheduler.placement.joint import completed, is_placed, placed
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.planner import ChoiceSpace, choice_space, lane_pool, plan_of
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of, queue_pool
 from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
@@ -133,8 +133,8 @@ def simulate_model(
         )
     made = plan_model(model, processors, progress=progress)
     parts = {p.name: p.spec.part for p in processors.named}
-    lanes = {lane: parts[found.processor] for lane, found in enumerate(made.plan.lanes)}
-    return made, simulate(made.plan, ProfileInterplay(soc, lanes))
+    queues = {queue: parts[found.processor] for queue, found in enumerate(made.plan.queues)}
+    return made, simulate(made.plan, ProfileInterplay(soc, queues))
 
 
 def _parts(processors: Processors) -> list[str]:
@@ -198,7 +198,7 @@ def search_settings(
         costs.thorough = True
     if search != "learned":
         return {}
-    pool = lane_pool(processors.named, processors.host)
+    pool = queue_pool(processors.named, processors.host)
     with closing(ProfileStore()) as store:
         trees = LearnedCosts(store, costs).trees
         found = explore(unit_graph(optimize(model), is_native(pool)), pool, costs, trees, progress=progress)

@@ -25,7 +25,7 @@ HALF_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Processors:
-    """The processors that a caller named, and the CPU that serves lane 0 if none of them is one.
+    """The processors that a caller named, and the CPU that serves queue 0 if none of them is one.
 
     `engines` are the engines of others that may compute layers on the first CPU. `tolerance` is the error that a routine may
     have against the reference where routines are measured, relative to the output's range.
@@ -73,7 +73,7 @@ def build_processors(
         _load_drivers(devices)
     named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
     one_soc(named)
-    hosts = [p for p in named if p.lane == "host"]
+    hosts = [p for p in named if p.queue == "host"]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, tuple(engines), tolerance)
 

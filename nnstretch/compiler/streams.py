@@ -26,7 +26,7 @@ from nnstretch.scheduler.simulation.costs import one_soc
 from nnstretch.scheduler.simulation.timing import NoInterplay, simulate
 
 _MOST_MEASURED = 16
-"""Processors that a plan can have (NNS_MAX_LANES): how much more of them slow each other down is not measured."""
+"""Processors that a plan can have (NNS_MAX_QUEUES): how much more of them slow each other down is not measured."""
 
 
 def load_streams(path: str | Path, streams: int) -> StreamSession:
@@ -138,7 +138,7 @@ class _Planning:
             opened = self._open(str(spec))
             self.plans[key] = plan_model(_unplaced(self.model), opened, tune=self.tune, progress=self.progress)
         found = self.plans[key]
-        return relocated(found, str(spec), spec.cores) if spec.kind == "cpu" and len(found.plan.lanes) == 1 else found
+        return relocated(found, str(spec), spec.cores) if spec.kind == "cpu" and len(found.plan.queues) == 1 else found
 
     def _open(self, names: str) -> Processors:
         processors = self.processors

@@ -89,6 +89,6 @@ def _measured(processors: Processors, group: Sequence[int]) -> list[list[float]]
 
 def _convolving(timeline: Timeline, processor: str) -> int:
     """Nanoseconds of convolutions on a processor: all but what brings the chains together, and reads what others have."""
-    lane = timeline.lanes.index(processor)
-    mine = (e for e in timeline.events if e.lane == lane and e.kind == "step" and e.op not in _MEETING)
+    queue = timeline.queues.index(processor)
+    mine = (e for e in timeline.events if e.queue == queue and e.kind == "step" and e.op not in _MEETING)
     return sum(e.end - e.begin for e in mine)

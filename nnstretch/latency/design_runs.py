@@ -101,17 +101,17 @@ def _medians(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def _branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:
-    """Seconds that every branch kept its lane in a run, by segment and branch.
+    """Seconds that every branch kept its queue in a run, by segment and branch.
 
     That is what its steps took, and what passed between two of them, as between kernels of a device, unless they waited.
     """
     times: dict[tuple[int, int], float] = {}
-    last: dict[int, tuple[tuple[int, int] | None, int]] = {}  # lane -> branch and end of what it did before
+    last: dict[int, tuple[tuple[int, int] | None, int]] = {}  # queue -> branch and end of what it did before
     for event in timeline.events:
         branch = branch_of(event.name) if event.kind == "step" else None
-        before, end = last.get(event.lane, (None, 0))
+        before, end = last.get(event.queue, (None, 0))
         if branch is not None:
             begin = end if before == branch else event.begin
             times[branch] = times.get(branch, 0.0) + (event.end - begin) * 1e-9
-        last[event.lane] = (branch, event.end)
+        last[event.queue] = (branch, event.end)
     return times

@@ -1,4 +1,4 @@
-"""The model file (.nnm): a plan for CPU lanes as the native engine's program, with its weights, for use without Python.
+"""The model file (.nnm): a plan for CPU queues as the native engine's program, with its weights, for use without Python.
 
 devices/engine/standalone/file.h and image.h say what each number means; docs/formats.md shows the whole.
 """
@@ -30,7 +30,7 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
     """Writes a compiled model to `path`, complete or not at all.
 
     Args:
-        compiled: a plan for the block of `isa` whose lanes are all CPU cores.
+        compiled: a plan for the block of `isa` whose queues are all CPU cores.
         name: the model's name, which the executable prints.
         isa: the instruction set that the plan is made for.
         path: the file.
@@ -94,7 +94,7 @@ def check_standalone(plan: Plan) -> None:
 
 
 def _constants(compiled: Compiled) -> np.ndarray:
-    """The constants of the host lanes."""
+    """The constants of the host queues."""
     offset, size = compiled.plan.constant_ranges.get(0, (0, 0))
     return np.ascontiguousarray(compiled.constants[offset : offset + size])
 
@@ -103,10 +103,10 @@ def _description(plan: Plan, constant_bytes: int, n_kernels: int) -> Iterable[in
     yield from (plan.block, plan.host_bytes, constant_bytes, len(plan.inputs), len(plan.outputs))
     for tensor in (*plan.inputs, *plan.outputs):
         yield from (len(tensor.type.shape), *tensor.type.shape)
-    yield len(plan.lanes)
-    for lane in plan.lanes:
-        cores = lane.cores or (0,)
-        yield from (len(cores), *cores, len(lane.ratios), *lane.ratios)
+    yield len(plan.queues)
+    for queue in plan.queues:
+        cores = queue.cores or (0,)
+        yield from (len(cores), *cores, len(queue.ratios), *queue.ratios)
     yield n_kernels
 
 
@@ -121,7 +121,7 @@ def _program(plan: Plan, kernels: Sequence[str]) -> Iterable[int]:
             yield from _step(step, number[step.kernel])
     first = 0
     for subgraph in plan.subgraphs:
-        yield from (subgraph.lane, first, subgraph.count, len(subgraph.waits), *subgraph.waits, 0, 0)
+        yield from (subgraph.queue, first, subgraph.count, len(subgraph.waits), *subgraph.waits, 0, 0)
         first += subgraph.count
 
 

@@ -46,7 +46,7 @@ def write_standalone(compiled: Compiled, name: str, target: BuildTarget, folder:
     """Writes a model with its binaries to an existing folder, each file complete or not at all.
 
     Args:
-        compiled: a plan made for `target.isa` whose lanes are all CPU cores.
+        compiled: a plan made for `target.isa` whose queues are all CPU cores.
         name: of the model and of the executable.
         target: what the binaries are built for.
         folder: where to; files of these names are replaced.

@@ -39,7 +39,7 @@ class CostModel(ABC):
     measured: bool
     """Whether costs are measured seconds: then all parameters of a routine are worth comparing."""
     all_cross: bool = False
-    """Whether tensors cost a handover between any two lanes. Groups of CPU cores, which share caches, do without."""
+    """Whether tensors cost a handover between any two queues. Groups of CPU cores, which share caches, do without."""
     _offered: Settings = staticmethod(usual_settings)
 
     @abstractmethod
@@ -78,10 +78,10 @@ class CostModel(ABC):
 
     @abstractmethod
     def handover(self, tensor: TensorType) -> float:
-        """Seconds that a tensor costs when lanes meet at it that do not share a cache, beyond layout changes."""
+        """Seconds that a tensor costs when queues meet at it that do not share a cache, beyond layout changes."""
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        """Seconds that a tensor costs when lanes of these two processors meet at it, beyond layout changes."""
+        """Seconds that a tensor costs when queues of these two processors meet at it, beyond layout changes."""
         return self.handover(tensor)
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:

@@ -82,7 +82,7 @@ class ProfilePredictor:
         if key not in self._computed:
             on = self._processors[processor]
             own = (routine for routine in on.routines if not isinstance(routine, GuestRoutine))
-            self._computed[key] = on.lane != "call" and any(routine.supports(pair) for routine in own)
+            self._computed[key] = on.queue != "call" and any(routine.supports(pair) for routine in own)
         return self.seconds([pair], processor) if self._computed[key] else math.inf
 
     def meeting_seconds(self, tensor: TensorType) -> float:
@@ -96,7 +96,7 @@ class ProfilePredictor:
 
     def fetching_seconds(self, tensor: TensorType) -> float:
         """What a handover of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
-        if any(p.lane == "call" or not p.coherent for p in self._processors):
+        if any(p.queue == "call" or not p.coherent for p in self._processors):
             return 0.0
         return self._profiler.handover(tensor) - self._profiler.handover(TensorType((1,)))
 
@@ -132,7 +132,7 @@ class ProfilePredictor:
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key, processor = (number, layer.workload), self._processors[number]
         if key not in self._fastest:
-            if processor.lane != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+            if processor.queue != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
                 self._fastest[key] = 0.0
                 return 0.0
             guess = self._guess(layer, number)

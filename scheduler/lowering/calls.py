@@ -1,8 +1,8 @@
-"""Calls: what lies on a lane of calls between two meetings becomes one model, and what layers cost inside one.
+"""Calls: what lies on a queue of calls between two meetings becomes one model, and what layers cost inside one.
 
 A layer by itself is a call of its own, with all that getting in and out takes. In a call with others it costs less: half of a
 call that hands a tensor through is what each of its tensors costs to get in, or out. Selection reckons with layers inside
-calls, and with that cost wherever a tensor comes from another lane or goes to one.
+calls, and with that cost wherever a tensor comes from another queue or goes to one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LEAST_SHARE = 0.05
 
 
 def crossing_seconds(processor: Processor, tensor: TensorType, costs: CostModel) -> float:
-    """What a tensor costs to get into a call of a processor, or out of it; nothing where its lane makes none."""
-    if processor.lane != "call" or not costs.measured:
+    """What a tensor costs to get into a call of a processor, or out of it; nothing where its queue makes none."""
+    if processor.queue != "call" or not costs.measured:
         return 0.0
     return (costs.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0) / 2
 
 
 def inner_seconds(processor: Processor, layer: Layer, seconds: float, costs: CostModel) -> float:
-    """What a layer takes inside a call, if it takes `seconds` by itself; the same where a lane makes no calls."""
+    """What a layer takes inside a call, if it takes `seconds` by itself; the same where a queue makes no calls."""
     tensors = [*(layer.type_of(i) for i in layer.activations), *layer.outputs]
     return max(_LEAST_SHARE * seconds, seconds - sum(crossing_seconds(processor, t, costs) for t in tensors))
 
@@ -40,13 +40,13 @@ def join_calls(
 ) -> tuple[UnitGraph, list[Choice]]:
     """The graph with one unit for all that become one call, and the choices of its units.
 
-    A call is a sub-graph (NN-Stretch): units of one lane of which only the first waits for other lanes, and of which only the
+    A call is a sub-graph (NN-Stretch): units of one queue of which only the first waits for other queues, and of which only the
     last is waited for. Units that fail when they are measured together stay calls of their own.
 
     Args:
         graph: units in topological order.
-        chosen: a choice for each; those on lanes of calls read and write plain tensors.
-        processors: those behind the lanes.
+        chosen: a choice for each; those on queues of calls read and write plain tensors.
+        processors: those behind the queues.
         costs: are asked what a call takes, if they are measured.
     """
     units, choices = list(graph.units), list(chosen)
@@ -63,16 +63,16 @@ def join_calls(
 
 def _joint(layer: Layer, parts: Sequence[Choice], processors: Sequence[Processor], costs: CostModel) -> Choice | None:
     """The choice for a call of units with these choices; None if it fails."""
-    lane = parts[0].lane
-    routine = next((r for r in processors[lane].routines if r.supports(layer)), None)
+    queue = parts[0].queue
+    routine = next((r for r in processors[queue].routines if r.supports(layer)), None)
     if routine is None:
         return None
     parameters = routine.parameter_space(layer)[0]
     seconds: float | None = sum(choice.seconds or 0.0 for choice in parts)
     if costs.measured:
-        seconds = costs.seconds(processors[lane], routine, layer, parameters)
+        seconds = costs.seconds(processors[queue], routine, layer, parameters)
     inputs, outputs = routine.layouts(layer, parameters)
-    return None if seconds is None else Choice(lane, routine, parameters, inputs, outputs, seconds)
+    return None if seconds is None else Choice(queue, routine, parameters, inputs, outputs, seconds)
 
 
 def _seen_outside(graph: UnitGraph, group: Sequence[int]) -> list[str]:
@@ -83,36 +83,38 @@ def _seen_outside(graph: UnitGraph, group: Sequence[int]) -> list[str]:
 
 
 class _Grouping:
-    """Walks the units in order; a group ends where another lane needs its result or its own lane must wait."""
+    """Walks the units in order; a group ends where another queue needs its result or its own queue must wait."""
 
     def __init__(self, graph: UnitGraph, chosen: Sequence[Choice], processors: Sequence[Processor]) -> None:
         self._graph = graph
-        self._lane = [choice.lane for choice in chosen]
-        self._calls = [processors[choice.lane].lane == "call" and choice.routine is not None for choice in chosen]
+        self._queue = [choice.queue for choice in chosen]
+        self._calls = [processors[choice.queue].queue == "call" and choice.routine is not None for choice in chosen]
         maker = {name: u for u, unit in enumerate(graph.units) for name in unit.outputs}
         self._needs = [{maker[name] for name in unit.inputs if name in maker} for unit in graph.units]
         self._needed_elsewhere = {
-            before for u, needs in enumerate(self._needs) for before in needs if self._lane[before] != self._lane[u]
+            before for u, needs in enumerate(self._needs) for before in needs if self._queue[before] != self._queue[u]
         }
 
     def groups(self) -> list[list[int]]:
         """Numbers of the units of each call of two or more, ascending."""
         found: list[list[int]] = []
         growing: dict[int, list[int]] = {}
-        waited: dict[tuple[int, int], int] = {}  # (lane, other lane) -> last unit of the other lane it has waited for
-        for unit, lane in enumerate(self._lane):
+        waited: dict[
+            tuple[int, int], int
+        ] = {}  # (queue, other queue) -> last unit of the other queue it has waited for
+        for unit, queue in enumerate(self._queue):
             if not self._calls[unit]:
                 continue
-            foreign = [u for u in self._needs[unit] if self._lane[u] != lane]
-            waits = [u for u in foreign if u > waited.get((lane, self._lane[u]), -1)]
+            foreign = [u for u in self._needs[unit] if self._queue[u] != queue]
+            waits = [u for u in foreign if u > waited.get((queue, self._queue[u]), -1)]
             for u in waits:
-                waited[lane, self._lane[u]] = max(u, waited.get((lane, self._lane[u]), -1))
-            if waits or lane not in growing or self._reads([*growing[lane], unit]) > MAX_READS:
-                growing[lane] = []
-                found.append(growing[lane])
-            growing[lane].append(unit)
+                waited[queue, self._queue[u]] = max(u, waited.get((queue, self._queue[u]), -1))
+            if waits or queue not in growing or self._reads([*growing[queue], unit]) > MAX_READS:
+                growing[queue] = []
+                found.append(growing[queue])
+            growing[queue].append(unit)
             if unit in self._needed_elsewhere:
-                del growing[lane]
+                del growing[queue]
         return [part for group in found for part in self._writable(group) if len(part) > 1]
 
     def _reads(self, group: Sequence[int]) -> int:

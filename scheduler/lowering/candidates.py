@@ -19,29 +19,29 @@ from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.lowering.fusion_groups import find_runs
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, working_set
 from nnstretch.scheduler.lowering.views import becomes_view
-from nnstretch.scheduler.plan.schema import PlanLane
+from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.selection.choice import Choice, Fused
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
 
 @dataclass(frozen=True)
-class LanePool:
-    """The lanes of a plan and the processor behind each (lane 0 always has one that can change layouts on the host).
+class QueuePool:
+    """The queues of a plan and the processor behind each (queue 0 always has one that can change layouts on the host).
 
-    `lane_of[i]` is the lane of the i-th processor that the caller named.
+    `queue_of[i]` is the queue of the i-th processor that the caller named.
     """
 
-    lanes: tuple[PlanLane, ...]
+    queues: tuple[PlanQueue, ...]
     processors: tuple[Processor, ...]
-    lane_of: tuple[int, ...]
+    queue_of: tuple[int, ...]
 
     def reorders(self) -> dict[int, Routine]:
-        """The routines that change layouts, by lane; lane 0 does it for lanes of calls."""
-        return {lane: p.reorder() for lane, p in enumerate(self.processors) if p.lane != "call"}
+        """The routines that change layouts, by queue; queue 0 does it for queues of calls."""
+        return {queue: p.reorder() for queue, p in enumerate(self.processors) if p.queue != "call"}
 
-    def calls(self, lane: int) -> bool:
-        """Whether a lane's processor computes by calls of another engine alone."""
-        return self.processors[lane].lane == "call"
+    def calls(self, queue: int) -> bool:
+        """Whether a queue's processor computes by calls of another engine alone."""
+        return self.processors[queue].queue == "call"
 
 
 _MOST_SAVED_BY_RUNS = 0.6
@@ -51,22 +51,22 @@ Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) while routines are being measured."""
 
 
-def is_native(pool: LanePool) -> Callable[[Layer], bool]:
+def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
     """Whether any named processor has a routine of its own for a layer."""
-    own = [lane for lane in pool.lane_of if pool.calls(lane)]
+    own = [queue for queue in pool.queue_of if pool.calls(queue)]
     routines = [
         routine
-        for lane in pool.lane_of
-        for routine in pool.processors[lane].routines
-        if lane in own or not isinstance(routine, GuestRoutine)
+        for queue in pool.queue_of
+        for routine in pool.processors[queue].routines
+        if queue in own or not isinstance(routine, GuestRoutine)
     ]
     return lambda layer: any(routine.supports(layer) for routine in routines)
 
 
 def unit_choices(
-    graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None, near: float = 0.0
+    graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progress | None = None, near: float = 0.0
 ) -> list[list[Choice]]:
-    """For every unit its choices: the cheapest of each (lane, layouts), because only these tell neighbours apart.
+    """For every unit its choices: the cheapest of each (queue, layouts), because only these tell neighbours apart.
 
     With them come those that cost no more than `near` times the cheapest's cost beyond it.
 
@@ -80,12 +80,12 @@ def unit_choices(
     for number, unit in enumerate(graph.units):
         if progress:
             progress(number, len(graph.units), unit.name)
-        allowed = _allowed_lanes(unit, pool)
+        allowed = _allowed_queues(unit, pool)
         if unit.is_fallback:
             found = _fallback_choices(unit, allowed, pool, costs)
         else:
             found = single_choices(unit.layer, allowed, pool, costs, near) or single_choices(
-                unit.layer, pool.lane_of, pool, costs, near
+                unit.layer, pool.queue_of, pool, costs, near
             )
         if not found:
             raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
@@ -98,18 +98,18 @@ def unit_choices(
 
 
 def single_choices(
-    layer: Layer, lanes: Sequence[int], pool: LanePool, costs: CostModel, near: float = 0.0
+    layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0
 ) -> list[Choice]:
-    """Choices for a layer on some lanes, as `unit_choices` has them for what is not computed with others; may be none.
+    """Choices for a layer on some queues, as `unit_choices` has them for what is not computed with others; may be none.
 
     Its costs are those of a layer in the network that they were last asked for.
     """
-    return _cheapest(layer, lanes, pool, costs, near, guests=costs.measured)
+    return _cheapest(layer, queues, pool, costs, near, guests=costs.measured)
 
 
-def lane_workloads(graph: UnitGraph, pool: LanePool, lane: int) -> list[tuple[Layer, int]]:
-    """One layer, or run that a routine may compute as one, of every workload that a lane may compute, and their number."""
-    mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, lane)}
+def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple[Layer, int]]:
+    """One layer, or run that a routine may compute as one, of every workload that a queue may compute, and their number."""
+    mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, queue)}
     wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
     wanted += [run.layer for run in find_runs(graph) if mine.issuperset(run.units)]
     weights: dict[str, int] = defaultdict(int)
@@ -128,35 +128,35 @@ def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
     return native
 
 
-def _may_run(graph: UnitGraph, pool: LanePool, number: int, lane: int) -> bool:
+def _may_run(graph: UnitGraph, pool: QueuePool, number: int, queue: int) -> bool:
     placement = graph.units[number].placement
-    return placement is None or placement >= len(pool.lane_of) or pool.lane_of[placement] == lane
+    return placement is None or placement >= len(pool.queue_of) or pool.queue_of[placement] == queue
 
 
-def all_choices(unit: Unit, pool: LanePool, costs: CostModel) -> list[Choice]:
-    """Every working way to compute a unit on the lanes that it may use, with its measured cost; none for a fallback unit."""
-    lanes = () if unit.is_fallback else _allowed_lanes(unit, pool)
-    return list(_working(unit.layer, lanes, pool, costs, guests=True))
+def all_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
+    """Every working way to compute a unit on the queues that it may use, with its measured cost; none for a fallback unit."""
+    queues = () if unit.is_fallback else _allowed_queues(unit, pool)
+    return list(_working(unit.layer, queues, pool, costs, guests=True))
 
 
-def _add_runs(graph: UnitGraph, pool: LanePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
+def _add_runs(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
     """Adds the choices of all units of all runs for which there is a routine; guests are asked for promising ones alone.
 
-    What is one call on a lane of calls shows when all lanes are chosen (`nnstretch.scheduler.lowering.calls`).
+    What is one call on a queue of calls shows when all queues are chosen (`nnstretch.scheduler.lowering.calls`).
     """
     singles = [list(options) for options in choices]
     for run in find_runs(graph):
         guests = run.between_cuts and _may_suit_guests([singles[u] for u in run.units])
-        mine = [lane for lane in pool.lane_of if not pool.calls(lane)]
-        lanes = [lane for lane in mine if all(lane in _allowed_lanes(graph.units[u], pool) for u in run.units)]
-        for number, choice in enumerate(_cheapest(run.layer, lanes, pool, costs, guests=guests)):
+        mine = [queue for queue in pool.queue_of if not pool.calls(queue)]
+        queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in run.units)]
+        for number, choice in enumerate(_cheapest(run.layer, queues, pool, costs, guests=guests)):
             between = Fused(units=run.units, choice=number)
             for unit in run.units:
                 inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
                 if unit == run.units[-1]:
                     choices[unit].append(replace(choice, inputs=inputs, run=run))
                 else:
-                    choices[unit].append(Choice(choice.lane, choice.routine, {}, inputs, (between,), 0.0))
+                    choices[unit].append(Choice(choice.queue, choice.routine, {}, inputs, (between,), 0.0))
 
 
 def _may_suit_guests(singles: Sequence[Sequence[Choice]]) -> bool:
@@ -169,25 +169,25 @@ def _may_suit_guests(singles: Sequence[Sequence[Choice]]) -> bool:
     return _MOST_SAVED_BY_RUNS * guests <= native
 
 
-def _names(pool: LanePool) -> list[str]:
-    return [pool.processors[lane].name for lane in pool.lane_of]
+def _names(pool: QueuePool) -> list[str]:
+    return [pool.processors[queue].name for queue in pool.queue_of]
 
 
-def _allowed_lanes(unit: Unit, pool: LanePool) -> tuple[int, ...]:
+def _allowed_queues(unit: Unit, pool: QueuePool) -> tuple[int, ...]:
     if unit.placement is None:
-        return pool.lane_of
-    if unit.placement >= len(pool.lane_of):
+        return pool.queue_of
+    if unit.placement >= len(pool.queue_of):
         raise DesignError(
-            f"layer {unit.name} is made for processor number {unit.placement}, but only {len(pool.lane_of)} are given "
+            f"layer {unit.name} is made for processor number {unit.placement}, but only {len(pool.queue_of)} are given "
             f"({', '.join(_names(pool))}); name as many processors as the design has branches"
         )
-    return (pool.lane_of[unit.placement],)
+    return (pool.queue_of[unit.placement],)
 
 
-def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: LanePool, costs: CostModel) -> list[Choice]:
-    lane = next((lane for lane in allowed if pool.lanes[lane].kind == "host"), 0)
-    seconds = _fallback_seconds(unit.layer, pool.processors[lane], costs) if costs.measured else None
-    return [Choice(lane, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
+def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: QueuePool, costs: CostModel) -> list[Choice]:
+    queue = next((queue for queue in allowed if pool.queues[queue].kind == "host"), 0)
+    seconds = _fallback_seconds(unit.layer, pool.processors[queue], costs) if costs.measured else None
+    return [Choice(queue, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
 
 
 def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> float | None:
@@ -199,19 +199,21 @@ def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> f
 
 
 def _cheapest(
-    layer: Layer, allowed: Sequence[int], pool: LanePool, costs: CostModel, near: float = 0.0, *, guests: bool
+    layer: Layer, allowed: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0, *, guests: bool
 ) -> list[Choice]:
-    """The cheapest choices of each (lane, layouts), and those that are near them; of guests only with `guests`."""
+    """The cheapest choices of each (queue, layouts), and those that are near them; of guests only with `guests`."""
     found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for choice in _working(layer, allowed, pool, costs, guests=guests):
-        found[choice.lane, choice.inputs, choice.outputs].append(choice)
+        found[choice.queue, choice.inputs, choice.outputs].append(choice)
     return [choice for choices in found.values() for choice in _nearest(choices, near)]
 
 
-def _working(layer: Layer, lanes: Sequence[int], pool: LanePool, costs: CostModel, *, guests: bool) -> Iterator[Choice]:
-    """The ways to compute `layer` on some lanes that work, with their costs; those of guests only with `guests`."""
-    for lane in lanes:
-        for choice in _priced(layer, lane, _lane_choices(layer, lane, pool, costs, guests), pool, costs):
+def _working(
+    layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, *, guests: bool
+) -> Iterator[Choice]:
+    """The ways to compute `layer` on some queues that work, with their costs; those of guests only with `guests`."""
+    for queue in queues:
+        for choice in _priced(layer, queue, _queue_choices(layer, queue, pool, costs, guests), pool, costs):
             if choice.seconds is not None:
                 yield choice
 
@@ -223,34 +225,34 @@ def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
     return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
 
 
-def _lane_choices(layer: Layer, lane: int, pool: LanePool, costs: CostModel, guests: bool) -> list[Choice]:
-    """The ways to compute `layer` on a lane, without costs: where they are not measured, a routine's first for its layouts."""
+def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, guests: bool) -> list[Choice]:
+    """The ways to compute `layer` on a queue, without costs: where they are not measured, a routine's first for its layouts."""
     found: dict[object, Choice] = {}
-    processor = pool.processors[lane]
+    processor = pool.processors[queue]
     for routine in processor.routines:
-        is_asked = guests or pool.calls(lane) or not isinstance(routine, GuestRoutine)
+        is_asked = guests or pool.calls(queue) or not isinstance(routine, GuestRoutine)
         if not is_asked or not routine.supports(layer):
             continue
         for parameters in costs.settings(processor, routine, layer):
             inputs, outputs = routine.layouts(layer, parameters)
             key = (id(routine), inputs, outputs, tuple(parameters.items()) if costs.measured else ())
-            found.setdefault(key, Choice(lane, routine, parameters, inputs, outputs))
+            found.setdefault(key, Choice(queue, routine, parameters, inputs, outputs))
     return list(found.values())
 
 
-def _priced(layer: Layer, lane: int, choices: Sequence[Choice], pool: LanePool, costs: CostModel) -> Iterator[Choice]:
+def _priced(layer: Layer, queue: int, choices: Sequence[Choice], pool: QueuePool, costs: CostModel) -> Iterator[Choice]:
     """Choices with their costs; all that need a kernel are compared in one go."""
-    busy = [c for c in choices if pool.calls(lane) or not becomes_view(layer, c.inputs, c.outputs)]
+    busy = [c for c in choices if pool.calls(queue) or not becomes_view(layer, c.inputs, c.outputs)]
     candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
-    prices = dict(zip(map(id, busy), costs.compare(pool.processors[lane], layer, candidates), strict=True))
+    prices = dict(zip(map(id, busy), costs.compare(pool.processors[queue], layer, candidates), strict=True))
     for choice in choices:
         seconds = prices.get(id(choice), 0.0)
-        inner = None if seconds is None else inner_seconds(pool.processors[lane], layer, seconds, costs)
+        inner = None if seconds is None else inner_seconds(pool.processors[queue], layer, seconds, costs)
         yield replace(choice, seconds=inner)
 
 
 def selection_problem(
-    graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: LanePool, costs: CostModel
+    graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: QueuePool, costs: CostModel
 ) -> Problem:
     """The problem of one choice per unit, with layout changes and handovers on the edges.
 
@@ -260,7 +262,9 @@ def selection_problem(
 
 
 class _ProblemMaker:
-    def __init__(self, graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: LanePool, costs: CostModel) -> None:
+    def __init__(
+        self, graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: QueuePool, costs: CostModel
+    ) -> None:
         self._graph, self._choices, self._pool, self._costs = graph, choices, pool, costs
         self._adapt_seconds: dict[tuple[TensorType, Layout, Layout, int], float] = {}
 
@@ -286,29 +290,29 @@ class _ProblemMaker:
     def _matrix(self, tensor: TensorType, u: int, output: int, v: int, position: int) -> Costs:
         return np.array(
             [
-                [self._edge(tensor, a.outputs[output], a.lane, b.inputs[position], b.lane) for b in self._choices[v]]
+                [self._edge(tensor, a.outputs[output], a.queue, b.inputs[position], b.queue) for b in self._choices[v]]
                 for a in self._choices[u]
             ]
         )
 
     def _from_caller(self, tensor: TensorType, v: int, position: int) -> Costs:
-        return np.array([self._edge(tensor, PLAIN, 0, c.inputs[position], c.lane, True) for c in self._choices[v]])
+        return np.array([self._edge(tensor, PLAIN, 0, c.inputs[position], c.queue, True) for c in self._choices[v]])
 
     def _to_caller(self, tensor: TensorType, u: int, output: int) -> Costs:
-        return np.array([self._edge(tensor, c.outputs[output], c.lane, PLAIN, 0, True) for c in self._choices[u]])
+        return np.array([self._edge(tensor, c.outputs[output], c.queue, PLAIN, 0, True) for c in self._choices[u]])
 
     def _edge(
         self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool = False
     ) -> float:
         if isinstance(before, Fused) or isinstance(after, Fused):
             return 0.0 if before == after else float("inf")
-        kinds = [self._pool.lanes[lane].kind for lane in (source, target)]
+        kinds = [self._pool.queues[queue].kind for queue in (source, target)]
         crosses = source != target and "opencl" in kinds
         meets = crosses or (source != target and (self._costs.all_cross or "call" in kinds))
         seconds = self._costs.handover(tensor) if meets else 0.0
         if meets:
             seconds += sum(
-                crossing_seconds(self._pool.processors[lane], tensor, self._costs) for lane in (source, target)
+                crossing_seconds(self._pool.processors[queue], tensor, self._costs) for queue in (source, target)
             )
         if crosses and (before.dtype or after.dtype):
             return seconds + self._cast(tensor, before, source, after, target, caller)
@@ -323,17 +327,17 @@ class _ProblemMaker:
 
         The caller's arrays are copied by the host, as plain data. Nothing but plain types passes between two devices.
         """
-        kinds = [self._pool.lanes[lane].kind for lane in (source, target)]
+        kinds = [self._pool.queues[queue].kind for queue in (source, target)]
         if kinds == ["opencl", "opencl"]:
             return float("inf")
         device, host = (source, target) if kinds[0] == "opencl" else (target, source)
         copy = self._adapt(tensor, PLAIN, PLAIN, host) if caller else 0.0
         return copy + self._adapt(tensor, before, after, device)
 
-    def _adapt(self, tensor: TensorType, before: Layout, after: Layout, lane: int) -> float:
-        key = (tensor, before, after, lane)
+    def _adapt(self, tensor: TensorType, before: Layout, after: Layout, queue: int) -> float:
+        key = (tensor, before, after, queue)
         if key not in self._adapt_seconds:
-            processor = self._pool.processors[0 if self._pool.calls(lane) else lane]
+            processor = self._pool.processors[0 if self._pool.calls(queue) else queue]
             seconds = self._costs.reorder_seconds(processor, tensor, before, after)
             self._adapt_seconds[key] = float("inf") if seconds is None else seconds
         return self._adapt_seconds[key]

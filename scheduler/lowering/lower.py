@@ -1,11 +1,11 @@
 """From units with their chosen routines to a draft, which is steps over values.
 
 Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are inserted here: a tensor is brought into another layout at most
-once per layout, on the lane that made it, right after it was made. Copies are avoided by views: a reshape of plain data is its
+once per layout, on the queue that made it, right after it was made. Copies are avoided by views: a reshape of plain data is its
 input, a slice whose elements lie together is a part of its input, and the inputs of a concat whose parts lie one after the
 other are written into the concat's memory in the first place.
 
-All lanes on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
+All queues on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
 whoever made it, the host copies for it.
 """
 
@@ -21,20 +21,20 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.lowering.program import Draft, Step, Value
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, fallback_model
 from nnstretch.scheduler.lowering.views import becomes_view, joinable, view_offset
-from nnstretch.scheduler.plan.schema import PlanLane
+from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.selection.choice import Choice, Fused
 
 Reorders = Mapping[int, Routine]
-"""For each lane that can change layouts the routine that does; lane 0 can, and does it for all others."""
+"""For each queue that can change layouts the routine that does; queue 0 can, and does it for all others."""
 
 Price = Callable[[TensorType, Layout, Layout, int], float | None]
-"""Seconds that it takes to bring a tensor from one layout into another on a lane, None if they are not known."""
+"""Seconds that it takes to bring a tensor from one layout into another on a queue, None if they are not known."""
 
 
 def draft(
     graph: UnitGraph,
     choices: Sequence[Choice],
-    lanes: Sequence[PlanLane],
+    queues: Sequence[PlanQueue],
     reorders: Reorders,
     coherent: bool,
     price: Price,
@@ -44,16 +44,16 @@ def draft(
     Args:
         graph: the units in topological order.
         choices: one per unit.
-        lanes: the plan's lanes.
-        reorders: the layout-changing routine of each lane that has one.
-        coherent: whether host and OpenCL lanes may write different parts of one tensor at the same time.
+        queues: the plan's queues.
+        reorders: the layout-changing routine of each queue that has one.
+        coherent: whether host and OpenCL queues may write different parts of one tensor at the same time.
         price: what changes of layout cost.
     """
-    return _Drafter(graph, choices, lanes, reorders, coherent, price).draft()
+    return _Drafter(graph, choices, queues, reorders, coherent, price).draft()
 
 
 _Variant = tuple[str, Layout, int]
-"""Tensor, layout, and memory domain (0: host, else an OpenCL lane) of what made it or of the copy made for it."""
+"""Tensor, layout, and memory domain (0: host, else an OpenCL queue) of what made it or of the copy made for it."""
 
 
 class _Drafter:
@@ -61,14 +61,14 @@ class _Drafter:
         self,
         graph: UnitGraph,
         choices: Sequence[Choice],
-        lanes: Sequence[PlanLane],
+        queues: Sequence[PlanQueue],
         reorders: Reorders,
         coherent: bool,
         price: Price,
     ) -> None:
         self._graph = graph
         self._choices = choices
-        self._lanes = lanes
+        self._queues = queues
         self._reorders = reorders
         self._coherent = coherent
         self._price = price
@@ -95,15 +95,15 @@ class _Drafter:
 
     # -- what is wanted ------------------------------------------------------------------------------------------
 
-    def _domain(self, lane: int) -> int:
-        """Memory domain of a lane: 0 for host memory, else the OpenCL lane itself."""
-        return lane if self._lanes[lane].kind == "opencl" else 0
+    def _domain(self, queue: int) -> int:
+        """Memory domain of a queue: 0 for host memory, else the OpenCL queue itself."""
+        return queue if self._queues[queue].kind == "opencl" else 0
 
     def _collect_wishes(self) -> None:
         for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):
             for name, layout in zip(unit.inputs, choice.inputs, strict=True):
                 if not isinstance(layout, Fused):
-                    self._wanted[name][layout, self._domain(choice.lane)] = None
+                    self._wanted[name][layout, self._domain(choice.queue)] = None
             for output, name in enumerate(unit.outputs):
                 self._producer[name] = (number, output)
         for name in self._graph.outputs:
@@ -121,7 +121,7 @@ class _Drafter:
             return PLAIN, 0
         number, output = self._producer[name]
         choice = self._choices[number]
-        return choice.outputs[output], self._domain(choice.lane)
+        return choice.outputs[output], self._domain(choice.queue)
 
     def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
         """The variant of a tensor that a reader in `domain` takes.
@@ -152,7 +152,7 @@ class _Drafter:
             offsets = joinable(layer, choice.outputs[0])
             if offsets is None:
                 continue
-            domain = self._domain(choice.lane)
+            domain = self._domain(choice.queue)
             whole = self._new(unit.outputs[0], choice.outputs[0], domain)
             self._values[unit.outputs[0], choice.outputs[0], domain] = whole
             for name, offset in zip(unit.inputs, offsets, strict=True):
@@ -210,11 +210,11 @@ class _Drafter:
         names, layouts = unit.inputs, choice.inputs
         if choice.run and choice.routine:
             names, layouts = choice.run.reads, choice.routine.layouts(choice.run.layer, choice.parameters)[0]
-        domain = self._domain(choice.lane)
+        domain = self._domain(choice.queue)
         return [self._values[self._variant(n, layout, domain)] for n, layout in zip(names, layouts, strict=True)]
 
     def _writes(self, unit: Unit, choice: Choice) -> list[Value]:
-        domain = self._domain(choice.lane)
+        domain = self._domain(choice.queue)
         return [self._output_value(n, made, domain) for n, made in zip(unit.outputs, choice.outputs, strict=True)]
 
     def _emit_fallback(self, unit: Unit, choice: Choice, reads: Sequence[Value], writes: Sequence[Value]) -> None:
@@ -224,7 +224,7 @@ class _Drafter:
                 unit.name,
                 operators,
                 fallback_descriptor(unit.layer),
-                choice.lane,
+                choice.queue,
                 KernelCall(unit.name, (), (), model=fallback_model(unit).SerializeToString()),
                 tuple(reads),
                 tuple(writes),
@@ -237,13 +237,13 @@ class _Drafter:
 
     def _emit_as_view(self, unit: Unit, layer: Layer, choice: Choice, reads: Sequence[Value]) -> bool:
         """Emits a concat, reshape or slice that needs no kernel of its own; False if it needs one."""
-        name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.lane)
+        name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.queue)
         if layer.op == "Concat" and (offsets := joinable(layer, layout)) is not None:
             whole = self._values[name, layout, domain]
             for read, offset in zip(reads, offsets, strict=True):
                 if read.root is not whole or read.offset != offset:
                     part = Value(whole.name, read.bytes, layout, read.type, root=whole, offset=offset)
-                    self._emit_reorder(read, part, layout, layout, choice.lane)
+                    self._emit_reorder(read, part, layout, layout, choice.queue)
             return True
         begin = view_offset(layer, choice.inputs[0], layout)
         if begin is not None and not reads[0].external:
@@ -276,24 +276,24 @@ class _Drafter:
     def _emit_variant(self, variant: _Variant) -> None:
         """Makes a variant from the tensor as it was made.
 
-        The lane that made the tensor does; lane 0 does what takes the tensor from one device to another, and a device changes
+        The queue that made the tensor does; queue 0 does what takes the tensor from one device to another, and a device changes
         types for itself.
         """
         name, wanted, place = variant
         layout, made = self._home(name)
-        lane, source = self._lane_of(name), self._values[name, layout, made]
+        queue, source = self._queue_of(name), self._values[name, layout, made]
         if wanted.dtype and not made:
-            lane, source = place, self._values[self._variant(name, layout, place)]
+            queue, source = place, self._values[self._variant(name, layout, place)]
         elif made and place != made:
-            lane = 0
+            queue = 0
         if variant not in self._values:
             self._values[variant] = self._new(*variant)
             self._bind_output(name, self._values[variant], place)
-        self._emit_reorder(source, self._values[variant], layout, wanted, lane)
+        self._emit_reorder(source, self._values[variant], layout, wanted, queue)
 
-    def _lane_of(self, name: str) -> int:
-        """The lane that makes a tensor; lane 0 for the caller's inputs."""
-        return self._choices[self._producer[name][0]].lane if name in self._producer else 0
+    def _queue_of(self, name: str) -> int:
+        """The queue that makes a tensor; queue 0 for the caller's inputs."""
+        return self._choices[self._producer[name][0]].queue if name in self._producer else 0
 
     def _emit_output(self, index: int, name: str) -> None:
         """Copies an output into the caller's array unless it was made there."""
@@ -304,21 +304,21 @@ class _Drafter:
             return
         target = self._new(name, PLAIN, 0)
         target.external = ("output", index)
-        self._emit_reorder(value, target, value.layout, PLAIN, 0 if domain else self._lane_of(name))
+        self._emit_reorder(value, target, value.layout, PLAIN, 0 if domain else self._queue_of(name))
 
-    def _emit_reorder(self, source: Value, target: Value, before: Layout, after: Layout, lane: int) -> None:
+    def _emit_reorder(self, source: Value, target: Value, before: Layout, after: Layout, queue: int) -> None:
         assert source.type is not None
-        lane = lane if lane in self._reorders else 0
+        queue = queue if queue in self._reorders else 0
         layer = reorder_layer(source.type, before, after)
-        routine = self._reorders[lane]
+        routine = self._reorders[queue]
         parameters = routine.parameter_space(layer)[0]
-        choice = Choice(lane, routine, parameters, (before,), (after,), self._price(source.type, before, after, lane))
+        choice = Choice(queue, routine, parameters, (before,), (after,), self._price(source.type, before, after, queue))
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:
         assert choice.routine is not None
         lowering: Lowering = choice.routine.lower(layer, choice.parameters)
-        domain = self._domain(choice.lane)
+        domain = self._domain(choice.queue)
         first = len(self._draft.constants[domain])
         self._draft.constants[domain] += lowering.constants
         spaces = [
@@ -340,7 +340,7 @@ class _Drafter:
                     layer.name,
                     layer.op,
                     str(choice.routine.descriptor),
-                    choice.lane,
+                    choice.queue,
                     call,
                     tuple(None if o is None else resolve(o) for o in call.reads),
                     tuple(t for t in targets if isinstance(t, Value)),

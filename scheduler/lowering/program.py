@@ -14,7 +14,7 @@ from nnstretch.graph.layer import TensorType
 class Value:
     """A tensor in one layout, or a workspace. A view has a `root` whose bytes it shares from `offset` on.
 
-    `device` is, where there is no root, the one OpenCL lane that may touch the bytes, or 0 while none does.
+    `device` is, where there is no root, the one OpenCL queue that may touch the bytes, or 0 while none does.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Value:
         return self.offset + (self.root.base_offset() if self.root else 0)
 
     def admits(self, domain: int) -> bool:
-        """Whether lanes of a memory domain (0: host, else an OpenCL lane) may touch the bytes."""
+        """Whether queues of a memory domain (0: host, else an OpenCL queue) may touch the bytes."""
         base = self.base()
         return not domain or (base.external is None and base.device in (0, domain))
 
@@ -47,14 +47,14 @@ class Value:
 
 @dataclass(eq=False)
 class Step:
-    """One kernel call, or one call of a guest's model, on a lane."""
+    """One kernel call, or one call of a guest's model, on a queue."""
 
     unit: str
     op: str
     routine: str
-    lane: int
+    queue: int
     call: KernelCall
-    reads: tuple[Value | int | None, ...]  # int: a constant of the lane's constants
+    reads: tuple[Value | int | None, ...]  # int: a constant of the queue's constants
     writes: tuple[Value, ...]
     parameters: Parameters
     seconds: float | None
@@ -64,7 +64,7 @@ class Step:
 
 @dataclass
 class Draft:
-    """Steps in a topological order, and prepared constants by constant range (0: host lanes; else the OpenCL lane)."""
+    """Steps in a topological order, and prepared constants by constant range (0: host queues; else the OpenCL queue)."""
 
     steps: list[Step] = field(default_factory=list)
     constants: dict[int, list[Constant]] = field(default_factory=lambda: defaultdict(list))

@@ -1,4 +1,4 @@
-"""Sub-graphs: steps become runs on one lane of which only the first waits for another lane (NN-Stretch, scheduler slides).
+"""Sub-graphs: steps become runs on one queue of which only the first waits for another queue (NN-Stretch, scheduler slides).
 
 The order of the list is the order in which the calling thread launches them, so whatever runs on another thread or device
 comes before the calling thread's own work of the same moment (algorithm 1: enqueue first, then execute on the CPU).
@@ -15,9 +15,9 @@ from nnstretch.scheduler.lowering.program import Step, Value
 
 @dataclass
 class Subgraph:
-    """Steps (by number in the draft) on one lane, and the sub-graphs of other lanes that must be done before."""
+    """Steps (by number in the draft) on one queue, and the sub-graphs of other queues that must be done before."""
 
-    lane: int
+    queue: int
     steps: list[int] = field(default_factory=list)
     waits: set[int] = field(default_factory=set)
 
@@ -25,7 +25,7 @@ class Subgraph:
 def partition(steps: Sequence[Step]) -> list[Subgraph]:
     """Sub-graphs of a draft in launch order; `waits` are indices into the returned list."""
     depends = dependencies(steps)
-    crossed = {p for i, before in enumerate(depends) for p in before if steps[p].lane != steps[i].lane}
+    crossed = {p for i, before in enumerate(depends) for p in before if steps[p].queue != steps[i].queue}
     return _launch_order(_joined(_cut(steps, depends, crossed)))
 
 
@@ -47,66 +47,68 @@ def dependencies(steps: Sequence[Step]) -> list[set[int]]:
 
 
 def _cut(steps: Sequence[Step], depends: Sequence[set[int]], crossed: set[int]) -> list[Subgraph]:
-    """Walks the steps in order; a sub-graph ends where another lane needs its result or its own lane must wait."""
+    """Walks the steps in order; a sub-graph ends where another queue needs its result or its own queue must wait."""
     subgraphs: list[Subgraph] = []
     open_on: dict[int, int] = {}
     home: dict[int, int] = {}
-    waited: dict[tuple[int, int], int] = {}  # (lane, other lane) -> last sub-graph of the other lane it has waited for
+    waited: dict[
+        tuple[int, int], int
+    ] = {}  # (queue, other queue) -> last sub-graph of the other queue it has waited for
     for number, step in enumerate(steps):
-        lane = step.lane
+        queue = step.queue
         needed: dict[int, int] = {}
         for earlier in depends[number]:
-            other = steps[earlier].lane
-            if other != lane and home[earlier] > waited.get((lane, other), -1):
+            other = steps[earlier].queue
+            if other != queue and home[earlier] > waited.get((queue, other), -1):
                 needed[other] = max(needed.get(other, -1), home[earlier])
-        if needed or lane not in open_on:
-            open_on[lane] = len(subgraphs)
-            subgraphs.append(Subgraph(lane, waits=set(needed.values())))
-            waited.update({(lane, other): last for other, last in needed.items()})
-        home[number] = open_on[lane]
-        subgraphs[open_on[lane]].steps.append(number)
+        if needed or queue not in open_on:
+            open_on[queue] = len(subgraphs)
+            subgraphs.append(Subgraph(queue, waits=set(needed.values())))
+            waited.update({(queue, other): last for other, last in needed.items()})
+        home[number] = open_on[queue]
+        subgraphs[open_on[queue]].steps.append(number)
         if number in crossed:
-            del open_on[lane]
+            del open_on[queue]
     return subgraphs
 
 
 def _joined(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
-    """Sub-graphs of a lane that follow each other as one, where nobody waits for the first nor the second for anybody.
+    """Sub-graphs of a queue that follow each other as one, where nobody waits for the first nor the second for anybody.
 
-    They were cut apart for a lane that turned out to wait for something later. Beginning and ending a sub-graph costs time,
+    They were cut apart for a queue that turned out to wait for something later. Beginning and ending a sub-graph costs time,
     most of all on a device.
     """
     awaited = {wait for subgraph in subgraphs for wait in subgraph.waits}
     joined: list[Subgraph] = []
     place: list[int] = []
-    last: dict[int, int] = {}  # lane -> its last sub-graph
+    last: dict[int, int] = {}  # queue -> its last sub-graph
     for number, subgraph in enumerate(subgraphs):
-        before = last.get(subgraph.lane)
-        last[subgraph.lane] = number
+        before = last.get(subgraph.queue)
+        last[subgraph.queue] = number
         if before is not None and before not in awaited and not subgraph.waits:
             place.append(place[before])
             joined[place[before]].steps += subgraph.steps
         else:
             place.append(len(joined))
-            joined.append(Subgraph(subgraph.lane, [*subgraph.steps], {place[wait] for wait in subgraph.waits}))
+            joined.append(Subgraph(subgraph.queue, [*subgraph.steps], {place[wait] for wait in subgraph.waits}))
     return joined
 
 
 def _launch_order(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
-    """Reorders topologically: of all that could be launched next, other lanes before lane 0, then as given."""
+    """Reorders topologically: of all that could be launched next, other queues before queue 0, then as given."""
     previous: dict[int, int] = {}
     needs: list[set[int]] = []
     for i, subgraph in enumerate(subgraphs):
-        needs.append(set(subgraph.waits) | ({previous[subgraph.lane]} if subgraph.lane in previous else set()))
-        previous[subgraph.lane] = i
+        needs.append(set(subgraph.waits) | ({previous[subgraph.queue]} if subgraph.queue in previous else set()))
+        previous[subgraph.queue] = i
     order: list[int] = []
     left = list(range(len(subgraphs)))
     placed: set[int] = set()
     while left:
         ready = [i for i in left if needs[i] <= placed]
-        chosen = min(ready, key=lambda i: (subgraphs[i].lane == 0, i))
+        chosen = min(ready, key=lambda i: (subgraphs[i].queue == 0, i))
         order.append(chosen)
         placed.add(chosen)
         left.remove(chosen)
     position = {old: new for new, old in enumerate(order)}
-    return [Subgraph(subgraphs[i].lane, subgraphs[i].steps, {position[w] for w in subgraphs[i].waits}) for i in order]
+    return [Subgraph(subgraphs[i].queue, subgraphs[i].steps, {position[w] for w in subgraphs[i].waits}) for i in order]

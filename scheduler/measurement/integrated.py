@@ -99,7 +99,7 @@ def refined(
         selector: selects the paths that are measured; `default_selector` if None.
         run: seconds of every step of a plan (rows) in several runs (columns), by default as a session takes.
     """
-    if len(space.pool.lanes) > 1 or not space.costs.measured:
+    if len(space.pool.queues) > 1 or not space.costs.measured:
         return space
     return _Refinement(space, records, selector or default_selector(), run or _step_samples).refined()
 
@@ -249,7 +249,7 @@ def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Key |
     if choice.routine is None or choice.is_head or not choice.seconds:
         return None
     parameters = tuple(sorted(choice.parameters.items()))
-    fingerprint = space.pool.processors[choice.lane].fingerprint
+    fingerprint = space.pool.processors[choice.queue].fingerprint
     return Key(network, fingerprint, layer.workload, str(choice.routine.descriptor), parameters)
 
 

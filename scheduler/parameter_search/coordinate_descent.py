@@ -16,7 +16,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, settings_key
-from nnstretch.scheduler.lowering.candidates import LanePool, Progress, lane_workloads, searchable_routines
+from nnstretch.scheduler.lowering.candidates import Progress, QueuePool, queue_workloads, searchable_routines
 from nnstretch.scheduler.lowering.units import UnitGraph, working_set
 
 _SHARE = 0.01  # of the network's time; layers that take less are left as they are
@@ -37,12 +37,12 @@ class _Ways:
         return min(seconds for seconds, _ in self.found)
 
 
-def climb(graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress | None = None) -> Settings:
+def climb(graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progress | None = None) -> Settings:
     """Searches parameters for the layers of a network, and for its pairs that a routine may fuse, on every processor.
 
     Args:
         graph: the network.
-        pool: its lanes.
+        pool: its queues.
         costs: measured ones.
         progress: told how far it is.
 
@@ -51,11 +51,11 @@ def climb(graph: UnitGraph, pool: LanePool, costs: CostModel, progress: Progress
     """
     costs.expect(working_set(graph))
     faster: dict[tuple[str, str, str], list[Parameters]] = defaultdict(list)
-    for lane in dict.fromkeys(pool.lane_of):
-        processor = pool.processors[lane]
+    for queue in dict.fromkeys(pool.queue_of):
+        processor = pool.processors[queue]
         ways = [
             ways
-            for layer, weight in lane_workloads(graph, pool, lane)
+            for layer, weight in queue_workloads(graph, pool, queue)
             if (ways := _ways(processor, layer, weight, costs)) is not None
         ]
         total = sum(some.weight * some.least for some in ways)

@@ -20,7 +20,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
-from nnstretch.scheduler.lowering.candidates import LanePool, lane_workloads, searchable_routines
+from nnstretch.scheduler.lowering.candidates import QueuePool, queue_workloads, searchable_routines
 from nnstretch.scheduler.lowering.units import UnitGraph, working_set
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.store.rows import CacheState
@@ -92,7 +92,7 @@ class _Option:
 
 def explore(
     graph: UnitGraph,
-    pool: LanePool,
+    pool: QueuePool,
     costs: CostModel,
     prior: Callable[[Processor], Predictor | None],
     schedule: Schedule | None = None,
@@ -106,7 +106,7 @@ def explore(
 
     Args:
         graph: the network.
-        pool: its lanes.
+        pool: its queues.
         costs: measures candidates.
         prior: predictions of a processor from before the search, if there are any.
         schedule: how many candidates are measured when.
@@ -120,9 +120,9 @@ def explore(
     costs.expect(needed)
     explorations: dict[str, Exploration] = {}
     measured: dict[tuple[str, str, str], list[Parameters]] = {}
-    for lane in dict.fromkeys(pool.lane_of):
-        processor = pool.processors[lane]
-        tasks = _tasks(graph, pool, lane)
+    for queue in dict.fromkeys(pool.queue_of):
+        processor = pool.processors[queue]
+        tasks = _tasks(graph, pool, queue)
         if not tasks:
             continue
         found = Explorer(
@@ -169,12 +169,12 @@ def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
     return measure
 
 
-def _tasks(graph: UnitGraph, pool: LanePool, lane: int) -> _Tasks:
-    """Options of every task of a lane, with the number of layers that have the workload."""
+def _tasks(graph: UnitGraph, pool: QueuePool, queue: int) -> _Tasks:
+    """Options of every task of a queue, with the number of layers that have the workload."""
     return [
         (options, weight)
-        for layer, weight in lane_workloads(graph, pool, lane)
-        for options in _by_layouts(pool.processors[lane], layer)
+        for layer, weight in queue_workloads(graph, pool, queue)
+        for options in _by_layouts(pool.processors[queue], layer)
     ]
 
 

@@ -1,1 +1,1 @@
-"""Automatic placement: which lane computes what, and in which order, for networks with branches of their own."""
+"""Automatic placement: which queue computes what, and in which order, for networks with branches of their own."""

@@ -1,4 +1,4 @@
-"""A placement applied to a choice space: every unit, or share of one, on its lane, in the order in which lanes take them."""
+"""A placement applied to a choice space: every unit, or share of one, on its queue, in the order in which queues take them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Applied:
     """A choice space that is restricted to a placement.
 
     Attributes:
-        space: where every unit, or share, has choices on its lane only; its units are in the placement's order.
+        space: where every unit, or share, has choices on its queue only; its units are in the placement's order.
         grouping: of the space's units, by their places in the placement's order.
         turns: what stands there.
         splits: layers that are split, by name.
@@ -49,14 +49,14 @@ def apply(
     """Applies a placement.
 
     Args:
-        space: of whole layers, which may be on any lane.
+        space: of whole layers, which may be on any queue.
         contraction: of the space.
         placement: of the contraction's units.
         divisions: how units that are split are split.
-        inside: for lanes, how many times as long layers take in the network as by themselves; 1 where that is not said.
+        inside: for queues, how many times as long layers take in the network as by themselves; 1 where that is not said.
 
     Raises:
-        ModelError: no routine computes a share on its lane.
+        ModelError: no routine computes a share on its queue.
     """
     units = contraction.alone()
     found = {units[unit]: divisions.division(unit, way) for unit, way in enumerate(placement.ways) if len(way) > 1}
@@ -71,24 +71,24 @@ def apply(
         for turn, origin in zip(turns, split.origins, strict=True)
     ]
     order = _grouping(contraction, placement, group_of).order(space.graph)
-    lanes = [None if turn is None else {turn[1]} for turn in turns]
+    queues = [None if turn is None else {turn[1]} for turn in turns]
     mine = _grouping(contraction, placement, [group_of[number] for number in order])
-    return Applied(narrowed(space, lanes, order), mine, placement.order, names)
+    return Applied(narrowed(space, queues, order), mine, placement.order, names)
 
 
 def _turn(
     contraction: Contraction, placement: Placement, divisions: Mapping[int, Division], origin: Origin
 ) -> Turn | None:
-    """The part of a unit of placement that a unit of the split graph is, or belongs to; None for views on any lane."""
+    """The part of a unit of placement that a unit of the split graph is, or belongs to; None for views on any queue."""
     group = contraction.group_of[origin.unit]
     if group is None or (origin.unit in divisions and origin.share is None):
         return None
     way = placement.ways[group]
-    return group, way[origin.share or 0].lane
+    return group, way[origin.share or 0].queue
 
 
 def _grouping(contraction: Contraction, placement: Placement, group_of: Sequence[int | None]) -> Grouping:
-    """Units by their places in the order; the caller is on lane 0."""
+    """Units by their places in the order; the caller is on queue 0."""
     begin, end = (placement.order.index((unit, 0)) for unit in (contraction.begin, contraction.end))
     return Grouping(tuple(group_of), begin, end, len(placement.order))
 
@@ -99,38 +99,38 @@ def _split_space(
     """The space of a split graph: with the choices of what is whole, and with its own for the rest."""
     choices: list[list[Choice]] = []
     for unit, origin, turn in zip(split.graph.units, split.origins, turns, strict=True):
-        lanes = space.pool.lane_of if turn is None else (turn[1],)
+        queues = space.pool.queue_of if turn is None else (turn[1],)
         if origin.is_whole:
-            found = [c for c in space.choices[origin.unit] if turn is None or c.lane in lanes]
+            found = [c for c in space.choices[origin.unit] if turn is None or c.queue in queues]
         else:
-            found = single_choices(unit.layer, lanes, space.pool, space.costs)
-            found = [replace(c, seconds=inside.get(c.lane, 1.0) * (c.seconds or 0.0)) for c in found]
+            found = single_choices(unit.layer, queues, space.pool, space.costs)
+            found = [replace(c, seconds=inside.get(c.queue, 1.0) * (c.seconds or 0.0)) for c in found]
         if not found:
             raise ModelError(
-                f"no routine computes layer {unit.name} ({unit.layer.op}) on the lane that it was given to"
+                f"no routine computes layer {unit.name} ({unit.layer.op}) on the queue that it was given to"
             )
         choices.append(found)
     problem = selection_problem(split.graph, choices, space.pool, space.costs)
     return replace(space, graph=split.graph, choices=choices, problem=problem)
 
 
-def narrowed(space: ChoiceSpace, lanes: Sequence[Collection[int] | None], order: Sequence[int]) -> ChoiceSpace:
-    """The space with units on some lanes only (None: on all), in another topological order.
+def narrowed(space: ChoiceSpace, queues: Sequence[Collection[int] | None], order: Sequence[int]) -> ChoiceSpace:
+    """The space with units on some queues only (None: on all), in another topological order.
 
     Units that are left one processor count as placed on it.
     """
     kept = [
-        [i for i, choice in enumerate(options) if allowed is None or choice.lane in allowed]
-        for options, allowed in zip(space.choices, lanes, strict=True)
+        [i for i, choice in enumerate(options) if allowed is None or choice.queue in allowed]
+        for options, allowed in zip(space.choices, queues, strict=True)
     ]
     position = {number: place for place, number in enumerate(order)}
     problem = space.problem
     edges = {(position[u], position[v]): m[np.ix_(kept[u], kept[v])] for (u, v), m in problem.edges.items()}
     units = []
     for number in order:
-        unit, allowed = space.graph.units[number], lanes[number]
+        unit, allowed = space.graph.units[number], queues[number]
         if allowed is not None and len(allowed) == 1 and not unit.is_fallback:
-            unit = replace(unit, placement=space.pool.lane_of.index(*allowed))
+            unit = replace(unit, placement=space.pool.queue_of.index(*allowed))
         units.append(unit)
     return replace(
         space,

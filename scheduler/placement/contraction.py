@@ -1,8 +1,8 @@
-"""From a choice space to a placement problem: what becomes a unit of placement, and what it takes on every lane.
+"""From a choice space to a placement problem: what becomes a unit of placement, and what it takes on every queue.
 
 Layers that are no steps of their own are no units either: whoever reads a concat that is a view reads its parts, and a layer
 that is computed with its reader goes where that goes. The caller is a unit at the begin, which makes the inputs, and one at the
-end, which reads the outputs; both are on lane 0 and take no time beyond changes of layout.
+end, which reads the outputs; both are on queue 0 and take no time beyond changes of layout.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class Grouping:
             maker, made, making = home[name]
             if made == wanted or isinstance(made, Fused) or (name, wanted) in found:
                 return
-            changes_itself = bool(wanted.dtype) and pool.lanes[making].kind != "opencl"
-            lane, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
-            processor = pool.processors[0 if pool.calls(lane) else lane]
+            changes_itself = bool(wanted.dtype) and pool.queues[making].kind != "opencl"
+            queue, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
+            processor = pool.processors[0 if pool.calls(queue) else queue]
             seconds = space.costs.reorder_seconds(processor, graph.types[name], made, wanted)
             found[name, wanted] = (next((p for p in payers if p is not None), self.end), seconds or 0.0)
 
         for unit, group, choice in zip(graph.units, self.group_of, chosen, strict=True):
             for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
-                read(name, wanted, group, choice.lane)
-            home.update({n: (group, made, choice.lane) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
+                read(name, wanted, group, choice.queue)
+            home.update({n: (group, made, choice.queue) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
         for name in graph.outputs:
             read(name, PLAIN, self.end, 0)
         return list(found.values())

@@ -1,7 +1,8 @@
 """Exact search: branch and bound over all plans of a small problem, event by event.
 
-Whenever a lane is free, it begins a part of one of the units that are ready, or waits for something that is not. Who begins the
-first part of a split unit decides how it is split, and the other lanes owe their parts from then on. A lane begins what comes
+Whenever a queue is free, it begins a part of one of the units that are ready, or waits for something that is not.
+Who begins the
+first part of a split unit decides how it is split, and the other queues owe their parts from then on. A queue begins what comes
 next in its order as soon as it can; so, having waited, it takes none of the units that it could have begun before.
 """
 
@@ -39,7 +40,7 @@ def search(
     """The plan with the least cost: its makespan and what comes after it.
 
     Args:
-        problem: units and lanes.
+        problem: units and queues.
         entries: how many units, the first ones, are done when the search begins; each has one way.
         exits: units of which somebody wants to know how they were computed.
         after: seconds that follow the makespan, by the ways of `exits`.
@@ -57,13 +58,13 @@ class _State:
     Attributes:
         now: seconds from the begin.
         done, started: units, as bits, of which all parts are done, and some have begun.
-        work: seconds of what no lane has begun, at least.
+        work: seconds of what no queue has begun, at least.
         ways: of units that have started; -1 for others.
         order: what was begun.
-        running: for each lane None, or (unit, seconds left of its handover, seconds left of its part).
-        owed: for each lane, as bits, the units whose other parts have begun, and its own has not.
-        barred: for each lane units that it may not begin next.
-        fetched: for each lane units whose results it has.
+        running: for each queue None, or (unit, seconds left of its handover, seconds left of its part).
+        owed: for each queue, as bits, the units whose other parts have begun, and its own has not.
+        barred: for each queue units that it may not begin next.
+        fetched: for each queue units whose results it has.
     """
 
     now: float
@@ -111,7 +112,7 @@ class _Search:
         self._readers = [sum(1 << r for r in readers) for readers in problem.readers]
         self._wanted = sum(1 << u for u in exits)
         self._with = [
-            [[n for n, way in enumerate(ways) if any(p.lane == lane for p in way)] for lane in range(problem.lanes)]
+            [[n for n, way in enumerate(ways) if any(p.queue == queue for p in way)] for queue in range(problem.queues)]
             for ways in problem.ways
         ]
         self._delays: dict[tuple[int, ...], float] = {}
@@ -119,74 +120,74 @@ class _Search:
         self._seen: dict[tuple[object, ...], float] = {}
 
     def run(self, entries: int) -> Found:
-        lanes = self._problem.lanes
+        queues = self._problem.queues
         start = _State(
             now=0.0,
             done=(1 << entries) - 1,
             started=(1 << entries) - 1,
             work=sum(self._problem.least_work[entries:]),
             ways=[*[0] * entries, *[-1] * (self._count - entries)],
-            order=tuple((u, part.lane) for u in range(entries) for part in self._problem.ways[u][0]),
-            running=[None] * lanes,
-            owed=[0] * lanes,
-            barred=[0] * lanes,
-            fetched=[0] * lanes,
+            order=tuple((u, part.queue) for u in range(entries) for part in self._problem.ways[u][0]),
+            running=[None] * queues,
+            owed=[0] * queues,
+            barred=[0] * queues,
+            fetched=[0] * queues,
         )
         self._decide(start, 0)
         return Found(self._plan, self._cost, self._left > 0)
 
-    def _decide(self, state: _State, lane: int) -> None:
-        """Tries all that free lanes can do now, from `lane` on."""
-        while lane < self._problem.lanes and state.running[lane] is not None:
-            lane += 1
-        if lane == self._problem.lanes:
+    def _decide(self, state: _State, queue: int) -> None:
+        """Tries all that free queues can do now, from `queue` on."""
+        while queue < self._problem.queues and state.running[queue] is not None:
+            queue += 1
+        if queue == self._problem.queues:
             self._pass(state)
             return
-        ready = self._ready(state, lane)
+        ready = self._ready(state, queue)
         for unit in ready:
-            for way in self._with[unit][lane] if state.ways[unit] < 0 else (state.ways[unit],):
-                begun = self._begin(state, unit, way, lane)
+            for way in self._with[unit][queue] if state.ways[unit] < 0 else (state.ways[unit],):
+                begun = self._begin(state, unit, way, queue)
                 if self._is_hopeful(begun):
-                    self._decide(begun, lane + 1)
+                    self._decide(begun, queue + 1)
         idle = state.copy()
-        idle.barred[lane] |= sum(1 << u for u in ready)
+        idle.barred[queue] |= sum(1 << u for u in ready)
         if self._is_hopeful(idle):
-            self._decide(idle, lane + 1)
+            self._decide(idle, queue + 1)
 
-    def _ready(self, state: _State, lane: int) -> list[int]:
-        """Units of which a lane may begin a part now, the longest way to the end first."""
+    def _ready(self, state: _State, queue: int) -> list[int]:
+        """Units of which a queue may begin a part now, the longest way to the end first."""
         units = [
             u
             for u in range(self._count)
-            if (not state.started >> u & 1 or state.owed[lane] >> u & 1)
-            and not state.barred[lane] >> u & 1
+            if (not state.started >> u & 1 or state.owed[queue] >> u & 1)
+            and not state.barred[queue] >> u & 1
             and self._reads[u] & ~state.done == 0
-            and self._with[u][lane]
+            and self._with[u][queue]
         ]
         return sorted(units, key=lambda u: (-self._problem.tails[u], u))
 
-    def _begin(self, state: _State, unit: int, way: int, lane: int) -> _State:
+    def _begin(self, state: _State, unit: int, way: int, queue: int) -> _State:
         begun = state.copy()
         if state.ways[unit] < 0:
             begun.started |= 1 << unit
             begun.ways[unit] = way
             begun.work -= self._problem.least_work[unit]
             for part in self._problem.ways[unit][way]:
-                begun.owed[part.lane] |= 1 << unit
+                begun.owed[part.queue] |= 1 << unit
                 begun.work += part.seconds
-        seconds = self._problem.part((unit, lane), begun.ways).seconds
-        delay = self._delay(state, unit, lane)
+        seconds = self._problem.part((unit, queue), begun.ways).seconds
+        delay = self._delay(state, unit, queue)
         begun.work -= seconds
-        begun.owed[lane] &= ~(1 << unit)
-        begun.fetched[lane] |= self._reads[unit]
-        begun.order = (*state.order, (unit, lane))
-        begun.running[lane] = (unit, delay, seconds)
-        begun.barred[lane] = 0
+        begun.owed[queue] &= ~(1 << unit)
+        begun.fetched[queue] |= self._reads[unit]
+        begun.order = (*state.order, (unit, queue))
+        begun.running[queue] = (unit, delay, seconds)
+        begun.barred[queue] = 0
         return begun
 
     def _pass(self, state: _State) -> None:
         """Lets time pass until something ends."""
-        busy = [lane for lane, task in enumerate(state.running) if task is not None]
+        busy = [queue for queue, task in enumerate(state.running) if task is not None]
         if not busy:
             if state.done == self._all:
                 self._finish(state)
@@ -194,35 +195,35 @@ class _Search:
         if self._left <= 0 or self._is_known(state):
             return
         self._left -= 1
-        computing = frozenset(lane for lane in busy if (task := state.running[lane]) and task[1] <= 0)
+        computing = frozenset(queue for queue in busy if (task := state.running[queue]) and task[1] <= 0)
         factors = {
-            lane: self._problem.interplay.slowdown(lane, computing - {lane}) if lane in computing else 1.0
-            for lane in busy
+            queue: self._problem.interplay.slowdown(queue, computing - {queue}) if queue in computing else 1.0
+            for queue in busy
         }
         ends = {}
-        for lane in busy:
-            task = state.running[lane]
+        for queue in busy:
+            task = state.running[queue]
             assert task is not None
-            ends[lane] = task[1] if task[1] > 0 else task[2] * factors[lane]
+            ends[queue] = task[1] if task[1] > 0 else task[2] * factors[queue]
         passed = min(ends.values())
         later = state.copy()
         later.now += passed
         ended = 0
-        for lane in busy:
-            task = state.running[lane]
+        for queue in busy:
+            task = state.running[queue]
             assert task is not None
             unit, delay, left = task
-            over = ends[lane] - passed <= _SAME
+            over = ends[queue] - passed <= _SAME
             if delay > 0:
-                later.running[lane] = (unit, 0.0 if over else delay - passed, left)
+                later.running[queue] = (unit, 0.0 if over else delay - passed, left)
                 over = over and left <= 0
             else:
-                later.running[lane] = (unit, 0.0, left - passed / factors[lane])
+                later.running[queue] = (unit, 0.0, left - passed / factors[queue])
             if over:
-                later.running[lane] = None
+                later.running[queue] = None
                 ended |= 1 << unit
-        for lane, task in enumerate(later.running):  # a unit is done when its last part is
-            ended &= ~later.owed[lane]
+        for queue, task in enumerate(later.running):  # a unit is done when its last part is
+            ended &= ~later.owed[queue]
             if task is not None:
                 ended &= ~(1 << task[0])
         later.done |= ended
@@ -246,8 +247,8 @@ class _Search:
         if work / self._problem.rate >= limit:
             return False
         if any(
-            owed >> unit & 1 and self._least_part(state, (unit, lane)) + after[unit][state.ways[unit]] >= limit
-            for lane, owed in enumerate(state.owed)
+            owed >> unit & 1 and self._least_part(state, (unit, queue)) + after[unit][state.ways[unit]] >= limit
+            for queue, owed in enumerate(state.owed)
             if owed
             for unit in range(self._count)
         ):
@@ -258,22 +259,22 @@ class _Search:
             if not state.started >> unit & 1 and self._reads[unit] & ~state.done == 0
         )
 
-    def _delay(self, state: _State, unit: int, lane: int) -> float:
-        """Seconds of the handover before a lane can begin its part of a unit."""
-        fetched = state.fetched[lane] & self._reads[unit]
-        key = (unit, lane, fetched, *(state.ways[s] for s in self._problem.reads[unit]))
+    def _delay(self, state: _State, unit: int, queue: int) -> float:
+        """Seconds of the handover before a queue can begin its part of a unit."""
+        fetched = state.fetched[queue] & self._reads[unit]
+        key = (unit, queue, fetched, *(state.ways[s] for s in self._problem.reads[unit]))
         if key not in self._delays:
-            self._delays[key] = handover(self._problem, (unit, lane), state.ways, fetched)
+            self._delays[key] = handover(self._problem, (unit, queue), state.ways, fetched)
         return self._delays[key]
 
     def _least(self, state: _State, unit: int, way: int) -> float:
         """Seconds from now to the end of a unit that is ready and computed in a way, and of all that follows, at best."""
         parts = self._problem.ways[unit][way]
-        longest = max(self._delay(state, unit, part.lane) + part.seconds for part in parts)
+        longest = max(self._delay(state, unit, part.queue) + part.seconds for part in parts)
         return longest + self._problem.after[unit][way]
 
     def _least_part(self, state: _State, turn: Turn) -> float:
-        """Seconds from now to the end of a part that a lane owes, at best."""
+        """Seconds from now to the end of a part that a queue owes, at best."""
         return self._delay(state, *turn) + self._problem.part(turn, state.ways).seconds
 
     def _following(self, state: _State) -> float:
@@ -303,7 +304,7 @@ class _Search:
             None if task is None else (task[0], round(task[1] / _SAME), round(task[2] / _SAME))
             for task in state.running
         )
-        fetched = tuple(self._fetched(state, lane) for lane in range(len(running)))
+        fetched = tuple(self._fetched(state, queue) for queue in range(len(running)))
         key = (state.started, places, running, tuple(state.owed), tuple(state.barred), fetched)
         known = self._seen.get(key)
         if known is not None and known <= state.now:
@@ -311,7 +312,7 @@ class _Search:
         self._seen[key] = state.now
         return False
 
-    def _fetched(self, state: _State, lane: int) -> int:
-        """Which results, that somebody may still read, a lane has fetched."""
-        later = ~state.started | state.owed[lane]
-        return sum(1 << u for u in range(self._count) if state.fetched[lane] >> u & 1 and self._readers[u] & later)
+    def _fetched(self, state: _State, queue: int) -> int:
+        """Which results, that somebody may still read, a queue has fetched."""
+        later = ~state.started | state.owed[queue]
+        return sum(1 << u for u in range(self._count) if state.fetched[queue] >> u & 1 and self._readers[u] & later)

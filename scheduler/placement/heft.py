@@ -10,36 +10,36 @@ from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, 
 def heft(problem: PlacementProblem) -> Plan:
     """Ways and order: the unit with the longest way to the end first, in the way in which it is done first, in gaps too.
 
-    Times are those of lanes that do not slow each other down.
+    Times are those of queues that do not slow each other down.
     """
     ranks = _ranks(problem)
     ways = [0] * len(problem.reads)
     begins: dict[Turn, float] = {}
     ends: dict[Turn, float] = {}
     done = [0.0] * len(problem.reads)
-    busy: list[list[tuple[float, float]]] = [[] for _ in range(problem.lanes)]
+    busy: list[list[tuple[float, float]]] = [[] for _ in range(problem.queues)]
     for unit in sorted(range(len(ranks)), key=lambda u: (-ranks[u], u)):
         ready = max((done[s] for s in problem.reads[unit]), default=0.0)
         found = []
         for number, way in enumerate(problem.ways[unit]):
             spans = []
             for part in way:
-                taken = handover(problem, (unit, part.lane), ways) + part.seconds
-                begin = _first_gap(busy[part.lane], ready, taken)
+                taken = handover(problem, (unit, part.queue), ways) + part.seconds
+                begin = _first_gap(busy[part.queue], ready, taken)
                 spans.append((begin, begin + taken))
             found.append((max(end for _, end in spans), number, spans))
         done[unit], ways[unit], spans = min(found)
         for part, span in zip(problem.ways[unit][ways[unit]], spans, strict=True):
-            begins[unit, part.lane], ends[unit, part.lane] = span
-            busy[part.lane].append(span)
-            busy[part.lane].sort()
+            begins[unit, part.queue], ends[unit, part.queue] = span
+            busy[part.queue].append(span)
+            busy[part.queue].sort()
     order = sorted(begins, key=lambda turn: (begins[turn], ends[turn], -ranks[turn[0]], turn))
     return tuple(ways), tuple(order)
 
 
 def _ranks(problem: PlacementProblem) -> list[float]:
     """Seconds from a unit's begin to the end of all that depends on it: means over its ways, and over handovers."""
-    pairs = [(a, b) for a in range(problem.lanes) for b in range(problem.lanes)]
+    pairs = [(a, b) for a in range(problem.queues) for b in range(problem.queues)]
     ranks = [0.0] * len(problem.reads)
     for unit in reversed(range(len(ranks))):
         mean = float(np.mean([max(part.seconds for part in way) for way in problem.ways[unit]]))
@@ -51,7 +51,7 @@ def _ranks(problem: PlacementProblem) -> list[float]:
 
 
 def _first_gap(busy: list[tuple[float, float]], ready: float, taken: float) -> float:
-    """When a lane with these busy times, ascending, has time for something that is ready then and takes so long."""
+    """When a queue with these busy times, ascending, has time for something that is ready then and takes so long."""
     begin = ready
     for start, end in busy:
         if begin + taken <= start:

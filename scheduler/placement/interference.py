@@ -6,37 +6,37 @@ from nnstretch.devices.base.routine import PLAIN
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.contention import Contention, Slowdowns
 from nnstretch.scheduler.costmodel.costs import CostModel
-from nnstretch.scheduler.lowering.candidates import LanePool
+from nnstretch.scheduler.lowering.candidates import QueuePool
 
 _SMALL = TensorType((1, 16, 7, 7))
 _LARGE = TensorType((1, 64, 56, 56))
 
 
 class MeasuredInterplay:
-    """Handovers between lanes grow with what is handed over, as a small and a large tensor did."""
+    """Handovers between queues grow with what is handed over, as a small and a large tensor did."""
 
     whole_tensors = False
 
-    def __init__(self, pool: LanePool, costs: CostModel, contention: Contention) -> None:
+    def __init__(self, pool: QueuePool, costs: CostModel, contention: Contention) -> None:
         """Measures nothing yet.
 
         Args:
-            pool: the lanes.
+            pool: the queues.
             costs: know what tensors cost that pass from one processor to another.
             contention: of processors as they are named.
         """
         self._pool, self._costs, self._slowdowns = pool, costs, Slowdowns(contention)
         self._lines: dict[frozenset[int], tuple[float, float]] = {}
 
-    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         """As with the slowest of the others."""
-        lines = [self._line(lane, other) for other in others]
+        lines = [self._line(queue, other) for other in others]
         return max((fixed + per_byte * size for fixed, per_byte in lines), default=0.0)
 
-    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
-        """As measured with typical layers; the caller's lane, where it only serves a device, slows down nobody."""
-        numbers = [self._pool.lane_of.index(m) for m in (lane, *others) if m in self._pool.lane_of]
-        if lane not in self._pool.lane_of or len(numbers) < 2:
+    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+        """As measured with typical layers; the caller's queue, where it only serves a device, slows down nobody."""
+        numbers = [self._pool.queue_of.index(m) for m in (queue, *others) if m in self._pool.queue_of]
+        if queue not in self._pool.queue_of or len(numbers) < 2:
             return 1.0
         return self._slowdowns.of(numbers[0], numbers)
 
@@ -44,7 +44,7 @@ class MeasuredInterplay:
         """Seconds of a handover of nothing, and of every byte more."""
         pair = frozenset({one, other})
         if pair not in self._lines:
-            processors = [self._pool.processors[lane] for lane in sorted(pair)]
+            processors = [self._pool.processors[queue] for queue in sorted(pair)]
             small, large = (self._costs.passing(processors[0], processors[-1], tensor) for tensor in (_SMALL, _LARGE))
             least, most = PLAIN.bytes(_SMALL), PLAIN.bytes(_LARGE)
             per_byte = max(0.0, large - small) / (most - least)

@@ -1,6 +1,6 @@
 """Placement and routine selection together: where layers run decides which routines they get, and these what it takes there.
 
-Every lane's best routines by itself give the first times. A placement restricts selection to its lanes; what the routines
+Every queue's best routines by itself give the first times. A placement restricts selection to its queues; what the routines
 take that are selected there, changes of layout included, are the times of the next placement. That goes on until the plan, run
 in simulated time, becomes no faster. If it is not clearly faster than the fastest processor by itself, that has everything.
 
@@ -30,7 +30,7 @@ from nnstretch.scheduler.placement.regions import place
 from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.planner import ChoiceSpace, lane_pool, plan_of
+from nnstretch.scheduler.planner import ChoiceSpace, plan_of, queue_pool
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Assignment, Selector
@@ -50,19 +50,19 @@ Refine = Callable[[ChoiceSpace], ChoiceSpace]
 
 def is_placed(space: ChoiceSpace) -> bool:
     """Whether nothing is left to place: there is one processor, or a design has given layers to processors."""
-    return len(space.pool.lane_of) < 2 or any(unit.placement is not None for unit in space.graph.units)
+    return len(space.pool.queue_of) < 2 or any(unit.placement is not None for unit in space.graph.units)
 
 
 def placed(
     space: ChoiceSpace, interplay: Interplay, refine: Refine | None = None, selector: Selector | None = None
 ) -> ChoiceSpace:
-    """The space with every unit given to a processor, in the order in which lanes take them, and its `placement` report.
+    """The space with every unit given to a processor, in the order in which queues take them, and its `placement` report.
 
     Where a placement does not pay, only the fastest processor is left.
 
     Args:
         space: of several processors; no unit is placed yet (`is_placed`).
-        interplay: what the space's lanes cost each other.
+        interplay: what the space's queues cost each other.
         refine: applied to the spaces of single processors before their times are taken, if it is given.
         selector: selects routines; `default_selector` if None.
     """
@@ -74,7 +74,7 @@ def completed(space: ChoiceSpace, interplay: Interplay, selector: Selector | Non
 
     Args:
         space: of several processors; some units are placed.
-        interplay: what the space's lanes cost each other.
+        interplay: what the space's queues cost each other.
         selector: selects routines; `default_selector` if None.
     """
     return _Joint(space, interplay, lambda single: single, selector or default_selector()).completed()
@@ -100,19 +100,19 @@ class _Joint:
         self._inside: dict[int, float] = {}
 
     def placed(self) -> ChoiceSpace:
-        lanes = sorted(set(self._space.pool.lane_of))
-        alone = {lane: self._alone(lane) for lane in lanes}
-        names = {lane: self._space.pool.processors[lane].name for lane in lanes}
+        queues = sorted(set(self._space.pool.queue_of))
+        alone = {queue: self._alone(queue) for queue in queues}
+        names = {queue: self._space.pool.processors[queue].name for queue in queues}
         best, bound = self._together(alone)
-        fastest = min(alone, key=lambda lane: alone[lane].seconds)
+        fastest = min(alone, key=lambda queue: alone[queue].seconds)
         pays = best.seconds < alone[fastest].seconds * (1 - _MARGIN)
         report = PlacementReport(
             best.seconds,
             bound,
-            {names[lane]: alone[lane].seconds for lane in lanes},
+            {names[queue]: alone[queue].seconds for queue in queues},
             pays,
             {
-                name: {names[lane]: channels for lane, channels in zip(split.lanes, split.channels, strict=True)}
+                name: {names[queue]: channels for queue, channels in zip(split.queues, split.channels, strict=True)}
                 for name, split in best.splits.items()
             },
         )
@@ -130,7 +130,7 @@ class _Joint:
         return best.space if best.seconds < whole.seconds * (1 - _LITTLE) else self._space
 
     def _seconds_beside_nobody(self, contraction: Contraction, seconds: np.ndarray) -> np.ndarray:
-        """`seconds`, and what heavy units that lie beside no other branch take on the lanes that they were not given to."""
+        """`seconds`, and what heavy units that lie beside no other branch take on the queues that they were not given to."""
         units, pool = self._space.graph.units, self._space.pool
         branched = branched_segments(unit.name for unit in units)
         filled = seconds.copy()
@@ -139,30 +139,30 @@ class _Joint:
             place = branch_of(unit.name)
             if unit.placement is not None and (place is None or place[0] in branched):
                 continue
-            for lane in {*pool.lane_of} - {*np.flatnonzero(np.isfinite(seconds[group]))}:
-                found = single_choices(unit.layer, [lane], pool, self._space.costs)
-                filled[group, lane] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
+            for queue in {*pool.queue_of} - {*np.flatnonzero(np.isfinite(seconds[group]))}:
+                found = single_choices(unit.layer, [queue], pool, self._space.costs)
+                filled[group, queue] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
         return filled
 
     # -- one processor -------------------------------------------------------------------------------------------
 
-    def _alone(self, lane: int) -> _Candidate:
+    def _alone(self, queue: int) -> _Candidate:
         """Everything on one processor that it can compute. What is refined there is also known to the whole space."""
-        single = only(self._space, lane)
+        single = only(self._space, queue)
         if single is None:
-            lanes = [{lane} if any(c.lane == lane for c in options) else None for options in self._space.choices]
-            return self._candidate(narrowed(self._space, lanes, range(len(lanes))), self._interplay)
+            queues = [{queue} if any(c.queue == queue for c in options) else None for options in self._space.choices]
+            return self._candidate(narrowed(self._space, queues, range(len(queues))), self._interplay)
         refined = self._refine(single)
-        self._space = with_costs(self._space, lane, refined)
-        candidate = self._candidate(refined, _Relabelled(self._interplay, {refined.pool.lane_of[0]: lane}))
-        self._inside[lane] = _inside(single, candidate)
+        self._space = with_costs(self._space, queue, refined)
+        candidate = self._candidate(refined, _Relabelled(self._interplay, {refined.pool.queue_of[0]: queue}))
+        self._inside[queue] = _inside(single, candidate)
         return candidate
 
     # -- all processors ------------------------------------------------------------------------------------------
 
     def _together(self, alone: dict[int, _Candidate]) -> tuple[_Candidate, float]:
         """The best placement found, and the bound of the times of whole layers."""
-        plans = {lane: _on(candidate, lane) for lane, candidate in alone.items()}
+        plans = {queue: _on(candidate, queue) for queue, candidate in alone.items()}
         contraction = contract(self._space, list(plans.values()))
         seconds = self._first_seconds(contraction, plans)
         whole, bound = self._best(contraction, seconds, Divisions({}, contraction.sizes))
@@ -197,13 +197,13 @@ class _Joint:
         """How units that take long may be split, and what their shares take if that is in proportion to their channels."""
         found: dict[int, list[tuple[Division, Sequence[float]]]] = defaultdict(list)
         for unit, number in _heavy(contraction, seconds):
-            whole = {lane: float(s) for lane, s in enumerate(seconds[unit]) if np.isfinite(s)}
-            for lanes in itertools.chain(*(itertools.combinations(whole, n) for n in range(2, len(whole) + 1))):
-                division = even_division(self._space.graph.units[number], {lane: whole[lane] for lane in lanes})
+            whole = {queue: float(s) for queue, s in enumerate(seconds[unit]) if np.isfinite(s)}
+            for queues in itertools.chain(*(itertools.combinations(whole, n) for n in range(2, len(whole) + 1))):
+                division = even_division(self._space.graph.units[number], {queue: whole[queue] for queue in queues})
                 if division is not None:
                     total = sum(division.channels)
-                    shares = zip(division.lanes, division.channels, strict=True)
-                    found[unit].append((division, [whole[lane] * channels / total for lane, channels in shares]))
+                    shares = zip(division.queues, division.channels, strict=True)
+                    found[unit].append((division, [whole[queue] * channels / total for queue, channels in shares]))
         return found
 
     def _learn(
@@ -213,21 +213,21 @@ class _Joint:
         taken = applied.seconds(candidate.chosen)
         learned = False
         for unit, way in enumerate(placement.ways):
-            times = [taken[unit, part.lane] for part in way]
+            times = [taken[unit, part.queue] for part in way]
             if len(way) == 1:
-                seconds[unit, way[0].lane] = times[0]
+                seconds[unit, way[0].queue] = times[0]
             else:
                 learned |= divisions.learn(unit, way, times)
         return learned
 
     def _first_seconds(self, contraction: Contraction, plans: dict[int, list[Choice]]) -> np.ndarray:
-        """Seconds of units on lanes as each lane's plan has them; the caller is on lane 0."""
-        seconds = np.full((len(contraction.reads), len(self._space.pool.lanes)), np.inf)
+        """Seconds of units on queues as each queue's plan has them; the caller is on queue 0."""
+        seconds = np.full((len(contraction.reads), len(self._space.pool.queues)), np.inf)
         for chosen in plans.values():
             taken = contraction.seconds(self._space, chosen)
             for number, group in enumerate(contraction.group_of):
                 if group is not None:
-                    on = chosen[number].lane  # another lane where this one cannot compute the unit
+                    on = chosen[number].queue  # another queue where this one cannot compute the unit
                     seconds[group, on] = min(seconds[group, on], taken[group])
         for caller in (contraction.begin, contraction.end):
             seconds[caller] = np.inf
@@ -255,7 +255,7 @@ def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:
 
 @dataclass(frozen=True)
 class _Relabelled:
-    """The interplay of a plan whose lanes have other numbers."""
+    """The interplay of a plan whose queues have other numbers."""
 
     interplay: Interplay
     names: dict[int, int]
@@ -265,16 +265,16 @@ class _Relabelled:
         """As the interplay has it."""
         return self.interplay.whole_tensors
 
-    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
-        """Between the lanes as the interplay numbers them."""
-        return self.interplay.handover_seconds(self._name(lane), frozenset(map(self._name, others)), size)
+    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        """Between the queues as the interplay numbers them."""
+        return self.interplay.handover_seconds(self._name(queue), frozenset(map(self._name, others)), size)
 
-    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
-        """Of one lane that works alone: none."""
+    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+        """Of one queue that works alone: none."""
         return 1.0
 
-    def _name(self, lane: int) -> int:
-        return self.names.get(lane, 0)
+    def _name(self, queue: int) -> int:
+        return self.names.get(queue, 0)
 
 
 def _priced(plan: Plan) -> Plan:
@@ -282,29 +282,29 @@ def _priced(plan: Plan) -> Plan:
     return replace(plan, steps=tuple(replace(step, cost_ms=step.cost_ms or 0.0) for step in plan.steps))
 
 
-def _on(candidate: _Candidate, lane: int) -> list[Choice]:
-    """What was chosen, in the lane numbers of the whole space."""
-    if len(candidate.space.pool.lane_of) > 1:
+def _on(candidate: _Candidate, queue: int) -> list[Choice]:
+    """What was chosen, in the queue numbers of the whole space."""
+    if len(candidate.space.pool.queue_of) > 1:
         return candidate.chosen
     units = candidate.space.graph.units
-    return [replace(c, lane=0 if u.is_fallback else lane) for u, c in zip(units, candidate.chosen, strict=True)]
+    return [replace(c, queue=0 if u.is_fallback else queue) for u, c in zip(units, candidate.chosen, strict=True)]
 
 
-def only(space: ChoiceSpace, lane: int) -> ChoiceSpace | None:
-    """The space of one lane's processor alone, where fallbacks run on the host.
+def only(space: ChoiceSpace, queue: int) -> ChoiceSpace | None:
+    """The space of one queue's processor alone, where fallbacks run on the host.
 
-    None if it cannot compute everything, or if it matters on which lane the caller is.
+    None if it cannot compute everything, or if it matters on which queue the caller is.
     """
     if space.costs.all_cross:
         return None
-    processor = space.pool.processors[lane]
-    host = processor if processor.lane == "host" else space.host
-    pool = lane_pool([processor], host)
+    processor = space.pool.processors[queue]
+    host = processor if processor.queue == "host" else space.host
+    pool = queue_pool([processor], host)
     choices = [
         [
-            replace(choice, lane=0 if unit.is_fallback else pool.lane_of[0])
+            replace(choice, queue=0 if unit.is_fallback else pool.queue_of[0])
             for choice in options
-            if unit.is_fallback or choice.lane == lane
+            if unit.is_fallback or choice.queue == queue
         ]
         for unit, options in zip(space.graph.units, space.choices, strict=True)
     ]
@@ -314,10 +314,10 @@ def only(space: ChoiceSpace, lane: int) -> ChoiceSpace | None:
     return replace(space, pool=pool, host=host, choices=choices, problem=problem)
 
 
-def with_costs(space: ChoiceSpace, lane: int, single: ChoiceSpace) -> ChoiceSpace:
-    """The space with the costs that a lane's choices have in the space of its processor alone."""
+def with_costs(space: ChoiceSpace, queue: int, single: ChoiceSpace) -> ChoiceSpace:
+    """The space with the costs that a queue's choices have in the space of its processor alone."""
     choices: list[list[Choice]] = []
     for old, new in zip(space.choices, single.choices, strict=True):
         fresh = iter(new)
-        choices.append([replace(c, seconds=next(fresh).seconds) if c.lane == lane else c for c in old])
+        choices.append([replace(c, seconds=next(fresh).seconds) if c.queue == queue else c for c in old])
     return space.with_seconds(choices)

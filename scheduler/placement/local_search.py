@@ -1,4 +1,4 @@
-"""Improves placements: units change their way, and chains of them their lane, while that helps."""
+"""Improves placements: units change their way, and chains of them their queue, while that helps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def improved(problem: PlacementProblem, plan: Plan, cost: Cost) -> tuple[Plan, f
     """The best plan found from `plan` on, and its cost.
 
     Every unit is tried in every other way and every chain of units (of which only the next reads the one before) on every other
-    lane, the order following from the ways, until no move helps or too many were tried.
+    queue, the order following from the ways, until no move helps or too many were tried.
     """
     best, least = plan, cost(plan)
     reordered = (plan[0], by_rank(problem, plan[0]))
@@ -48,22 +48,22 @@ def by_rank(problem: PlacementProblem, ways: Sequence[int]) -> tuple[Turn, ...]:
     for unit, sources in enumerate(problem.reads):
         depth[unit] = 1 + max((depth[s] for s in sources), default=0)
     units = sorted(range(len(ways)), key=lambda u: (-ranks[u], depth[u], u))
-    return tuple((unit, part.lane) for unit in units for part in problem.ways[unit][ways[unit]])
+    return tuple((unit, part.queue) for unit in units for part in problem.ways[unit][ways[unit]])
 
 
 def _delay(problem: PlacementProblem, unit: int, ways: Sequence[int]) -> float:
     """Seconds of the longest handover before a part of a unit, if nothing was fetched before."""
-    return max(handover(problem, (unit, part.lane), ways) for part in problem.ways[unit][ways[unit]])
+    return max(handover(problem, (unit, part.queue), ways) for part in problem.ways[unit][ways[unit]])
 
 
 def _moves(problem: PlacementProblem) -> Iterator[dict[int, int]]:
     """What is tried: units and their new ways."""
     for unit, ways in enumerate(problem.ways):
         yield from ({unit: number} for number in range(len(ways)))
-    whole = [{way[0].lane: n for n, way in enumerate(ways) if len(way) == 1} for ways in problem.ways]
+    whole = [{way[0].queue: n for n, way in enumerate(ways) if len(way) == 1} for ways in problem.ways]
     for chain in _chains(problem):
-        for lane in range(problem.lanes):
-            yield {unit: whole[unit][lane] for unit in chain if lane in whole[unit]}
+        for queue in range(problem.queues):
+            yield {unit: whole[unit][queue] for unit in chain if queue in whole[unit]}
 
 
 def _chains(problem: PlacementProblem) -> list[tuple[int, ...]]:

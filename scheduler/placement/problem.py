@@ -1,4 +1,4 @@
-"""Placement as pure data: units of a graph, what they take on lanes or split between lanes, and what lanes cost each other.
+"""Placement as pure data: units of a graph, what they take on queues or split between queues, and what queues cost each other.
 
 NN-Stretch gives whole branches to processors; a network that has branches of its own leaves open which layer goes where, and
 one without any still has layers that several processors can compute shares of. A problem knows no device.
@@ -23,37 +23,38 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Part:
-    """What a lane computes of a unit: seconds if it works alone, and bytes of the unit's result that it makes."""
+    """What a queue computes of a unit: seconds if it works alone, and bytes of the unit's result that it makes."""
 
-    lane: int
+    queue: int
     seconds: float
     size: int
 
 
 Way = tuple[Part, ...]
-"""How a unit is computed: whole, which is one part, or split, by parts on different lanes that read the same results."""
+"""How a unit is computed: whole, which is one part, or split, by parts on different queues that read the same results."""
 
 Turn = tuple[int, int]
-"""The part of a unit that a lane computes: unit and lane."""
+"""The part of a unit that a queue computes: unit and queue."""
 
 Plan = tuple[tuple[int, ...], tuple[Turn, ...]]
-"""The way of each unit, by number, and the order of all parts: every lane takes its own in this order."""
+"""The way of each unit, by number, and the order of all parts: every queue takes its own in this order."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """Units that lanes share.
+    """Units that queues share.
 
     Attributes:
-        seconds: (units, lanes); what a unit takes on a lane that works alone. Infinite where the lane cannot compute it, or may
+        seconds: (units, queues); what a unit takes on a queue that works alone. Infinite where the queue cannot
+        compute it, or may
             not: a unit with one finite entry is placed already.
         reads: for each unit the earlier units whose results it reads, ascending, each once.
         sizes: bytes of each unit's result.
-        interplay: what handovers cost and how much lanes slow each other down.
+        interplay: what handovers cost and how much queues slow each other down.
         splits: for each unit the ways to split it, if there are any; empty: no unit may be split.
 
     Raises:
-        SelectionError: the parts do not fit together, or a unit has no lane.
+        SelectionError: the parts do not fit together, or a unit has no queue.
     """
 
     seconds: NDArray[np.float64]
@@ -76,7 +77,7 @@ class PlacementProblem:
         self._check_splits()
         stuck = [unit for unit, ways in enumerate(self.ways) if not ways]
         if stuck:
-            raise SelectionError(f"unit {stuck[0]} can run on no lane; give it one")
+            raise SelectionError(f"unit {stuck[0]} can run on no queue; give it one")
 
     def _check_splits(self) -> None:
         if self.splits and len(self.splits) != len(self.reads):
@@ -85,23 +86,23 @@ class PlacementProblem:
             )
         for unit, splits in enumerate(self.splits):
             for way in splits:
-                lanes = {part.lane for part in way if 0 <= part.lane < self.lanes}
-                if len(lanes) != len(way) or not all(0 <= part.seconds < math.inf for part in way):
+                queues = {part.queue for part in way if 0 <= part.queue < self.queues}
+                if len(queues) != len(way) or not all(0 <= part.seconds < math.inf for part in way):
                     raise SelectionError(
-                        f"unit {unit} is split into {way}; name different lanes and finite seconds that are not negative"
+                        f"unit {unit} is split into {way}; name different queues and finite seconds that are not negative"
                     )
 
     @property
-    def lanes(self) -> int:
-        """How many lanes there are."""
+    def queues(self) -> int:
+        """How many queues there are."""
         return int(self.seconds.shape[1])
 
     @cached_property
     def ways(self) -> tuple[tuple[Way, ...], ...]:
-        """All ways of every unit: whole on each lane that may compute it, then split."""
+        """All ways of every unit: whole on each queue that may compute it, then split."""
         splits = self.splits or ((),) * len(self.reads)
         return tuple(
-            (*((Part(lane, float(s), size),) for lane, s in enumerate(row) if math.isfinite(s)), *split)
+            (*((Part(queue, float(s), size),) for queue, s in enumerate(row) if math.isfinite(s)), *split)
             for row, size, split in zip(self.seconds, self.sizes, splits, strict=True)
         )
 
@@ -137,7 +138,7 @@ class PlacementProblem:
     def after(self) -> tuple[tuple[float, ...], ...]:
         """For every unit and way: seconds from its end to the end of everything that depends on it, at best.
 
-        Who reads it begins no earlier than what it takes to fetch what other lanes made of it.
+        Who reads it begins no earlier than what it takes to fetch what other queues made of it.
         """
         after: list[tuple[float, ...]] = [()] * len(self.reads)
         for unit in reversed(range(len(after))):
@@ -150,7 +151,7 @@ class PlacementProblem:
     def _least_tail(self, reader: int, source: Way, after: Sequence[Sequence[float]]) -> float:
         """Seconds from the end of a unit that was computed in a way to the end of a reader, and of all that follows."""
         return min(
-            max(self._fetch(source, part.lane) + part.seconds for part in way) + later
+            max(self._fetch(source, part.queue) + part.seconds for part in way) + later
             for way, later in zip(self.ways[reader], after[reader], strict=True)
         )
 
@@ -158,26 +159,26 @@ class PlacementProblem:
     def _handovers(self) -> dict[tuple[int, frozenset[int], int], float]:
         return {}
 
-    def handover(self, lane: int, others: frozenset[int], size: int) -> float:
+    def handover(self, queue: int, others: frozenset[int], size: int) -> float:
         """What the interplay says of a handover, remembered."""
-        key = (lane, others, size)
+        key = (queue, others, size)
         if key not in self._handovers:
-            self._handovers[key] = self.interplay.handover_seconds(lane, others, size)
+            self._handovers[key] = self.interplay.handover_seconds(queue, others, size)
         return self._handovers[key]
 
-    def _fetch(self, source: Way, lane: int) -> float:
-        elsewhere = [part for part in source if part.lane != lane]
+    def _fetch(self, source: Way, queue: int) -> float:
+        elsewhere = [part for part in source if part.queue != queue]
         if not elsewhere:
             return 0.0
-        return self.handover(lane, frozenset(part.lane for part in elsewhere), sum(part.size for part in elsewhere))
+        return self.handover(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
 
     @cached_property
     def rate(self) -> float:
-        """How much work all lanes get done at the same time at most, in seconds of one lane per second."""
+        """How much work all queues get done at the same time at most, in seconds of one queue per second."""
         best = 1.0
-        for group in range(1, 1 << self.lanes):
-            members = [lane for lane in range(self.lanes) if group >> lane & 1]
-            speeds = (1 / self.interplay.slowdown(lane, frozenset(members) - {lane}) for lane in members)
+        for group in range(1, 1 << self.queues):
+            members = [queue for queue in range(self.queues) if group >> queue & 1]
+            speeds = (1 / self.interplay.slowdown(queue, frozenset(members) - {queue}) for queue in members)
             best = max(best, sum(speeds))
         return best
 
@@ -194,13 +195,13 @@ class PlacementProblem:
         return max(max(chains, default=0.0), sum(self.least_work) / self.rate)
 
     def part(self, turn: Turn, ways: Sequence[int]) -> Part:
-        """The part that a lane computes of a unit, in the way that the unit is computed."""
-        unit, lane = turn
-        return self._part_on[unit][ways[unit]][lane]
+        """The part that a queue computes of a unit, in the way that the unit is computed."""
+        unit, queue = turn
+        return self._part_on[unit][ways[unit]][queue]
 
     @cached_property
     def _part_on(self) -> list[list[dict[int, Part]]]:
-        return [[{part.lane: part for part in way} for way in ways] for ways in self.ways]
+        return [[{part.queue: part for part in way} for way in ways] for ways in self.ways]
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Placement:
 
     Attributes:
         ways: one per unit.
-        order: all parts; every lane takes its own in this order, in which each comes after all parts of what it reads.
+        order: all parts; every queue takes its own in this order, in which each comes after all parts of what it reads.
         makespan: seconds from the first begin to the last end.
         bound: seconds below which, as is proved, no placement comes.
     """
@@ -231,34 +232,34 @@ class Placement:
 
 
 def handover(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched: int = 0) -> float:
-    """Seconds from when all that a unit reads is done until a lane can begin its part of it.
+    """Seconds from when all that a unit reads is done until a queue can begin its part of it.
 
-    The lane fetches what other lanes made and nothing before on the lane has `fetched`, a set of units as bits.
+    The queue fetches what other queues made and nothing before on the queue has `fetched`, a set of units as bits.
     """
-    unit, lane = turn
+    unit, queue = turn
     elsewhere = [
         part
         for s in problem.reads[unit]
         if not fetched >> s & 1
         for part in problem.ways[s][ways[s]]
-        if part.lane != lane
+        if part.queue != queue
     ]
     if not elsewhere:
         return 0.0
-    return problem.handover(lane, frozenset(part.lane for part in elsewhere), sum(part.size for part in elsewhere))
+    return problem.handover(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
 
 
 def makespan(problem: PlacementProblem, ways: Sequence[int], order: Sequence[Turn]) -> float:
-    """Seconds that the units take in these ways, each lane taking its parts in this order as soon as it can."""
+    """Seconds that the units take in these ways, each queue taking its parts in this order as soon as it can."""
     tasks_of: list[list[int]] = [[] for _ in problem.reads]
-    fetched = [0] * problem.lanes
+    fetched = [0] * problem.queues
     tasks: list[Task] = []
     for turn in order:
-        unit, lane = turn
+        unit, queue = turn
         waits = tuple(task for s in problem.reads[unit] for task in tasks_of[s])
-        delay = handover(problem, turn, ways, fetched[lane])
-        fetched[lane] |= problem.read_bits[unit]
+        delay = handover(problem, turn, ways, fetched[queue])
+        fetched[queue] |= problem.read_bits[unit]
         tasks_of[unit].append(len(tasks))
-        tasks.append(Task(lane, waits, delay, (problem.part(turn, ways).seconds,)))
+        tasks.append(Task(queue, waits, delay, (problem.part(turn, ways).seconds,)))
     times = run_tasks(tasks, problem.interplay.slowdown)
     return max((end for task in times for _, end in task.steps), default=0.0)

@@ -1,8 +1,8 @@
 """Whole networks, cell by cell: where everybody waits for the same results, what comes before and after is placed by itself.
 
 A cut lies behind a unit if whoever comes later and reads anything from before reads one and the same set of results, the
-meeting. All lanes are idle there until the meeting is complete, so a cell's time depends on what came before by the meeting's
-lanes alone, and dynamic programming from the last cell to the first joins the cells' best placements. Inception modules are
+meeting. All queues are idle there until the meeting is complete, so a cell's time depends on what came before by the meeting's
+queues alone, and dynamic programming from the last cell to the first joins the cells' best placements. Inception modules are
 such cells, so are residual blocks, fire modules and whatever else lies between two cut points.
 """
 
@@ -88,7 +88,7 @@ def find_cells(problem: PlacementProblem) -> list[Cell]:
 def _meeting(problem: PlacementProblem, first: int, last: int) -> tuple[int, ...] | None:
     """The units of a cell that all later ones wait for if they wait for any that lies before; None where there is no cut.
 
-    Nobody within the cell may read them, since what a lane has fetched already would tell the states behind the cut apart.
+    Nobody within the cell may read them, since what a queue has fetched already would tell the states behind the cut apart.
     """
     wanted = {tuple(s for s in sources if s <= last) for sources in problem.reads[last + 1 :]} - {()}
     if len(wanted) != 1:
@@ -113,7 +113,7 @@ def _all_lead_to(problem: PlacementProblem, first: int, last: int, meeting: Sequ
 def _solve(
     problem: PlacementProblem, cell: Cell, after: Mapping[Ways, _Answer], most_states: int
 ) -> dict[Ways, _Answer]:
-    """The best plans of a cell for all ways of its entry; entries that cost all lanes the same have the same."""
+    """The best plans of a cell for all ways of its entry; entries that cost all queues the same have the same."""
     answers: dict[Ways, _Answer] = {}
     known: dict[tuple[float, ...], _Answer] = {}
     for entry in itertools.product(*(range(len(problem.ways[u])) for u in cell.entry)):
@@ -127,8 +127,8 @@ def _solve(
 
 
 def _with_entry(sub: PlacementProblem, order: Sequence[Turn], entries: int) -> tuple[Turn, ...]:
-    begun = ((u, part.lane) for u in range(entries) for part in sub.ways[u][0])
-    return (*begun, *((entries + u, lane) for u, lane in order))
+    begun = ((u, part.queue) for u in range(entries) for part in sub.ways[u][0])
+    return (*begun, *((entries + u, queue) for u, queue in order))
 
 
 def _subproblem(problem: PlacementProblem, cell: Cell, entry: Ways) -> PlacementProblem:
@@ -136,11 +136,11 @@ def _subproblem(problem: PlacementProblem, cell: Cell, entry: Ways) -> Placement
     units = (*cell.entry, *range(cell.first, cell.last + 1))
     number = {unit: i for i, unit in enumerate(units)}
     made = [problem.ways[u][way] for u, way in zip(cell.entry, entry, strict=True)]
-    placed = np.full((len(entry), problem.lanes), np.inf)
+    placed = np.full((len(entry), problem.queues), np.inf)
     for row, way in zip(placed, made, strict=True):
         if len(way) == 1:
-            row[way[0].lane] = 0.0
-    splits = tuple((tuple(Part(p.lane, 0.0, p.size) for p in way),) if len(way) > 1 else () for way in made)
+            row[way[0].queue] = 0.0
+    splits = tuple((tuple(Part(p.queue, 0.0, p.size) for p in way),) if len(way) > 1 else () for way in made)
     reads = [()] * len(entry) + [
         tuple(sorted(number[s] for s in problem.reads[u])) for u in range(cell.first, cell.last + 1)
     ]
@@ -154,12 +154,12 @@ def _subproblem(problem: PlacementProblem, cell: Cell, entry: Ways) -> Placement
 
 
 def _entry_cost(sub: PlacementProblem, entries: int) -> tuple[float, ...]:
-    """What it costs each lane to fetch the entry, which whoever reads any of it does."""
+    """What it costs each queue to fetch the entry, which whoever reads any of it does."""
     first = next((u for u in range(entries, len(sub.reads)) if sub.reads[u] and sub.reads[u][0] < entries), None)
     if first is None:
         return ()
     ways = [0] * len(sub.reads)
-    return tuple(handover(sub, (first, lane), ways) for lane in range(sub.lanes))
+    return tuple(handover(sub, (first, queue), ways) for queue in range(sub.queues))
 
 
 def _best(
@@ -189,7 +189,7 @@ def _best(
     else:
         plan, seconds = improved(sub, plan, cost)
     ways, order = plan
-    order = tuple((u - entries, lane) for u, lane in order if u >= entries)
+    order = tuple((u - entries, queue) for u, queue in order if u >= entries)
     return _Answer(ways[entries:], order, seconds, min(bound, seconds))
 
 
@@ -199,7 +199,7 @@ def _joined(problem: PlacementProblem, cells: Sequence[Cell], answers: Sequence[
     for cell, found in zip(cells, answers, strict=True):
         answer = found[tuple(ways[u] for u in cell.entry)]
         ways += answer.ways
-        order += [(cell.first + u, lane) for u, lane in answer.order]
+        order += [(cell.first + u, queue) for u, queue in answer.order]
     seconds = makespan(problem, ways, order)
     bound = min((a.bound for a in answers[0].values()), default=0.0) if answers else 0.0
     chosen = tuple(of_unit[way] for of_unit, way in zip(problem.ways, ways, strict=True))

@@ -1,4 +1,4 @@
-"""Split layers: shares of a layer's channels, computed by several lanes at the same time, straight into one tensor.
+"""Split layers: shares of a layer's channels, computed by several queues at the same time, straight into one tensor.
 
 That is how a chain of layers keeps several processors busy, and how branches of unequal length do. A graph with split layers is
 a graph like any other: shares are units, joined by a concat, and read slices of what they read their own channels of. Both are
@@ -31,43 +31,44 @@ CHANNELS = 16
 
 @dataclass(frozen=True)
 class Division:
-    """How a layer is split: lanes, each with how many of the channels it makes, in the order in which these lie."""
+    """How a layer is split: queues, each with how many of the channels it makes, in the order in which these lie."""
 
-    lanes: tuple[int, ...]
+    queues: tuple[int, ...]
     channels: tuple[int, ...]
 
     def way(self, seconds: Sequence[float], size: int) -> Way:
         """The division as a way to compute a unit of so many bytes, whose parts take these seconds."""
         each = size // sum(self.channels)
         return tuple(
-            Part(lane, s, each * channels) for lane, s, channels in zip(self.lanes, seconds, self.channels, strict=True)
+            Part(queue, s, each * channels)
+            for queue, s, channels in zip(self.queues, seconds, self.channels, strict=True)
         )
 
 
 def even_division(unit: Unit, seconds: Mapping[int, float]) -> Division | None:
-    """The division of a unit among lanes which are all done at the same time, as nearly as whole blocks allow.
+    """The division of a unit among queues which are all done at the same time, as nearly as whole blocks allow.
 
     None if the unit cannot be split, or has too few channels.
 
     Args:
         unit: of a graph.
-        seconds: what it takes as a whole on each of the lanes.
+        seconds: what it takes as a whole on each of the queues.
     """
     if unit.is_fallback or not is_divisible(unit.layer):
         return None
     total = unit.layer.outputs[0].shape[1]
     blocks = total // CHANNELS
-    speed = {lane: 1 / s for lane, s in seconds.items()}
-    exact = {lane: blocks * s / sum(speed.values()) for lane, s in speed.items()}
-    shares = {lane: max(1, int(share)) for lane, share in exact.items()}
+    speed = {queue: 1 / s for queue, s in seconds.items()}
+    exact = {queue: blocks * s / sum(speed.values()) for queue, s in speed.items()}
+    shares = {queue: max(1, int(share)) for queue, share in exact.items()}
     while sum(shares.values()) < blocks:
-        shares[max(shares, key=lambda lane: exact[lane] - shares[lane])] += 1
+        shares[max(shares, key=lambda queue: exact[queue] - shares[queue])] += 1
     if sum(shares.values()) > blocks or len(shares) < 2:
         return None
-    lanes = tuple(sorted(shares))
-    channels = [CHANNELS * shares[lane] for lane in lanes]
+    queues = tuple(sorted(shares))
+    channels = [CHANNELS * shares[queue] for queue in queues]
     channels[-1] += total % CHANNELS
-    return Division(lanes, tuple(channels))
+    return Division(queues, tuple(channels))
 
 
 class Divisions:

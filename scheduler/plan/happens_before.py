@@ -1,6 +1,6 @@
 """Happens-before between sub-graphs, the one fact that concurrency hangs on.
 
-A sub-graph comes after an earlier one of the same lane (lanes run in order), and after everything that its waits name, and
+A sub-graph comes after an earlier one of the same queue (queues run in order), and after everything that its waits name, and
 after what these come after. Two sub-graphs that are not ordered may run at the same time.
 """
 
@@ -16,19 +16,19 @@ class HappensBefore:
 
     def __init__(self, subgraphs: Sequence[PlanSubgraph]) -> None:
         """Computes the order of `subgraphs`, which must be listed topologically (waits name earlier ones)."""
-        last_on_lane: dict[int, int] = {}
+        last_on_queue: dict[int, int] = {}
         self._before: list[int] = []
         self._subgraph_of: list[int] = []
         for i, subgraph in enumerate(subgraphs):
             direct = set(subgraph.waits)
-            if subgraph.lane in last_on_lane:
-                direct.add(last_on_lane[subgraph.lane])
+            if subgraph.queue in last_on_queue:
+                direct.add(last_on_queue[subgraph.queue])
             before = 0
             for earlier in direct:
                 before |= self._before[earlier] | 1 << earlier
             self._before.append(before)
             self._subgraph_of += [i] * subgraph.count
-            last_on_lane[subgraph.lane] = i
+            last_on_queue[subgraph.queue] = i
 
     def subgraphs(self, first: int, second: int) -> bool:
         """Whether sub-graph `first` is done before `second` starts."""

@@ -1,6 +1,6 @@
 """Memory planning: places for tensors in an arena such that no two overlap while both are needed.
 
-Lanes run at the same time, so "needed" is not an interval of step numbers: one tensor may take another's bytes only if every
+Queues run at the same time, so "needed" is not an interval of step numbers: one tensor may take another's bytes only if every
 use of the one happens before every use of the other.
 """
 

@@ -62,9 +62,9 @@ def check_alike(plans: Mapping[str, Compiled]) -> None:
 
 
 def with_shared_constants(plans: Sequence[Compiled]) -> list[Compiled]:
-    """The plans with their constants in one array of bytes, in which those of host lanes lie once where they are equal.
+    """The plans with their constants in one array of bytes, in which those of host queues lie once where they are equal.
 
-    The constants of an OpenCL lane stay together, because a device is given a copy of them; they are shared as a whole.
+    The constants of an OpenCL queue stay together, because a device is given a copy of them; they are shared as a whole.
     """
     arrays = {id(plan.constants) for plan in plans}
     if len(arrays) == 1:
@@ -125,12 +125,12 @@ def _key(piece: np.ndarray) -> tuple[int, bytes]:
 
 
 def _buffers(plan: Plan, domain: int) -> Iterable[PlanBuffer]:
-    """The constants of the host lanes (0) or of an OpenCL lane."""
+    """The constants of the host queues (0) or of an OpenCL queue."""
     return (b for b in plan.buffers if b.memory == "constant" and b.index == domain)
 
 
 def _moved(compiled: Compiled, blob: _Blob, size: int) -> Plan:
-    """A plan whose constants are where they are in the blob; what host lanes may read is all of it."""
+    """A plan whose constants are where they are in the blob; what host queues may read is all of it."""
     plan, constants = compiled.plan, compiled.constants
     ranges = {d: (blob.place(constants[o : o + n]), n) for d, (o, n) in plan.constant_ranges.items() if d}
     host, _ = plan.constant_ranges.get(0, (0, 0))

@@ -1,6 +1,6 @@
 """The plan: everything the runtime needs to know, as data.
 
-A plan is what `nnstretch compile` decides and the engine obeys: lanes (one per processor), buffers with their place in memory,
+A plan is what `nnstretch compile` decides and the engine obeys: queues (one per processor), buffers with their place in memory,
 steps with their kernels, and sub-graphs with their waits. It is JSON on disk, versioned, and checked by
 `nnstretch.scheduler.plan.validate.validate` before anything runs it.
 """
@@ -15,13 +15,13 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from nnstretch.devices.base.processor import LaneKind
+from nnstretch.devices.base.processor import QueueKind
 from nnstretch.devices.base.routine import Launch
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.totals import known_sum
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 ALIGNMENT = 64
 """Bytes to which buffers are aligned: a cache line, and a vector of the widest instruction set."""
 
@@ -29,10 +29,10 @@ Memory = Literal["input", "output", "constant", "host", "shared", "opencl"]
 """Where a buffer lives.
 
 input, output   the caller's arrays of run `index`
-constant        prepared weights of lane `index` (0: all host lanes), `offset` into that lane's range of the constants
-host            the arena of the host lanes
-shared          shared slot `index`: host memory that an OpenCL lane reads or writes too
-opencl          the private arena of OpenCL lane `index`
+constant        prepared weights of queue `index` (0: all host queues), `offset` into that queue's range of the constants
+host            the arena of the host queues
+shared          shared slot `index`: host memory that an OpenCL queue reads or writes too
+opencl          the private arena of OpenCL queue `index`
 """
 
 
@@ -84,12 +84,12 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class PlanSubgraph:
-    """Steps [first, first + count) on `lane`; starts when the sub-graphs in `waits` are done.
+    """Steps [first, first + count) on `queue`; starts when the sub-graphs in `waits` are done.
 
-    `acquires` and `releases` are shared slots that change hands between host and device (OpenCL lanes only).
+    `acquires` and `releases` are shared slots that change hands between host and device (OpenCL queues only).
     """
 
-    lane: int
+    queue: int
     first: int
     count: int
     waits: tuple[int, ...] = ()
@@ -98,14 +98,14 @@ class PlanSubgraph:
 
 
 @dataclass(frozen=True)
-class PlanLane:
-    """A processor of the plan. Lane 0 is of kind "host"; its processor is "" if it only serves other lanes.
+class PlanQueue:
+    """A processor of the plan. Queue 0 is of kind "host"; its processor is "" if it only serves other queues.
 
-    `ratios` are the relative speeds of a host lane's cores, by which the work of every step is split to begin with; without
+    `ratios` are the relative speeds of a host queue's cores, by which the work of every step is split to begin with; without
     them all cores begin with the same.
     """
 
-    kind: LaneKind
+    kind: QueueKind
     processor: str
     cores: tuple[int, ...]
     ratios: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ class Plan:
     """A complete, executable description of a network on its processors. See the module's text."""
 
     block: int
-    lanes: tuple[PlanLane, ...]
+    queues: tuple[PlanQueue, ...]
     inputs: tuple[PlanTensor, ...]
     outputs: tuple[PlanTensor, ...]
     buffers: tuple[PlanBuffer, ...]
@@ -124,7 +124,7 @@ class Plan:
     subgraphs: tuple[PlanSubgraph, ...]
     host_bytes: int
     shared_bytes: tuple[int, ...]
-    shared_lanes: tuple[int, ...]
+    shared_queues: tuple[int, ...]
     opencl_bytes: Mapping[int, int]
     constant_ranges: Mapping[int, tuple[int, int]]
     version: int = PLAN_VERSION
@@ -243,20 +243,20 @@ def _step(raw: Mapping[str, Any]) -> PlanStep:
 
 
 def _subgraph(raw: Mapping[str, Any]) -> PlanSubgraph:
-    lane, first, count = (_integer(raw[name]) for name in ("lane", "first", "count"))
-    return PlanSubgraph(lane, first, count, *(_integers(raw[name]) for name in ("waits", "acquires", "releases")))
+    queue, first, count = (_integer(raw[name]) for name in ("queue", "first", "count"))
+    return PlanSubgraph(queue, first, count, *(_integers(raw[name]) for name in ("waits", "acquires", "releases")))
 
 
-def _lane(raw: Mapping[str, Any]) -> PlanLane:
+def _queue(raw: Mapping[str, Any]) -> PlanQueue:
     ratios = raw.get("ratios", ())  # optional in files
-    kind = cast("LaneKind", _text(raw["kind"]))
-    return PlanLane(kind, _text(raw["processor"]), _integers(raw["cores"]), _integers(ratios))
+    kind = cast("QueueKind", _text(raw["kind"]))
+    return PlanQueue(kind, _text(raw["processor"]), _integers(raw["cores"]), _integers(ratios))
 
 
 def _plan(raw: Mapping[str, Any]) -> Plan:
     return Plan(
         block=_integer(raw["block"]),
-        lanes=tuple(map(_lane, raw["lanes"])),
+        queues=tuple(map(_queue, raw["queues"])),
         inputs=tuple(map(_tensor, raw["inputs"])),
         outputs=tuple(map(_tensor, raw["outputs"])),
         buffers=tuple(map(_buffer, raw["buffers"])),
@@ -264,7 +264,7 @@ def _plan(raw: Mapping[str, Any]) -> Plan:
         subgraphs=tuple(map(_subgraph, raw["subgraphs"])),
         host_bytes=_integer(raw["host_bytes"]),
         shared_bytes=_integers(raw["shared_bytes"]),
-        shared_lanes=_integers(raw["shared_lanes"]),
+        shared_queues=_integers(raw["shared_queues"]),
         opencl_bytes={int(k): _integer(v) for k, v in raw["opencl_bytes"].items()},
         constant_ranges={int(k): (_integer(v[0]), _integer(v[1])) for k, v in raw["constant_ranges"].items()},
     )

@@ -22,7 +22,7 @@ _LIMIT = 1 << 40
 """Bytes that no region of a sane plan reaches."""
 
 _STEP_KINDS: Mapping[str, tuple[str, ...]] = {"host": ("kernel", "call"), "opencl": ("opencl",), "call": ("call",)}
-"""The kinds of steps that lanes of every kind can run."""
+"""The kinds of steps that queues of every kind can run."""
 
 
 def validate(plan: Plan) -> None:
@@ -31,7 +31,7 @@ def validate(plan: Plan) -> None:
     Raises:
         PackageError: the first thing found wrong, in one line.
     """
-    _check_lanes(plan)
+    _check_queues(plan)
     _check_buffers(plan)
     _check_steps(plan)
     _check_subgraphs(plan)
@@ -47,20 +47,20 @@ def _fail(what: str) -> PackageError:
     return PackageError(f"plan is inconsistent: {what}; compile it again")
 
 
-def _check_lanes(plan: Plan) -> None:
+def _check_queues(plan: Plan) -> None:
     if plan.block not in (4, 8, 16):
         raise _fail(f"block {plan.block} is not 4, 8 or 16")
-    if not plan.lanes or plan.lanes[0].kind != "host":
-        raise _fail("lane 0 is not a host lane")
-    for lane in plan.lanes:
-        if lane.kind not in _STEP_KINDS:
-            raise _fail(f"lane of unknown kind {lane.kind!r}")
-        if any(core < 0 for core in lane.cores):
-            raise _fail(f"lane {lane.processor} has cores {format_cores(lane.cores)}")
-        if lane.ratios and (lane.kind != "host" or len(lane.ratios) != len(lane.cores)):
-            raise _fail(f"lane {lane.processor} has {len(lane.ratios)} ratios for {len(lane.cores)} cores of a CPU")
-        if any(not 1 <= ratio <= MAX_RATIO for ratio in lane.ratios):
-            raise _fail(f"lane {lane.processor} has ratios {list(lane.ratios)}, which are not all in 1..{MAX_RATIO}")
+    if not plan.queues or plan.queues[0].kind != "host":
+        raise _fail("queue 0 is not a host queue")
+    for queue in plan.queues:
+        if queue.kind not in _STEP_KINDS:
+            raise _fail(f"queue of unknown kind {queue.kind!r}")
+        if any(core < 0 for core in queue.cores):
+            raise _fail(f"queue {queue.processor} has cores {format_cores(queue.cores)}")
+        if queue.ratios and (queue.kind != "host" or len(queue.ratios) != len(queue.cores)):
+            raise _fail(f"queue {queue.processor} has {len(queue.ratios)} ratios for {len(queue.cores)} cores of a CPU")
+        if any(not 1 <= ratio <= MAX_RATIO for ratio in queue.ratios):
+            raise _fail(f"queue {queue.processor} has ratios {list(queue.ratios)}, which are not all in 1..{MAX_RATIO}")
 
 
 def _region_bytes(plan: Plan, buffer: PlanBuffer) -> int:
@@ -91,11 +91,11 @@ def _check_buffers(plan: Plan) -> None:
     sizes += [n for r in plan.constant_ranges.values() for n in r]
     if any(not 0 <= size < _LIMIT for size in sizes):
         raise _fail("a memory region has an impossible size")
-    if len(plan.shared_lanes) != len(plan.shared_bytes):
-        raise _fail("shared slots and their lanes differ in number")
-    for lane in [*plan.shared_lanes, *plan.opencl_bytes]:
-        if not 0 < lane < len(plan.lanes) or plan.lanes[lane].kind != "opencl":
-            raise _fail(f"memory of lane {lane}, which is no OpenCL lane")
+    if len(plan.shared_queues) != len(plan.shared_bytes):
+        raise _fail("shared slots and their queues differ in number")
+    for queue in [*plan.shared_queues, *plan.opencl_bytes]:
+        if not 0 < queue < len(plan.queues) or plan.queues[queue].kind != "opencl":
+            raise _fail(f"memory of queue {queue}, which is no OpenCL queue")
     for i, buffer in enumerate(plan.buffers):
         size = _region_bytes(plan, buffer)
         if size < 0:
@@ -133,8 +133,8 @@ def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
 def _check_subgraphs(plan: Plan) -> None:
     expected = 0
     for i, subgraph in enumerate(plan.subgraphs):
-        if not 0 <= subgraph.lane < len(plan.lanes):
-            raise _fail(f"sub-graph {i} is on lane {subgraph.lane}, which does not exist")
+        if not 0 <= subgraph.queue < len(plan.queues):
+            raise _fail(f"sub-graph {i} is on queue {subgraph.queue}, which does not exist")
         if subgraph.first != expected or subgraph.count < 1:
             raise _fail(f"sub-graph {i} starts at step {subgraph.first} where {expected} was due")
         expected += subgraph.count
@@ -142,36 +142,36 @@ def _check_subgraphs(plan: Plan) -> None:
             if not 0 <= wait < i:
                 raise _fail(f"sub-graph {i} waits for {wait}, which does not come before it")
         slots = subgraph.acquires + subgraph.releases
-        if any(not 0 <= s < len(plan.shared_bytes) or plan.shared_lanes[s] != subgraph.lane for s in slots):
-            raise _fail(f"sub-graph {i} hands over a shared slot that is not its lane's")
+        if any(not 0 <= s < len(plan.shared_bytes) or plan.shared_queues[s] != subgraph.queue for s in slots):
+            raise _fail(f"sub-graph {i} hands over a shared slot that is not its queue's")
     if expected != len(plan.steps):
         raise _fail(f"sub-graphs cover {expected} of {len(plan.steps)} steps")
 
 
 def _check_places(plan: Plan) -> None:
-    """Every step may reach all its buffers from the lane it runs on."""
+    """Every step may reach all its buffers from the queue it runs on."""
     for subgraph in plan.subgraphs:
-        kind = plan.lanes[subgraph.lane].kind
+        kind = plan.queues[subgraph.queue].kind
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
             if step.kind not in _STEP_KINDS[kind]:
-                raise _fail(f"step {step.layer} of kind {step.kind!r} is on lane {subgraph.lane}")
+                raise _fail(f"step {step.layer} of kind {step.kind!r} is on queue {subgraph.queue}")
             for index in [r for r in step.reads if r is not None] + list(step.writes):
-                if not _reachable(plan, plan.buffers[index], subgraph.lane, kind == "opencl"):
-                    raise _fail(f"step {step.layer} cannot reach {plan.buffers[index].value} from its lane")
+                if not _reachable(plan, plan.buffers[index], subgraph.queue, kind == "opencl"):
+                    raise _fail(f"step {step.layer} cannot reach {plan.buffers[index].value} from its queue")
 
 
-def _reachable(plan: Plan, buffer: PlanBuffer, lane: int, opencl: bool) -> bool:
+def _reachable(plan: Plan, buffer: PlanBuffer, queue: int, opencl: bool) -> bool:
     if not opencl:
         return buffer.memory != "opencl" and (buffer.memory != "constant" or buffer.index == 0)
     if buffer.memory in ("constant", "opencl"):
-        return buffer.index == lane
-    return buffer.memory == "shared" and plan.shared_lanes[buffer.index] == lane
+        return buffer.index == queue
+    return buffer.memory == "shared" and plan.shared_queues[buffer.index] == queue
 
 
 def _check_handover(plan: Plan, order: HappensBefore) -> None:
     """A shared slot that the device touches in a sub-graph is acquired (read) or released (written) there."""
     for i, subgraph in enumerate(plan.subgraphs):
-        if plan.lanes[subgraph.lane].kind != "opencl":
+        if plan.queues[subgraph.queue].kind != "opencl":
             continue
         for number in range(subgraph.first, subgraph.first + subgraph.count):
             step = plan.steps[number]

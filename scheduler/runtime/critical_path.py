@@ -18,7 +18,7 @@ class Link:
     Attributes:
         step: which, and when.
         gap: nanoseconds before it in which nothing of the path ran.
-        is_handover: the step before it on the path ran on another lane.
+        is_handover: the step before it on the path ran on another queue.
     """
 
     step: Event
@@ -28,12 +28,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Wait:
-    """A lane that had to wait at a meeting point.
+    """A queue that had to wait at a meeting point.
 
     Attributes:
         step: what it computed next.
         begin, end: nanoseconds from the run's begin.
-        awaited: the last step, on another lane, that it waited for.
+        awaited: the last step, on another queue, that it waited for.
     """
 
     step: Event
@@ -53,8 +53,8 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class LaneTime:
-    """Nanoseconds that a lane spent in steps, waiting at meeting points, and with nothing to do or between steps."""
+class QueueTime:
+    """Nanoseconds that a queue spent in steps, waiting at meeting points, and with nothing to do or between steps."""
 
     processor: str
     busy: int
@@ -69,15 +69,15 @@ class RunSummary:
     Attributes:
         total: nanoseconds that it took.
         critical_path: nanoseconds of the longest path through all that steps must wait for, which is what they read and the
-            step before them on their lane, by what each of them took, with nothing in between.
-        lanes: what every lane did.
+            step before them on their queue, by what each of them took, with nothing in between.
+        queues: what every queue did.
         path: from the first step on, the steps that followed each other to the end of the run, with what lay between them.
         waits: all that there were, longest first.
     """
 
     total: int
     critical_path: int
-    lanes: tuple[LaneTime, ...]
+    queues: tuple[QueueTime, ...]
     path: tuple[Link, ...]
     waits: tuple[Wait, ...]
 
@@ -92,14 +92,14 @@ class RunSummary:
             "total_ms": self.total * 1e-6,
             "critical_path_ms": self.critical_path * 1e-6,
             "over_critical_path": self.over_critical_path,
-            "lanes": [
+            "queues": [
                 {
-                    "processor": lane.processor,
-                    "busy_ms": lane.busy * 1e-6,
-                    "waiting_ms": lane.waiting * 1e-6,
-                    "idle_ms": lane.idle * 1e-6,
+                    "processor": queue.processor,
+                    "busy_ms": queue.busy * 1e-6,
+                    "waiting_ms": queue.waiting * 1e-6,
+                    "idle_ms": queue.idle * 1e-6,
                 }
-                for lane in self.lanes
+                for queue in self.queues
             ],
             "path": [
                 {
@@ -124,11 +124,11 @@ class RunSummary:
         }
 
     def _named(self, step: Event) -> dict[str, str]:
-        return {"processor": self.lanes[step.lane].processor, "layer": step.name}
+        return {"processor": self.queues[step.queue].processor, "layer": step.name}
 
 
 def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
-    """Seconds of the longest path through what steps read and through the order of every lane, if nothing lies between steps.
+    """Seconds of the longest path through what steps read and through the order of every queue, if nothing lies between steps.
 
     Args:
         plan: validated.
@@ -141,7 +141,7 @@ def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
 def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
     """Where the time of a run of `plan` went.
 
-    The path to the end is walked back from the step that ended last: before every step comes the one before it on its lane or,
+    The path to the end is walked back from the step that ended last: before every step comes the one before it on its queue or,
     at a meeting point, the last step of a sub-graph that is waited for, whichever ended later.
 
     Args:
@@ -151,37 +151,42 @@ def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
     steps = _steps(plan, timeline)
     before = _before(plan, steps)
     durations = [(step.end - step.begin) * 1e-9 for step in steps]
-    lanes = [(name, lane, timeline.busy(lane)) for lane, name in enumerate(timeline.lanes)]
+    queues = [(name, queue, timeline.busy(queue)) for queue, name in enumerate(timeline.queues)]
     waiting = [
-        sum(e.end - e.begin for e in timeline.events if e.lane == lane and e.kind == "wait") for _, lane, _ in lanes
+        sum(e.end - e.begin for e in timeline.events if e.queue == queue and e.kind == "wait") for _, queue, _ in queues
     ]
     return RunSummary(
         timeline.total,
         round(critical_path_seconds(plan, durations) * 1e9),
-        tuple(LaneTime(name, busy, waiting[lane], timeline.total - busy - waiting[lane]) for name, lane, busy in lanes),
+        tuple(
+            QueueTime(name, busy, waiting[queue], timeline.total - busy - waiting[queue])
+            for name, queue, busy in queues
+        ),
         _path(steps, before),
         _waits(plan, timeline, steps),
     )
 
 
 def _steps(plan: Plan, timeline: Timeline) -> list[Event]:
-    """The event of every step, in the plan's order: a lane takes its sub-graphs, and each its steps, one after another."""
-    lanes = [iter([e for e in timeline.events if e.lane == n and e.kind == "step"]) for n in range(len(timeline.lanes))]
-    return [next(lanes[subgraph.lane]) for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+    """The event of every step, in the plan's order: a queue takes its sub-graphs, and each its steps, one after another."""
+    queues = [
+        iter([e for e in timeline.events if e.queue == n and e.kind == "step"]) for n in range(len(timeline.queues))
+    ]
+    return [next(queues[subgraph.queue]) for subgraph in plan.subgraphs for _ in range(subgraph.count)]
 
 
 def _before(plan: Plan, steps: Sequence[Event]) -> list[int | None]:
     """For every step the one that it began after: of all that had to be done, the one that ended last."""
     found: list[int | None] = []
-    on_lane: dict[int, int] = {}
+    on_queue: dict[int, int] = {}
     lasts = [subgraph.first + subgraph.count - 1 for subgraph in plan.subgraphs]
     for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):
         for number in range(subgraph.first, subgraph.first + subgraph.count):
             awaited = [lasts[wait] for wait in waits] if number == subgraph.first else []
-            if subgraph.lane in on_lane:
-                awaited.append(on_lane[subgraph.lane])
+            if subgraph.queue in on_queue:
+                awaited.append(on_queue[subgraph.queue])
             found.append(max(awaited, key=lambda n: steps[n].end, default=None))
-            on_lane[subgraph.lane] = number
+            on_queue[subgraph.queue] = number
     return found
 
 
@@ -191,20 +196,20 @@ def _path(steps: Sequence[Event], before: Sequence[int | None]) -> tuple[Link, .
     while number is not None:
         step, earlier = steps[number], before[number]
         since = 0 if earlier is None else steps[earlier].end
-        other_lane = earlier is not None and steps[earlier].lane != step.lane
-        links.append(Link(step, max(0, step.begin - since), other_lane))
+        other_queue = earlier is not None and steps[earlier].queue != step.queue
+        links.append(Link(step, max(0, step.begin - since), other_queue))
         number = earlier
     return tuple(reversed(links))
 
 
 def _waits(plan: Plan, timeline: Timeline, steps: Sequence[Event]) -> tuple[Wait, ...]:
     """The timeline's waits with what was waited for, longest first."""
-    begins = {(e.lane, e.end): e.begin for e in timeline.events if e.kind == "wait"}
+    begins = {(e.queue, e.end): e.begin for e in timeline.events if e.kind == "wait"}
     found: list[Wait] = []
     for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):
         step = steps[subgraph.first]
-        others = [plan.subgraphs[wait] for wait in waits if plan.subgraphs[wait].lane != subgraph.lane]
-        begin = begins.get((step.lane, step.begin))
+        others = [plan.subgraphs[wait] for wait in waits if plan.subgraphs[wait].queue != subgraph.queue]
+        begin = begins.get((step.queue, step.begin))
         if others and begin is not None:
             awaited = max((steps[other.first + other.count - 1] for other in others), key=lambda e: e.end)
             found.append(Wait(step, begin, step.begin, awaited))

@@ -16,8 +16,8 @@ from nnstretch.devices.engine.binding.image import (
     Buffer,
     Gates,
     KernelLaunch,
-    Lane,
-    LaneKind,
+    Queue,
+    QueueKind,
     Region,
     RegionKind,
     Step,
@@ -30,14 +30,14 @@ from nnstretch.devices.external.engine import GuestModel, open_guest
 from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.schema import PlanLane, PlanStep
+from nnstretch.scheduler.plan.schema import PlanQueue, PlanStep
 
 if TYPE_CHECKING:
     import pyopencl as cl
 
     from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory
 
-_LANE_KINDS = {"host": LaneKind.HOST, "opencl": LaneKind.OPENCL, "call": LaneKind.CALL}
+_QUEUE_KINDS = {"host": QueueKind.HOST, "opencl": QueueKind.OPENCL, "call": QueueKind.CALL}
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Loaded:
 
     program: Program
     sources: dict[str, str]
-    runtimes: Mapping[int, OpenCLRuntime]  # by lane
+    runtimes: Mapping[int, OpenCLRuntime]  # by queue
     memories: Mapping[tuple[str, int], cl.Buffer]  # kernels do not keep their arguments alive
 
     def activate(self, others: Sequence[Loaded] = ()) -> None:
@@ -87,7 +87,7 @@ def load_program(
         DeviceError: a processor is missing, simulated or out of memory.
     """
     plan = compiled.plan
-    simulated = [lane.processor for lane in plan.lanes if lane.processor.startswith("sim:")]
+    simulated = [queue.processor for queue in plan.queues if queue.processor.startswith("sim:")]
     if simulated:
         raise DeviceError(
             f"{', '.join(simulated)} only exist in a profile; compile the model for processors that are here to run it"
@@ -109,8 +109,8 @@ class _Loader:
         self._plan = compiled.plan
         self._compiled = compiled
         self._sources = sources
-        self._lanes = place_lanes(self._plan.lanes, usable_cores())
-        self._runtimes = twin.runtimes if twin else _runtimes(self._plan.lanes, self._lanes, sources)
+        self._queues = place_queues(self._plan.queues, usable_cores())
+        self._runtimes = twin.runtimes if twin else _runtimes(self._plan.queues, self._queues, sources)
         self._known = twin.memories if twin else {}
         self._regions: list[Region] = []
         self._region_of: dict[tuple[str, int], int] = {}
@@ -123,24 +123,24 @@ class _Loader:
     def load(self) -> Loaded:
         self._make_regions()
         buffers = self._engine_buffers()
-        lanes = [
-            Lane(
-                _LANE_KINDS[lane.kind],
-                lane.cores,
+        queues = [
+            Queue(
+                _QUEUE_KINDS[queue.kind],
+                queue.cores,
                 self._runtimes[number].queue if number in self._runtimes else None,
-                lane.ratios,
-                lane.processor or "host",
+                queue.ratios,
+                queue.processor or "host",
             )
-            for number, lane in enumerate(self._lanes)
+            for number, queue in enumerate(self._queues)
         ]
         steps = [
-            self._step(step, subgraph.lane)
+            self._step(step, subgraph.queue)
             for subgraph in self._plan.subgraphs
             for step in self._plan.steps[subgraph.first : subgraph.first + subgraph.count]
         ]
         subgraphs = [
             SubGraph(
-                s.lane,
+                s.queue,
                 s.count,
                 s.waits,
                 tuple(self._region_of["shared", slot] for slot in s.acquires),
@@ -149,7 +149,7 @@ class _Loader:
             for s in self._plan.subgraphs
         ]
         program = Program(
-            lanes,
+            queues,
             self._regions,
             buffers,
             steps,
@@ -176,8 +176,8 @@ class _Loader:
             self._add_region(("output", index), Region(RegionKind.OUTPUT, _bytes(tensor.type), index))
         if plan.host_bytes:
             self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
-        for lane in dict.fromkeys(plan.shared_lanes):
-            self._make_shared(lane)
+        for queue in dict.fromkeys(plan.shared_queues):
+            self._make_shared(queue)
         for domain, (offset, size) in plan.constant_ranges.items():
             if offset + size > self._compiled.constants.nbytes:
                 raise PackageError(
@@ -189,14 +189,14 @@ class _Loader:
             elif size:
                 key = ("constant", domain)
                 self._memories[key] = self._known.get(key) or self._runtimes[domain].constant(constants)
-        for lane, size in plan.opencl_bytes.items():
+        for queue, size in plan.opencl_bytes.items():
             if size:
-                self._memories["opencl", lane] = self._runtimes[lane].buffer(size)
+                self._memories["opencl", queue] = self._runtimes[queue].buffer(size)
 
-    def _make_shared(self, lane: int) -> None:
-        """All memory that the host shares with the device of a lane."""
-        slots = [slot for slot, of in enumerate(self._plan.shared_lanes) if of == lane]
-        made = self._runtimes[lane].shared([self._plan.shared_bytes[slot] for slot in slots])
+    def _make_shared(self, queue: int) -> None:
+        """All memory that the host shares with the device of a queue."""
+        slots = [slot for slot, of in enumerate(self._plan.shared_queues) if of == queue]
+        made = self._runtimes[queue].shared([self._plan.shared_bytes[slot] for slot in slots])
         self._shared += made
         for slot, shared in zip(slots, made, strict=True):
             self._memories["shared", slot] = shared.buffer
@@ -206,7 +206,7 @@ class _Loader:
                 memory=shared.host,
                 mem=shared.buffer,
                 sharing=shared.sharing,
-                lane=lane,
+                queue=queue,
             )
             self._add_region(("shared", slot), region)
 
@@ -222,34 +222,34 @@ class _Loader:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _step(self, step: PlanStep, lane: int) -> Step:
+    def _step(self, step: PlanStep, queue: int) -> Step:
         name = f"{step.layer} ({step.routine or step.op})"
         if step.kind == "opencl":
-            self._launches.append(self._launch(step, lane))
+            self._launches.append(self._launch(step, queue))
             return Step(StepKind.OPENCL, len(self._launches) - 1, name=name)
         reads = tuple(-1 if r is None else self._buffer_of[r] for r in step.reads)
         writes = tuple(self._buffer_of[w] for w in step.writes)
         if step.kind == "call":
-            self._calls.append(self._call(step, lane))
+            self._calls.append(self._call(step, queue))
             return Step(StepKind.CALL, len(self._calls) - 1, reads, writes, name=name)
         return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments, name)
 
-    def _launch(self, step: PlanStep, lane: int) -> KernelLaunch:
+    def _launch(self, step: PlanStep, queue: int) -> KernelLaunch:
         """A kernel with its arguments set: the operands' buffers, then one struct of offsets in elements and integers."""
         assert step.launch is not None
-        kernel = self._runtimes[lane].kernel(step.launch, step.kernel)
+        kernel = self._runtimes[queue].kernel(step.launch, step.kernel)
         used = [None if i is None else self._plan.buffers[i] for i in (*step.reads, *step.writes)]
         offsets = step.launch.offsets([0 if buffer is None else buffer.offset for buffer in used])
         memory = [
             (None if buffer is None else self._memories[buffer.memory, buffer.index], offset)
             for buffer, offset in zip(used, offsets, strict=True)
         ]
-        self._runtimes[lane].set_arguments(kernel, memory, step.arguments)
+        self._runtimes[queue].set_arguments(kernel, memory, step.arguments)
         return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
 
     def _gates(self) -> Gates | None:
-        """Gates of all OpenCL sub-graphs that wait, where there is one OpenCL lane and its device can wait by itself."""
-        waits = [s.waits if s.lane in self._runtimes else () for s in self._plan.subgraphs]
+        """Gates of all OpenCL sub-graphs that wait, where there is one OpenCL queue and its device can wait by itself."""
+        waits = [s.waits if s.queue in self._runtimes else () for s in self._plan.subgraphs]
         if len(self._runtimes) != 1 or not any(waits):
             return None
         from nnstretch.devices.opencl.runtime.semaphores import make_gates, takes_gates
@@ -261,7 +261,7 @@ class _Loader:
         self._shared.append(memory)
         return gates
 
-    def _call(self, step: PlanStep, lane: int) -> CallFunction:
+    def _call(self, step: PlanStep, queue: int) -> CallFunction:
         model = self._compiled.models.get(step.kernel)
         if model is None:
             raise PackageError(f"the package lacks the model of {step.layer}; compile it again")
@@ -271,7 +271,7 @@ class _Loader:
                 raise PackageError(
                     f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
                 )
-        guest = open_guest(step.routine, model, self._lanes[lane].cores, step.read_types, step.write_types)
+        guest = open_guest(step.routine, model, self._queues[queue].cores, step.read_types, step.write_types)
         return partial(_run_guest, guest, step.read_types, step.write_types)
 
     def _used_sources(self) -> dict[str, str]:
@@ -286,37 +286,37 @@ class _Loader:
         return {name: kernel_source(name) for name in {*names, GATE}}
 
 
-def place_lanes(lanes: Sequence[PlanLane], usable: Sequence[int]) -> list[PlanLane]:
-    """The lanes on cores that this process may use: those of the plan if it may, else others, one lane's after another's.
+def place_queues(queues: Sequence[PlanQueue], usable: Sequence[int]) -> list[PlanQueue]:
+    """The queues on cores that this process may use: those of the plan if it may, else others, one queue's after another's.
 
     A plan for a CPU alone runs on fewer cores than it was made for if there are no more; its ratios are dropped then.
 
     Raises:
         DeviceError: several processors want more cores than there are.
     """
-    wanted = [core for lane in lanes for core in lane.cores]
+    wanted = [core for queue in queues for core in queue.cores]
     if set(wanted) <= set(usable):
-        return list(lanes)
+        return list(queues)
     numbers = {core: usable[i % len(usable)] for i, core in enumerate(dict.fromkeys(wanted))}
     if len(numbers) > len(usable):
-        if len(lanes) > 1:
+        if len(queues) > 1:
             raise DeviceError(
                 f"the plan's processors have {len(numbers)} cores ({format_cores(tuple(sorted(numbers)))}), this process may "
                 f"use {len(usable)} ({format_cores(tuple(usable))}); allow it more, or compile the model for these"
             )
         log.warning("the plan is for %d cores; this process may use %d", len(numbers), len(usable))
-        return [replace(lanes[0], cores=tuple(usable), ratios=())]
-    return [replace(lane, cores=tuple(numbers[core] for core in lane.cores)) for lane in lanes]
+        return [replace(queues[0], cores=tuple(usable), ratios=())]
+    return [replace(queue, cores=tuple(numbers[core] for core in queue.cores)) for queue in queues]
 
 
 def _runtimes(
-    lanes: Sequence[PlanLane], placed: Sequence[PlanLane], sources: Mapping[str, str] | None
+    queues: Sequence[PlanQueue], placed: Sequence[PlanQueue], sources: Mapping[str, str] | None
 ) -> dict[int, OpenCLRuntime]:
-    """The runtimes of all OpenCL lanes, on the cores that the lanes were placed on."""
+    """The runtimes of all OpenCL queues, on the cores that the queues were placed on."""
     specs = {
-        number: replace(_opencl_spec(lane), cores=place.cores)
-        for number, (lane, place) in enumerate(zip(lanes, placed, strict=True))
-        if lane.kind == "opencl"
+        number: replace(_opencl_spec(queue), cores=place.cores)
+        for number, (queue, place) in enumerate(zip(queues, placed, strict=True))
+        if queue.kind == "opencl"
     }
     if not specs:
         return {}
@@ -328,16 +328,16 @@ def _runtimes(
         try:
             runtimes[number] = _runtime(spec, sources)
         except DeviceError as error:
-            error.processor = lanes[number].processor
+            error.processor = queues[number].processor
             raise
     return runtimes
 
 
-def _opencl_spec(lane: PlanLane) -> ProcessorSpec:
-    """The processor of a lane, whether or not this process may use its cores."""
-    specs = parse_processors(lane.processor, tuple(sorted(lane.cores)))
+def _opencl_spec(queue: PlanQueue) -> ProcessorSpec:
+    """The processor of a queue, whether or not this process may use its cores."""
+    specs = parse_processors(queue.processor, tuple(sorted(queue.cores)))
     if [spec.kind for spec in specs] != ["opencl"]:
-        raise PackageError(f"the plan has {lane.processor!r} on an OpenCL lane; compile it again")
+        raise PackageError(f"the plan has {queue.processor!r} on an OpenCL queue; compile it again")
     return specs[0]
 
 

@@ -145,11 +145,11 @@ class Session(LatencySession):
         return [outputs[i] for i in wanted], trace
 
     def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
-        """Seconds that every processor spent in its steps; a lane that only serves others is none."""
+        """Seconds that every processor spent in its steps; a queue that only serves others is none."""
         seconds = (trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9
-        found = {lane.processor: 0.0 for lane in self.plan.lanes if lane.processor}
+        found = {queue.processor: 0.0 for queue in self.plan.queues if queue.processor}
         for subgraph in self.plan.subgraphs:
-            name = self.plan.lanes[subgraph.lane].processor
+            name = self.plan.queues[subgraph.queue].processor
             if name:
                 found[name] += float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
         return found

@@ -1,4 +1,4 @@
-"""Timelines: when every step of one run began and ended on which lane, and who waited."""
+"""Timelines: when every step of one run began and ended on which queue, and who waited."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nnstretch.scheduler.plan.schema import Plan
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened on a lane: a step or a wait. Times in nanoseconds from the run's begin."""
+    """Something that happened on a queue: a step or a wait. Times in nanoseconds from the run's begin."""
 
     name: str
     kind: Literal["step", "wait"]
-    lane: int
+    queue: int
     begin: int
     end: int
     routine: str = ""
@@ -27,31 +27,33 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One traced run. `lanes` are the processors' names; `total` is the run's duration in nanoseconds."""
+    """One traced run. `queues` are the processors' names; `total` is the run's duration in nanoseconds."""
 
-    lanes: tuple[str, ...]
+    queues: tuple[str, ...]
     events: tuple[Event, ...]
     total: int
 
-    def busy(self, lane: int) -> int:
-        """Nanoseconds that a lane spent in steps."""
-        return sum(e.end - e.begin for e in self.events if e.lane == lane and e.kind == "step")
+    def busy(self, queue: int) -> int:
+        """Nanoseconds that a queue spent in steps."""
+        return sum(e.end - e.begin for e in self.events if e.queue == queue and e.kind == "step")
 
-    def gaps(self, lane: int) -> list[int]:
-        """Nanoseconds between the end of a step and the begin of the next on the same lane, waits left out."""
+    def gaps(self, queue: int) -> list[int]:
+        """Nanoseconds between the end of a step and the begin of the next on the same queue, waits left out."""
         gaps: list[int] = []
-        mine = sorted((e for e in self.events if e.lane == lane), key=lambda e: e.begin)
+        mine = sorted((e for e in self.events if e.queue == queue), key=lambda e: e.begin)
         for one, other in pairwise(mine):
             if one.kind == other.kind == "step":
                 gaps.append(max(0, other.begin - one.end))
         return gaps
 
     def to_chrome_json(self) -> str:
-        """The timeline in the Chrome trace format that Perfetto opens: one track per lane, waits visible."""
+        """The timeline in the Chrome trace format that Perfetto opens: one track per queue, waits visible."""
         events: list[dict[str, Any]] = [_meta("process_name", 0, "nnstretch")]
-        for lane, name in enumerate(self.lanes):
-            events.append(_meta("thread_name", lane, name))
-            events.append({"ph": "M", "pid": 0, "tid": lane, "name": "thread_sort_index", "args": {"sort_index": lane}})
+        for queue, name in enumerate(self.queues):
+            events.append(_meta("thread_name", queue, name))
+            events.append(
+                {"ph": "M", "pid": 0, "tid": queue, "name": "thread_sort_index", "args": {"sort_index": queue}}
+            )
         events += [_slice(e) for e in self.events]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
@@ -62,32 +64,32 @@ def plan_timeline(plan: Plan, times: Sequence[tuple[int, int]], waits: Sequence[
     Args:
         plan: validated.
         times: of every step its begin and end, nanoseconds from the run's begin.
-        waits: whether every sub-graph waits for something: then its lane waits from the end of its last step on.
+        waits: whether every sub-graph waits for something: then its queue waits from the end of its last step on.
         total: nanoseconds that the run took.
     """
     events: list[Event] = []
-    idle_since = [0] * len(plan.lanes)
+    idle_since = [0] * len(plan.queues)
     for subgraph, is_waiting in zip(plan.subgraphs, waits, strict=True):
-        lane, begin = subgraph.lane, times[subgraph.first][0]
-        if is_waiting and begin > idle_since[lane]:
-            events.append(Event("wait", "wait", lane, idle_since[lane], begin))
+        queue, begin = subgraph.queue, times[subgraph.first][0]
+        if is_waiting and begin > idle_since[queue]:
+            events.append(Event("wait", "wait", queue, idle_since[queue], begin))
         for number in range(subgraph.first, subgraph.first + subgraph.count):
             step, (begin, end) = plan.steps[number], times[number]
-            events.append(Event(step.layer, "step", lane, begin, end, step.routine, step.op, step.macs))
-            idle_since[lane] = end
-    lanes = tuple(lane.processor or "host" for lane in plan.lanes)
-    return Timeline(lanes, tuple(sorted(events, key=lambda e: (e.lane, e.begin))), total)
+            events.append(Event(step.layer, "step", queue, begin, end, step.routine, step.op, step.macs))
+            idle_since[queue] = end
+    queues = tuple(queue.processor or "host" for queue in plan.queues)
+    return Timeline(queues, tuple(sorted(events, key=lambda e: (e.queue, e.begin))), total)
 
 
-def _meta(kind: str, lane: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": 0, "tid": lane, "name": kind, "args": {"name": name}}
+def _meta(kind: str, queue: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": 0, "tid": queue, "name": kind, "args": {"name": name}}
 
 
 def _slice(event: Event) -> dict[str, Any]:
     record: dict[str, Any] = {
         "ph": "X",
         "pid": 0,
-        "tid": event.lane,
+        "tid": event.queue,
         "cat": event.kind,
         "name": event.name,
         "ts": event.begin / 1e3,

@@ -21,13 +21,13 @@ class Fused(Layout):
 
 @dataclass(frozen=True)
 class Choice:
-    """A unit's routine, parameters and lane. `routine` is None for the fallback; `seconds` is its cost if known.
+    """A unit's routine, parameters and queue. `routine` is None for the fallback; `seconds` is its cost if known.
 
     Units that one routine computes as one have a choice each. What passes between them is `Fused`; the last unit's choice has
     the whole cost and the `run`, those of all others, the heads, cost nothing and become no step.
     """
 
-    lane: int
+    queue: int
     routine: Routine | None
     parameters: Parameters
     inputs: tuple[Layout, ...]

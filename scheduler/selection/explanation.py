@@ -75,7 +75,7 @@ def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[Ca
 
 
 def _key(choice: Choice) -> tuple[object, ...]:
-    return choice.lane, None if choice.routine is None else choice.routine.descriptor, choice.inputs, choice.outputs
+    return choice.queue, None if choice.routine is None else choice.routine.descriptor, choice.inputs, choice.outputs
 
 
 def _routine(choice: Choice, layer: Layer) -> str:

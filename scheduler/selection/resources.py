@@ -74,7 +74,7 @@ class _Needs:
 
     def _memory(self, layer: Layer, choice: Choice) -> int:
         assert choice.routine is not None
-        key = (layer.workload, choice.lane, choice.routine.descriptor, tuple(sorted(choice.parameters.items())))
+        key = (layer.workload, choice.queue, choice.routine.descriptor, tuple(sorted(choice.parameters.items())))
         if key not in self._bytes:
             lowering = choice.routine.lower(layer, choice.parameters)
             self._bytes[key] = sum(c.nbytes for c in lowering.constants) + sum(lowering.workspaces)
@@ -82,7 +82,7 @@ class _Needs:
 
     def _error(self, layer: Layer, choice: Choice) -> float:
         assert choice.routine is not None
-        processor = self.space.pool.processors[choice.lane]
+        processor = self.space.pool.processors[choice.queue]
         error = self.space.costs.error(processor, choice.routine, layer, choice.parameters)
         if error is None or not math.isfinite(error):
             return 0.0
@@ -91,12 +91,12 @@ class _Needs:
 
 
 def _worth_having(unit: Unit, fastest: Sequence[Choice], space: ChoiceSpace, needs: _Needs) -> list[Choice]:
-    """Choices that need less of some resource than all faster ones of the same lane and layouts."""
+    """Choices that need less of some resource than all faster ones of the same queue and layouts."""
     known: dict[object, list[Mapping[str, float]]] = defaultdict(list)
 
     def is_better(choice: Choice) -> bool:
         mine = {r: needs.of(unit, choice, r) for r in needs.resources}
-        rivals = known[choice.lane, choice.inputs, choice.outputs]
+        rivals = known[choice.queue, choice.inputs, choice.outputs]
         if any(all(other[r] <= mine[r] for r in mine) for other in rivals):
             return False
         rivals.append(mine)

@@ -1,4 +1,4 @@
-"""The discrete-event core: runs of steps on lanes, whose speed depends on what the other lanes do meanwhile."""
+"""The discrete-event core: runs of steps on queues, whose speed depends on what the other queues do meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 Slowdown = Callable[[int, frozenset[int]], float]
-"""How many times as long a lane takes while other lanes compute too; at least 1."""
+"""How many times as long a queue takes while other queues compute too; at least 1."""
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class Task:
     """A sub-graph.
 
     Attributes:
-        lane: where it runs, after the tasks before it on the same lane.
+        queue: where it runs, after the tasks before it on the same queue.
         waits: tasks that must be done before.
         handover: seconds from then on until its first step starts. They pass at full speed and slow down nobody.
-        steps: seconds of each step when no other lane computes.
+        steps: seconds of each step when no other queue computes.
     """
 
-    lane: int
+    queue: int
     waits: tuple[int, ...]
     handover: float
     steps: tuple[float, ...]
@@ -36,8 +36,8 @@ class TaskTimes:
 
 
 @dataclass
-class _Lane:
-    """What a lane is doing.
+class _Queue:
+    """What a queue is doing.
 
     Attributes:
         tasks: numbers of its tasks that have not started, in order.
@@ -59,14 +59,14 @@ class _Lane:
 
 
 def run_tasks(tasks: Sequence[Task], slowdown: Slowdown) -> list[TaskTimes]:
-    """Runs all tasks, each lane one at a time in the order of the list.
+    """Runs all tasks, each queue one at a time in the order of the list.
 
-    A step's speed changes whenever another lane starts or stops computing: it is 1 over the lane's slowdown among those that
+    A step's speed changes whenever another queue starts or stops computing: it is 1 over the queue's slowdown among those that
     compute at that moment.
 
     Args:
         tasks: a task waits for earlier ones only.
-        slowdown: of lanes among each other.
+        slowdown: of queues among each other.
     """
     return _Simulation(tasks, slowdown).run()
 
@@ -74,10 +74,10 @@ def run_tasks(tasks: Sequence[Task], slowdown: Slowdown) -> list[TaskTimes]:
 class _Simulation:
     def __init__(self, tasks: Sequence[Task], slowdown: Slowdown) -> None:
         self._tasks, self._slowdown = tasks, slowdown
-        self._lanes: dict[int, _Lane] = {}
+        self._queues: dict[int, _Queue] = {}
         for number, task in enumerate(tasks):
             assert all(0 <= wait < number for wait in task.waits)
-            self._lanes.setdefault(task.lane, _Lane()).tasks.append(number)
+            self._queues.setdefault(task.queue, _Queue()).tasks.append(number)
         self._done: dict[int, TaskTimes] = {}
         self._now = 0.0
 
@@ -92,43 +92,43 @@ class _Simulation:
         started = True
         while started:
             started = False
-            for lane in self._lanes.values():
-                if lane.task is None and lane.tasks and self._done.keys() >= {*self._tasks[lane.tasks[0]].waits}:
-                    lane.task = lane.tasks.pop(0)
-                    lane.step, lane.left = -1, self._tasks[lane.task].handover
-                    lane.began = lane.ready = self._now
-                    lane.times = []
-                    started |= self._finish_parts(lane)
+            for queue in self._queues.values():
+                if queue.task is None and queue.tasks and self._done.keys() >= {*self._tasks[queue.tasks[0]].waits}:
+                    queue.task = queue.tasks.pop(0)
+                    queue.step, queue.left = -1, self._tasks[queue.task].handover
+                    queue.began = queue.ready = self._now
+                    queue.times = []
+                    started |= self._finish_parts(queue)
 
     def _advance(self) -> None:
         """Lets time pass until the first step or handover under way is over."""
-        busy = {number: lane for number, lane in self._lanes.items() if lane.task is not None}
+        busy = {number: queue for number, queue in self._queues.items() if queue.task is not None}
         if not busy:
             return
-        computing = frozenset(number for number, lane in busy.items() if lane.step >= 0)
+        computing = frozenset(number for number, queue in busy.items() if queue.step >= 0)
         factors = {
             number: self._slowdown(number, computing - {number}) if number in computing else 1.0 for number in busy
         }
-        ends = {number: lane.left * factors[number] for number, lane in busy.items()}
+        ends = {number: queue.left * factors[number] for number, queue in busy.items()}
         passed = min(ends.values())
         self._now += passed
-        for number, lane in busy.items():
+        for number, queue in busy.items():
             over = ends[number] == passed or math.isclose(ends[number], passed, rel_tol=1e-12)
-            lane.left = 0.0 if over else lane.left - passed / factors[number]
-            self._finish_parts(lane)
+            queue.left = 0.0 if over else queue.left - passed / factors[number]
+            self._finish_parts(queue)
 
-    def _finish_parts(self, lane: _Lane) -> bool:
-        """Goes on to the next part of a lane's task that takes time; tells whether the task is done."""
-        assert lane.task is not None
-        steps = self._tasks[lane.task].steps
-        while lane.left <= 0.0:
-            if lane.step >= 0:
-                lane.times.append((lane.began, self._now))
-            lane.step += 1
-            lane.began = self._now
-            if lane.step == len(steps):
-                self._done[lane.task] = TaskTimes(lane.ready, tuple(lane.times))
-                lane.task = None
+    def _finish_parts(self, queue: _Queue) -> bool:
+        """Goes on to the next part of a queue's task that takes time; tells whether the task is done."""
+        assert queue.task is not None
+        steps = self._tasks[queue.task].steps
+        while queue.left <= 0.0:
+            if queue.step >= 0:
+                queue.times.append((queue.began, self._now))
+            queue.step += 1
+            queue.began = self._now
+            if queue.step == len(steps):
+                self._done[queue.task] = TaskTimes(queue.ready, tuple(queue.times))
+                queue.task = None
                 return True
-            lane.left = steps[lane.step]
+            queue.left = steps[queue.step]
         return False

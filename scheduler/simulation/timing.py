@@ -16,7 +16,7 @@ _ELEMENT_BYTES = 4
 
 
 class Interplay(Protocol):
-    """What lanes cost each other. Lanes are those of the plan, by number.
+    """What queues cost each other. Queues are those of the plan, by number.
 
     Attributes:
         whole_tensors: whether tensors get across as wholes if others wrote any part of them; else what others wrote does.
@@ -25,26 +25,26 @@ class Interplay(Protocol):
     @property
     def whole_tensors(self) -> bool: ...
 
-    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
-        """Seconds from when `others` are done until `lane` can start a sub-graph that waited for them.
+    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        """Seconds from when `others` are done until `queue` can start a sub-graph that waited for them.
 
         `size` is the number of bytes that have to get across; 0 if it only waits.
         """
 
-    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
-        """How many times as long a lane takes while `others` compute too; at least 1."""
+    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+        """How many times as long a queue takes while `others` compute too; at least 1."""
 
 
 class NoInterplay:
-    """Lanes that cost each other nothing."""
+    """Queues that cost each other nothing."""
 
     whole_tensors = False
 
-    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         """Nothing."""
         return 0.0
 
-    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
+    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
         """None."""
         return 1.0
 
@@ -55,29 +55,29 @@ class ProfileInterplay:
     whole_tensors = True
 
     def __init__(self, soc: SocProfile, names: Mapping[int, str]) -> None:
-        """`names` are the processors behind the lanes."""
+        """`names` are the processors behind the queues."""
         self._soc, self._names = soc, names
 
-    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
-        return self._soc.handover_seconds(self._names[lane], self._named(others), size / _ELEMENT_BYTES)
+    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        return self._soc.handover_seconds(self._names[queue], self._named(others), size / _ELEMENT_BYTES)
 
-    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
-        return self._soc.slowdown(self._names[lane], self._named(others))
+    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+        return self._soc.slowdown(self._names[queue], self._named(others))
 
-    def _named(self, lanes: frozenset[int]) -> frozenset[str]:
-        return frozenset(self._names[lane] for lane in lanes)
+    def _named(self, queues: frozenset[int]) -> frozenset[str]:
+        return frozenset(self._names[queue] for queue in queues)
 
 
 def simulate(plan: Plan, interplay: Interplay) -> Timeline:
-    """The timeline of a run of `plan` in which steps take their `cost_ms`, lanes run at the same time and wait as they must.
+    """The timeline of a run of `plan` in which steps take their `cost_ms`, queues run at the same time and wait as they must.
 
-    Sub-graphs of a lane run in order. One that waits for another lane pays a handover for what it reads from there, in which
-    its lane does nothing else; on the timeline that is part of the wait. The caller's inputs are where lane 0 reads them.
-    Sub-graphs of an OpenCL lane are enqueued by the caller, after its own that stand before them in the plan.
+    Sub-graphs of a queue run in order. One that waits for another queue pays a handover for what it reads from there, in which
+    its queue does nothing else; on the timeline that is part of the wait. The caller's inputs are where queue 0 reads them.
+    Sub-graphs of an OpenCL queue are enqueued by the caller, after its own that stand before them in the plan.
 
     Args:
         plan: validated, with a cost for every step (tuned, or planned with a profile's costs).
-        interplay: what lanes cost each other.
+        interplay: what queues cost each other.
 
     Raises:
         DeviceError: a step has no cost.
@@ -92,9 +92,9 @@ def critical_path(plan: Plan, interplay: Interplay) -> float:
     ends: list[float] = []
     last: dict[int, float] = {}
     for task in tasks:
-        begin = max([last.get(task.lane, 0.0), *(ends[wait] for wait in task.waits)])
+        begin = max([last.get(task.queue, 0.0), *(ends[wait] for wait in task.waits)])
         ends.append(begin + task.handover + sum(task.steps))
-        last[task.lane] = ends[-1]
+        last[task.queue] = ends[-1]
     return max(ends, default=0.0)
 
 
@@ -109,26 +109,26 @@ def plan_tasks(plan: Plan, interplay: Interplay) -> list[Task]:
     tasks: list[Task] = []
     for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):
         handover = _handover(plan, subgraph, written, fetched, interplay)
-        tasks.append(Task(subgraph.lane, waits, handover, _step_seconds(plan, subgraph)))
+        tasks.append(Task(subgraph.queue, waits, handover, _step_seconds(plan, subgraph)))
     return tasks
 
 
 def all_waits(plan: Plan) -> list[tuple[int, ...]]:
-    """For every sub-graph what must be done before it: its waits and, on an OpenCL lane, what the caller does first."""
+    """For every sub-graph what must be done before it: its waits and, on an OpenCL queue, what the caller does first."""
     found: list[tuple[int, ...]] = []
     last_of_caller: int | None = None
     for number, subgraph in enumerate(plan.subgraphs):
         waits = set(subgraph.waits)
-        if plan.lanes[subgraph.lane].kind == "opencl" and last_of_caller is not None:
+        if plan.queues[subgraph.queue].kind == "opencl" and last_of_caller is not None:
             waits.add(last_of_caller)
-        if subgraph.lane == 0:
+        if subgraph.queue == 0:
             last_of_caller = number
         found.append(tuple(sorted(waits)))
     return found
 
 
 _Written = dict[str, list[tuple[int, int, int]]]
-"""Value -> (begin, end, lane) of every write to it, bytes."""
+"""Value -> (begin, end, queue) of every write to it, bytes."""
 
 
 def _written(plan: Plan) -> _Written:
@@ -137,7 +137,7 @@ def _written(plan: Plan) -> _Written:
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
             for buffer in (plan.buffers[index] for index in step.writes):
                 found = written.setdefault(buffer.value, [])
-                found.append((buffer.offset, buffer.offset + buffer.bytes, subgraph.lane))
+                found.append((buffer.offset, buffer.offset + buffer.bytes, subgraph.queue))
     return written
 
 
@@ -148,23 +148,23 @@ def _handover(
     fetched: set[tuple[int, int]],
     interplay: Interplay,
 ) -> float:
-    """Seconds of a sub-graph's handover; what it reads from other lanes is `fetched` from then on."""
-    lane, size = subgraph.lane, 0
-    others = {plan.subgraphs[wait].lane for wait in subgraph.waits} - {lane}
+    """Seconds of a sub-graph's handover; what it reads from other queues is `fetched` from then on."""
+    queue, size = subgraph.queue, 0
+    others = {plan.subgraphs[wait].queue for wait in subgraph.waits} - {queue}
     for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
         for index in step.reads:
-            if index is None or (lane, index) in fetched:
+            if index is None or (queue, index) in fetched:
                 continue
             buffer = plan.buffers[index]
             end = buffer.offset + buffer.bytes
             writes = written.get(buffer.value, [(0, end, 0)] if buffer.memory == "input" else [])
-            foreign = [(min(b, end) - max(a, buffer.offset), maker) for a, b, maker in writes if maker != lane]
+            foreign = [(min(b, end) - max(a, buffer.offset), maker) for a, b, maker in writes if maker != queue]
             fetches = [(overlap, maker) for overlap, maker in foreign if overlap > 0]
             if fetches:
-                fetched.add((lane, index))
+                fetched.add((queue, index))
                 size += buffer.bytes if interplay.whole_tensors else sum(overlap for overlap, _ in fetches)
                 others |= {maker for _, maker in fetches}
-    return interplay.handover_seconds(lane, frozenset(others), size) if others else 0.0
+    return interplay.handover_seconds(queue, frozenset(others), size) if others else 0.0
 
 
 def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:

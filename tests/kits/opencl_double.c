@@ -46,7 +46,7 @@ typedef struct {
     pthread_t thread;
     command *first, *last;
     int64_t waiting; /* commands that are not done */
-    int failed;      /* a gate was opened by a failure: what follows computes nothing that counts, beside lanes that go on */
+    int failed;      /* a gate was opened by a failure: what follows computes nothing that counts, beside queues that go on */
     int stop;
     uint32_t lot;
 } queue;

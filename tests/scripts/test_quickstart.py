@@ -32,7 +32,7 @@ for node, place in zip(model.graph.node, "010"):
     entry = node.metadata_props.add()
     entry.key, entry.value = PLACEMENT_KEY, place
 compiled = plan_model(ir.from_proto(model), build_processors(names), tune=False)
-assert len(compiled.plan.lanes) == 2, compiled.plan.lanes
+assert len(compiled.plan.queues) == 2, compiled.plan.queues
 x = np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)
 with Session(compiled) as session:
     for _ in range(20):

@@ -26,7 +26,7 @@ CallFunction = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 """What a call step calls: (reads, writes), flat uint8 views of its buffers; an empty array where a read is absent."""
 
 Place = tuple[str, str]
-"""What the lane of a step and the step are called."""
+"""What the queue of a step and the step are called."""
 
 log = logging.getLogger(__name__)
 
@@ -137,9 +137,9 @@ class RunningProgram:
             if self._closed:
                 raise UsageError("the program is closed; make a new one")
             if self._stall:
-                lane, where = self._stall
+                queue, where = self._stall
                 raise DeviceError(
-                    f"still busy with an earlier run: {where}; run again when that is over", processor=lane
+                    f"still busy with an earlier run: {where}; run again when that is over", processor=queue
                 )
             for table, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
                 for i in range(len(table)):
@@ -190,9 +190,10 @@ class RunningProgram:
             raise cause from None
         if step < 0 or not isinstance(error, DeviceError):
             raise error
-        lane, name = self._places[step]
+        queue, name = self._places[step]
         raise DeviceError(
-            f"{lane} failed at {name}: {cause or error}; run or load it again, or use other processors", processor=lane
+            f"{queue} failed at {name}: {cause or error}; run or load it again, or use other processors",
+            processor=queue,
         ) from cause
 
     # -- deadlines -----------------------------------------------------------------------------------------------
@@ -209,10 +210,10 @@ class RunningProgram:
             if run.abandon():
                 self._stall = self._cancel()
         if self._stall is not None:
-            lane, where = self._stall
+            queue, where = self._stall
             raise DeadlineError(
                 f"the run is not over after {end - began:.3g} s: {where}; run again when that is over, or allow more",
-                processor=lane,
+                processor=queue,
             )
         run.check()
 
@@ -220,8 +221,8 @@ class RunningProgram:
         step = int(self._engine.library.nns_program_cancel(self._handle))
         if step < 0:
             return _Stall("", "it was about to begin or to end")
-        lane, name = self._places[step]
-        return _Stall(lane, f"{lane} is at {name} or later")
+        queue, name = self._places[step]
+        return _Stall(queue, f"{queue} is at {name} or later")
 
     def _came_back(self) -> None:
         with self._turn:
@@ -234,7 +235,7 @@ class RunningProgram:
 class _Stall(NamedTuple):
     """What keeps a run that missed its deadline: the processor, and how messages say it."""
 
-    lane: str
+    queue: str
     where: str
 
 

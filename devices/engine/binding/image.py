@@ -19,8 +19,8 @@ MAGIC = 0x315453534E4E
 MOST_FEEDS = 1 << 16
 
 
-class LaneKind(IntEnum):
-    """Who computes the steps of a lane."""
+class QueueKind(IntEnum):
+    """Who computes the steps of a queue."""
 
     HOST = 0
     OPENCL = 1
@@ -66,16 +66,16 @@ class OpenCLObject(Protocol):
 
 
 @dataclass(frozen=True)
-class Lane:
+class Queue:
     """A processor's place in a program: its kind, its cores (one thread each) and, for OpenCL, an in-order queue.
 
-    Traced runs want the queue to have profiling enabled. `ratios` are the relative speeds of the cores of a host lane, by which
-    the work of every step is split to begin with; none: all are the same. `name` is for errors.
+    Traced runs want the command queue to have profiling enabled. `ratios` are the relative speeds of the cores of a
+    host queue, by which the work of every step is split to begin with; none: all are the same. `name` is for errors.
     """
 
-    kind: LaneKind
+    kind: QueueKind
     cores: tuple[int, ...] = ()
-    queue: OpenCLObject | None = None
+    command_queue: OpenCLObject | None = None
     ratios: tuple[int, ...] = ()
     name: str = ""
 
@@ -91,7 +91,7 @@ class Region:
         memory: contiguous host memory.
         mem: OpenCL buffer of a SHARED region.
         sharing: how host and device see a SHARED region.
-        lane: the OpenCL lane of a SHARED region.
+        queue: the OpenCL queue of a SHARED region.
     """
 
     kind: RegionKind
@@ -100,7 +100,7 @@ class Region:
     memory: np.ndarray | None = None
     mem: OpenCLObject | None = None
     sharing: Sharing = Sharing.COPIED
-    lane: int = 0
+    queue: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,12 @@ class Step:
 
 @dataclass(frozen=True)
 class SubGraph:
-    """The next `steps` steps, on one lane, after the sub-graphs `waits` of other lanes.
+    """The next `steps` steps, on one queue, after the sub-graphs `waits` of other queues.
 
     `acquires` and `releases` are SHARED regions that an OpenCL sub-graph reads from or hands back to the host.
     """
 
-    lane: int
+    queue: int
     steps: int
     waits: tuple[int, ...] = ()
     acquires: tuple[int, ...] = ()
@@ -153,12 +153,12 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Gates:
-    """Kernels by which a device waits for other lanes by itself, so that sub-graphs can be enqueued before these are done.
+    """Kernels by which a device waits for other queues by itself, so that sub-graphs can be enqueued before these are done.
 
     Attributes:
         launches: for every sub-graph its gate, which ends once the flags of all sub-graphs are set that this one waits for;
             None where there is none.
-        flags: int32, one per sub-graph, in memory that is shared coherently with the device of the only OpenCL lane.
+        flags: int32, one per sub-graph, in memory that is shared coherently with the device of the only OpenCL queue.
     """
 
     launches: tuple[KernelLaunch | None, ...]
@@ -166,7 +166,7 @@ class Gates:
 
 
 def encode(
-    lanes: Sequence[Lane],
+    queues: Sequence[Queue],
     regions: Sequence[Region],
     buffers: Sequence[Buffer],
     steps: Sequence[Step],
@@ -177,9 +177,9 @@ def encode(
     The id of a call step is written as the number of the step, which is how `Program` finds the call and its sizes.
     """
     inputs, outputs = feed_sizes(regions, RegionKind.INPUT), feed_sizes(regions, RegionKind.OUTPUT)
-    words = [MAGIC, ABI, len(lanes), len(regions), len(buffers), len(steps), len(subgraphs), len(inputs), len(outputs)]
-    for lane in lanes:
-        words += [lane.kind, len(lane.cores), *lane.cores, len(lane.ratios), *lane.ratios]
+    words = [MAGIC, ABI, len(queues), len(regions), len(buffers), len(steps), len(subgraphs), len(inputs), len(outputs)]
+    for queue in queues:
+        words += [queue.kind, len(queue.cores), *queue.cores, len(queue.ratios), *queue.ratios]
     for region in regions:
         words += [region.kind, region.index, region.bytes]
     for buffer in buffers:
@@ -190,7 +190,7 @@ def encode(
             words += [len(numbers), *numbers]
     first = 0
     for subgraph in subgraphs:
-        words += [subgraph.lane, first, subgraph.steps]
+        words += [subgraph.queue, first, subgraph.steps]
         for numbers in (subgraph.waits, subgraph.acquires, subgraph.releases):
             words += [len(numbers), *numbers]
         first += subgraph.steps

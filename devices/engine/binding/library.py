@@ -23,7 +23,7 @@ MAX_READS, MAX_WRITES = 16, 4
 """NNS_MAX_READS, NNS_MAX_WRITES: operands of one step."""
 
 MAX_CORES = 1024
-"""NNS_MAX_CORES: threads of one lane."""
+"""NNS_MAX_CORES: threads of one queue."""
 
 MAX_RATIO = 65536
 """NNS_MAX_RATIO: of one thread."""
@@ -44,7 +44,7 @@ class Region(ctypes.Structure):
         ("host", Pointer),
         ("mem", Pointer),
         ("sharing", ctypes.c_int32),
-        ("lane", ctypes.c_int32),
+        ("queue", ctypes.c_int32),
     )
 
 
@@ -66,7 +66,7 @@ class Bindings(ctypes.Structure):
         ("regions", ctypes.POINTER(Region)),
         ("launches", ctypes.POINTER(Launch)),
         ("n_launches", ctypes.c_int64),
-        ("queues", ctypes.POINTER(Pointer)),
+        ("command_queues", ctypes.POINTER(Pointer)),
         ("call", Call),
         ("gates", ctypes.POINTER(Launch)),
         ("flags", Pointer),
@@ -192,7 +192,7 @@ class Engine:
             raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
 
     def split(self, units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:
-        """How many of a step's `units` each thread of a lane begins with.
+        """How many of a step's `units` each thread of a queue begins with.
 
         Args:
             units: of the step.

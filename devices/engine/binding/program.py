@@ -24,8 +24,8 @@ from nnstretch.devices.engine.binding.image import (
     Buffer,
     Gates,
     KernelLaunch,
-    Lane,
-    LaneKind,
+    Queue,
+    QueueKind,
     Region,
     RegionKind,
     Step,
@@ -87,7 +87,7 @@ class Program(Closing):
     """A validated program, ready to run.
 
     Args:
-        lanes, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in a topological order, steps in the order
+        queues, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in a topological order, steps in the order
             of the sub-graphs.
         launches: what OpenCL steps run.
         calls: what call steps call. An NNStretchError raised there comes out of `run`; others, and DeviceErrors, come out as
@@ -104,7 +104,7 @@ class Program(Closing):
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        queues: Sequence[Queue],
         regions: Sequence[Region],
         buffers: Sequence[Buffer],
         steps: Sequence[Step],
@@ -122,10 +122,10 @@ class Program(Closing):
         self._input_bytes = feed_sizes(regions, RegionKind.INPUT)
         self._output_bytes = feed_sizes(regions, RegionKind.OUTPUT)
         made = _calls(steps, buffers, calls)
-        if any(lane.kind is LaneKind.OPENCL for lane in lanes):
+        if any(queue.kind is QueueKind.OPENCL for queue in queues):
             _load_opencl(self._engine)
-        bound = _bind(lanes, regions, launches, made, gates)
-        image = encode(lanes, regions, buffers, steps, subgraphs)
+        bound = _bind(queues, regions, launches, made, gates)
+        image = encode(queues, regions, buffers, steps, subgraphs)
         handle = ctypes.c_void_p()
         self._engine.checked(
             self._engine.library.nns_program_create,
@@ -135,8 +135,8 @@ class Program(Closing):
             ctypes.byref(handle),
         )
         feeds = len(self._input_bytes), len(self._output_bytes)
-        pointed = (bound, tuple(lanes), tuple(regions), tuple(launches), gates, keep)
-        self._running = RunningProgram(self._engine, handle, feeds, made, _places(lanes, steps, subgraphs), pointed)
+        pointed = (bound, tuple(queues), tuple(regions), tuple(launches), gates, keep)
+        self._running = RunningProgram(self._engine, handle, feeds, made, _places(queues, steps, subgraphs), pointed)
         self._finalizer = weakref.finalize(self, self._running.close)
 
     @property
@@ -231,12 +231,12 @@ def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[Cal
     return Calls(table)
 
 
-def _places(lanes: Sequence[Lane], steps: Sequence[Step], subgraphs: Sequence[SubGraph]) -> list[Place]:
-    """For each step what it and its lane are called."""
-    numbers = [subgraph.lane for subgraph in subgraphs for _ in range(subgraph.steps)]
+def _places(queues: Sequence[Queue], steps: Sequence[Step], subgraphs: Sequence[SubGraph]) -> list[Place]:
+    """For each step what it and its queue are called."""
+    numbers = [subgraph.queue for subgraph in subgraphs for _ in range(subgraph.steps)]
     return [
-        (lanes[lane].name or f"lane {lane}", step.name or f"step {i}")
-        for i, (lane, step) in enumerate(zip(numbers, steps, strict=True))
+        (queues[queue].name or f"queue {queue}", step.name or f"step {i}")
+        for i, (queue, step) in enumerate(zip(numbers, steps, strict=True))
     ]
 
 
@@ -254,7 +254,7 @@ def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], 
 
 
 def _bind(
-    lanes: Sequence[Lane],
+    queues: Sequence[Queue],
     regions: Sequence[Region],
     launches: Sequence[KernelLaunch],
     calls: Calls,
@@ -268,10 +268,11 @@ def _bind(
             bound_regions[i].host = address_of(region.memory)
         bound_regions[i].mem = region.mem.int_ptr if region.mem is not None else None
         bound_regions[i].sharing = int(region.sharing)
-        bound_regions[i].lane = region.lane
-    queues = (ctypes.c_void_p * len(lanes))(*(lane.queue.int_ptr if lane.queue else None for lane in lanes))
+        bound_regions[i].queue = region.queue
+    handles = (queue.command_queue.int_ptr if queue.command_queue else None for queue in queues)
+    command_queues = (ctypes.c_void_p * len(queues))(*handles)
     # Structures made from arrays keep the arrays alive.
-    bound = binding.Bindings(bound_regions, _bind_launches(launches), len(launches), queues, calls.callback)
+    bound = binding.Bindings(bound_regions, _bind_launches(launches), len(launches), command_queues, calls.callback)
     if gates is not None:
         bound.gates, bound.flags = _bind_launches(gates.launches), address_of(gates.flags)
     return bound

@@ -1,16 +1,16 @@
 /* The native engine: kernels, thread pools, and an executor that walks a program.
  *
  * A program is what a plan becomes: integers that say which kernel reads and writes which bytes, in which order, on
- * which lane. It is validated in full when it is created; nothing in it is trusted. Running it takes no lock but the
+ * which queue. It is validated in full when it is created; nothing in it is trusted. Running it takes no lock but the
  * program's own, allocates nothing and calls no Python, except for steps of kind NNS_STEP_CALL.
  *
- * Lanes. Every processor of a plan is a lane. Lane 0 is a host lane and runs on the calling thread. Other host lanes and
- * call lanes have a thread of their own. OpenCL lanes have none: whoever walks the sub-graphs enqueues their kernels
+ * Queues. Every processor of a plan is a queue. Queue 0 is a host queue and runs on the calling thread. Other host queues and
+ * call queues have a thread of their own. OpenCL queues have none: whoever walks the sub-graphs enqueues their kernels
  * without blocking (NN-Stretch, algorithm 1) and the device's own threads do the work.
  *
- * Sub-graphs are the unit of scheduling: steps on one lane, of which only the first waits for other lanes. The program
- * lists them in a topological order. The calling thread walks those of lane 0 and of OpenCL lanes: it runs the former and
- * enqueues the latter as soon as their waits (sub-graphs of other lanes) are done. A lane with a thread walks its own.
+ * Sub-graphs are the unit of scheduling: steps on one queue, of which only the first waits for other queues. The program
+ * lists them in a topological order. The calling thread walks those of queue 0 and of OpenCL queues: it runs the former and
+ * enqueues the latter as soon as their waits (sub-graphs of other queues) are done. A queue with a thread walks its own.
  */
 #ifndef NNS_ENGINE_H
 #define NNS_ENGINE_H
@@ -28,7 +28,7 @@ extern "C" {
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1" */
 #define NNS_MAX_READS 16   /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4   /* outputs of one step, workspaces included */
-#define NNS_MAX_LANES 16
+#define NNS_MAX_QUEUES 16
 #define NNS_MAX_CORES 1024
 #define NNS_MAX_RATIO 65536
 
@@ -74,23 +74,23 @@ typedef struct {
 
 /* A program image is an array of int64 words:
  *
- *   header    NNS_MAGIC, NNS_ABI, n_lanes, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs
- *   lanes     n_lanes × { kind, n_cores, core…, n_ratios, ratio… }
+ *   header    NNS_MAGIC, NNS_ABI, n_queues, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs
+ *   queues     n_queues × { kind, n_cores, core…, n_ratios, ratio… }
  *   regions   n_regions × { kind, index, bytes }
  *   buffers   n_buffers × { region, offset, bytes }
  *   steps     n_steps × { kind, id, n_reads, buffer or -1 …, n_writes, buffer…, n_parameters, parameter… }
- *   subgraphs n_subgraphs × { lane, first_step, n_steps, n_waits, subgraph…, n_acquires, region…, n_releases, region… }
+ *   subgraphs n_subgraphs × { queue, first_step, n_steps, n_waits, subgraph…, n_acquires, region…, n_releases, region… }
  *
- * A lane has one thread per core. Its ratios say how much of every step each thread begins with, relative to the others;
+ * A queue has one thread per core. Its ratios say how much of every step each thread begins with, relative to the others;
  * there is one per core, or none if all get the same. Steps of a sub-graph are consecutive, and the sub-graphs cover all steps in order.
  */
-enum { NNS_LANE_HOST = 0, NNS_LANE_OPENCL = 1, NNS_LANE_CALL = 2 };
+enum { NNS_QUEUE_HOST = 0, NNS_QUEUE_OPENCL = 1, NNS_QUEUE_CALL = 2 };
 
 enum {
     NNS_REGION_FIXED = 0,   /* memory bound when the program is created (`nns_region.host`) */
     NNS_REGION_INPUT = 1,   /* input `index` of the run */
     NNS_REGION_OUTPUT = 2,  /* output `index` of the run */
-    NNS_REGION_SHARED = 3,  /* host memory that an OpenCL lane reads or writes too, through `nns_region.mem` */
+    NNS_REGION_SHARED = 3,  /* host memory that an OpenCL queue reads or writes too, through `nns_region.mem` */
 };
 
 /* How the host and a device see a SHARED region. */
@@ -101,9 +101,9 @@ enum {
 };
 
 enum {
-    NNS_STEP_KERNEL = 0,    /* id: index of an engine kernel (nns_kernel_find); host lanes */
-    NNS_STEP_OPENCL = 1,    /* id: index into nns_bindings.launches; reads and writes are empty; OpenCL lanes */
-    NNS_STEP_CALL = 2,      /* id: passed to nns_bindings.call; host and call lanes */
+    NNS_STEP_KERNEL = 0,    /* id: index of an engine kernel (nns_kernel_find); host queues */
+    NNS_STEP_OPENCL = 1,    /* id: index into nns_bindings.launches; reads and writes are empty; OpenCL queues */
+    NNS_STEP_CALL = 2,      /* id: passed to nns_bindings.call; host and call queues */
 };
 
 /* Memory of a region. OpenCL handles are cl_mem, cl_command_queue and cl_kernel objects, owned by the caller. */
@@ -111,7 +111,7 @@ typedef struct {
     void *host;
     void *mem;              /* cl_mem of a SHARED region, else NULL */
     int32_t sharing;        /* of a SHARED region: NNS_SHARING_… */
-    int32_t lane;           /* the OpenCL lane of a SHARED region */
+    int32_t queue;           /* the OpenCL queue of a SHARED region */
 } nns_region;
 
 typedef struct {
@@ -121,10 +121,10 @@ typedef struct {
     size_t local[3];        /* all 0: the driver chooses */
 } nns_launch;
 
-/* A gate lets a device wait for other lanes by itself, which takes less time than to wake it: a kernel in front of an OpenCL
+/* A gate lets a device wait for other queues by itself, which takes less time than to wake it: a kernel in front of an OpenCL
  * sub-graph that ends once the flags of all sub-graphs are set which that one waits for. A flag is 0 when a run begins and
  * NNS_FLAG_DONE when its sub-graph is done; all are NNS_FLAG_FAILED when a run fails, so that gates open. Programs with one
- * OpenCL lane may have gates; with more, devices that take turns on the same cores could wait for each other. */
+ * OpenCL queue may have gates; with more, devices that take turns on the same cores could wait for each other. */
 enum { NNS_FLAG_DONE = 1, NNS_FLAG_FAILED = 2 };
 
 /* A call step: pointers to its buffers; returns 0 or an error number that is reported back. */
@@ -134,7 +134,7 @@ typedef struct {
     const nns_region *regions;      /* n_regions */
     const nns_launch *launches;     /* n_launches */
     int64_t n_launches;
-    void *const *queues;            /* n_lanes: cl_command_queue of OpenCL lanes (in-order), else NULL */
+    void *const *command_queues;    /* n_queues: cl_command_queue of OpenCL queues (in-order), else NULL */
     nns_call call;                  /* NULL if no step needs it */
     const nns_launch *gates;        /* n_subgraphs, without kernel where there is none; or NULL */
     int32_t *flags;                 /* n_subgraphs: what gates look at, in memory that the device shares coherently; or NULL */
@@ -158,22 +158,22 @@ NNS_EXPORT int64_t nns_kernel_count(void);
 NNS_EXPORT const char *nns_kernel_name(int64_t id);     /* NULL out of range */
 NNS_EXPORT int64_t nns_kernel_find(const char *name);   /* -1 if there is none */
 
-/* Resolves the OpenCL functions that OpenCL lanes need from the shared library at `path` (anything that links an ICD
- * loader). Needed once before a program with OpenCL lanes is created. */
+/* Resolves the OpenCL functions that OpenCL queues need from the shared library at `path` (anything that links an ICD
+ * loader). Needed once before a program with OpenCL queues is created. */
 NNS_EXPORT int32_t nns_opencl_load(const char *path, char *error, int64_t error_size);
 
 /* Validates `image` and makes it runnable; `error` gets one line where the status is not NNS_OK.
- * Host lanes share thread pools by their core lists: two programs on the same cores use the same threads. */
+ * Host queues share thread pools by their core lists: two programs on the same cores use the same threads. */
 NNS_EXPORT int32_t nns_program_create(const int64_t *image, int64_t words, const nns_bindings *bindings,
                                       nns_program **program, char *error, int64_t error_size);
 
 /* Runs it once. `inputs` and `outputs` point to memory of at least the regions' bytes. `trace` may be NULL. Thread-safe:
- * concurrent calls take turns. Those of other programs on the same cores run beside it: a lane computes one sub-graph at a
+ * concurrent calls take turns. Those of other programs on the same cores run beside it: a queue computes one sub-graph at a
  * time, of whichever program's run is ready. After an error the program can be run again. */
 NNS_EXPORT int32_t nns_program_run(nns_program *program, const void *const *inputs, void *const *outputs,
                                    nns_trace *trace, char *error, int64_t error_size);
 
-/* Stops a run that another thread is in: every lane ends the call, or the kernels one after another, that it is at and
+/* Stops a run that another thread is in: every queue ends the call, or the kernels one after another, that it is at and
  * begins no other, and nns_program_run returns NNS_ECANCELLED once all have, which a device that hangs may put off for
  * ever. Until then the run uses its inputs and outputs. Does nothing to a run that is over or fails anyway. Returns a step
  * that was not done though nothing kept it from beginning (the first of its sub-graph), -1 if there was none. The program
@@ -193,7 +193,7 @@ NNS_EXPORT int32_t nns_program_time(nns_program *program, const void *const *inp
 NNS_EXPORT void nns_program_destroy(nns_program *program);
 
 /* Splits `units` >= 0 into `n` parts by `ratios` (1 to NNS_MAX_RATIO each; NULL: equally), as the units of a step are split
- * among the threads of a lane: every part is its exact share rounded down or up, by largest remainders, and the first
+ * among the threads of a queue: every part is its exact share rounded down or up, by largest remainders, and the first
  * ones are rounded up on a tie. */
 NNS_EXPORT int32_t nns_split(int64_t units, const int64_t *ratios, int64_t n, int64_t *parts);
 

@@ -77,7 +77,7 @@ int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *rep
     begin(executor, trace);
     const int64_t interruptions = executor->gated ? count_interruptions() : 0;
     if (trace) trace->begin = nns_now();
-    for (int64_t i = 1; i < program->n_lanes; i++)
+    for (int64_t i = 1; i < program->n_queues; i++)
         if (executor->threads[i].started) nns_signal_send(&executor->threads[i].go, executor->run << 1);
     nns_walk_caller(executor);
     if (trace) trace->end = nns_now();
@@ -88,15 +88,15 @@ int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *rep
 
 int32_t nns_executor_enter(nns_program *program, nns_report *report) {
     nns_executor *executor = program->executor;
-    const nns_lane *lane = &program->lanes[0];
+    const nns_queue *queue = &program->queues[0];
     forget_failure(executor);
     executor->moved = false;
-    if (lane->n_cores) {
-        const int32_t status = nns_thread_pin(lane->cores[0], &executor->affinity, &executor->moved, report);
+    if (queue->n_cores) {
+        const int32_t status = nns_thread_pin(queue->cores[0], &executor->affinity, &executor->moved, report);
         if (status) return status;
     }
-    for (int64_t i = 0; i < program->n_lanes; i++)
-        if (program->lanes[i].pool) nns_pool_enter(program->lanes[i].pool, executor->spin_ns);
+    for (int64_t i = 0; i < program->n_queues; i++)
+        if (program->queues[i].pool) nns_pool_enter(program->queues[i].pool, executor->spin_ns);
     atomic_fetch_add(&nns_working, executor->n_working);
     atomic_fetch_add(&nns_gated, executor->gated);
     return NNS_OK;
@@ -106,8 +106,8 @@ void nns_executor_leave(nns_program *program) {
     nns_executor *executor = program->executor;
     atomic_fetch_sub(&nns_working, executor->n_working);
     atomic_fetch_sub(&nns_gated, executor->gated);
-    for (int64_t i = 0; i < program->n_lanes; i++)
-        if (program->lanes[i].pool) nns_pool_leave(program->lanes[i].pool);
+    for (int64_t i = 0; i < program->n_queues; i++)
+        if (program->queues[i].pool) nns_pool_leave(program->queues[i].pool);
     if (executor->moved) nns_thread_restore(&executor->affinity);
 }
 
@@ -117,10 +117,10 @@ static bool is_marked(const nns_executor *executor, int64_t subgraph) {
     return atomic_load_explicit(&executor->marks[subgraph].done, memory_order_relaxed) == executor->run;
 }
 
-/* Whether a sub-graph is not done though all that it waits for is: other lanes, and the one before it on its own. */
-static bool is_held_up(const nns_executor *executor, const nns_lane *lane, int64_t at) {
-    const nns_subgraph *subgraph = &executor->program->subgraphs[lane->subgraphs[at]];
-    if (is_marked(executor, lane->subgraphs[at]) || (at && !is_marked(executor, lane->subgraphs[at - 1]))) return false;
+/* Whether a sub-graph is not done though all that it waits for is: other queues, and the one before it on its own. */
+static bool is_held_up(const nns_executor *executor, const nns_queue *queue, int64_t at) {
+    const nns_subgraph *subgraph = &executor->program->subgraphs[queue->subgraphs[at]];
+    if (is_marked(executor, queue->subgraphs[at]) || (at && !is_marked(executor, queue->subgraphs[at - 1]))) return false;
     for (int64_t i = 0; i < subgraph->n_waits; i++)
         if (!is_marked(executor, subgraph->waits[i])) return false;
     return true;
@@ -128,10 +128,10 @@ static bool is_held_up(const nns_executor *executor, const nns_lane *lane, int64
 
 static int64_t step_held_up(const nns_executor *executor) {
     const nns_program *program = executor->program;
-    for (int64_t l = 0; l < program->n_lanes; l++)
-        for (int64_t i = 0; i < program->lanes[l].n_subgraphs; i++)
-            if (is_held_up(executor, &program->lanes[l], i))
-                return program->subgraphs[program->lanes[l].subgraphs[i]].first;
+    for (int64_t l = 0; l < program->n_queues; l++)
+        for (int64_t i = 0; i < program->queues[l].n_subgraphs; i++)
+            if (is_held_up(executor, &program->queues[l], i))
+                return program->subgraphs[program->queues[l].subgraphs[i]].first;
     return -1;
 }
 

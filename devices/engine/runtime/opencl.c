@@ -19,19 +19,19 @@ enum {
 };
 
 static struct {
-    cl_int (*EnqueueNDRangeKernel)(handle queue, handle kernel, cl_uint dimensions, const size_t *offset,
+    cl_int (*EnqueueNDRangeKernel)(handle command_queue, handle kernel, cl_uint dimensions, const size_t *offset,
                                    const size_t *global, const size_t *local, cl_uint n_waits, const handle *waits,
                                    handle *event);
-    void *(*EnqueueMapBuffer)(handle queue, handle buffer, cl_bool blocking, cl_ulong flags, size_t offset, size_t size,
+    void *(*EnqueueMapBuffer)(handle command_queue, handle buffer, cl_bool blocking, cl_ulong flags, size_t offset, size_t size,
                               cl_uint n_waits, const handle *waits, handle *event, cl_int *error);
-    cl_int (*EnqueueUnmapMemObject)(handle queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits,
+    cl_int (*EnqueueUnmapMemObject)(handle command_queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits,
                                     handle *event);
-    cl_int (*EnqueueReadBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size, void *to,
+    cl_int (*EnqueueReadBuffer)(handle command_queue, handle buffer, cl_bool blocking, size_t offset, size_t size, void *to,
                                 cl_uint n_waits, const handle *waits, handle *event);
-    cl_int (*EnqueueWriteBuffer)(handle queue, handle buffer, cl_bool blocking, size_t offset, size_t size,
+    cl_int (*EnqueueWriteBuffer)(handle command_queue, handle buffer, cl_bool blocking, size_t offset, size_t size,
                                  const void *from, cl_uint n_waits, const handle *waits, handle *event);
-    cl_int (*Flush)(handle queue);
-    cl_int (*Finish)(handle queue);
+    cl_int (*Flush)(handle command_queue);
+    cl_int (*Finish)(handle command_queue);
     cl_int (*GetEventInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
     cl_int (*GetEventProfilingInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
     cl_int (*WaitForEvents)(cl_uint count, const handle *events);
@@ -95,7 +95,7 @@ static const char *meaning(cl_int code) {
         {-6, " (out of host memory)"},
         {-12, " (memory cannot be mapped)"},
         {-14, " (a command before it failed)"},
-        {-36, " (the queue is gone)"},
+        {-36, " (the command_queue is gone)"},
         {-54, " (work-group size not supported)"},
     };
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(known); i++)
@@ -108,10 +108,10 @@ static int32_t checked(cl_int code, const char *function, nns_report *report) {
     return nns_fail(report, NNS_EOPENCL, "%s failed with OpenCL error %d%s", function, (int)code, meaning(code));
 }
 
-int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report) {
+int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **event, nns_report *report) {
     cl_int code = 0;
     void *host =
-        cl.EnqueueMapBuffer(queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL, event, &code);
+        cl.EnqueueMapBuffer(command_queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL, event, &code);
     if (code) return checked(code, "clEnqueueMapBuffer", report);
     area->mapped = true;
     if (host == area->host) return NNS_OK;
@@ -119,8 +119,8 @@ int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns
     return nns_fail(report, NNS_EOPENCL, "a mapped region lies at another address than its host memory");
 }
 
-int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report) {
-    const cl_int code = cl.EnqueueUnmapMemObject(queue, area->mem, area->host, 0, NULL, NULL);
+int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report) {
+    const cl_int code = cl.EnqueueUnmapMemObject(command_queue, area->mem, area->host, 0, NULL, NULL);
     if (!code) area->mapped = false;
     return checked(code, "clEnqueueUnmapMemObject", report);
 }
@@ -132,15 +132,15 @@ bool nns_needs_mapping(const nns_area *area) {
 }
 
 /* Makes acquired memory visible to the device, and takes touched memory from the host. */
-static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph, void *queue, nns_report *report) {
+static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue, nns_report *report) {
     int32_t status = NNS_OK;
     for (int64_t i = 0; i < subgraph->n_touched && !status; i++)
-        status = nns_opencl_unmap(&program->areas[subgraph->touched[i]], queue, report);
+        status = nns_opencl_unmap(&program->areas[subgraph->touched[i]], command_queue, report);
     for (int64_t i = 0; i < subgraph->n_acquires && !status; i++) {
         const nns_area *area = &program->areas[subgraph->acquires[i]];
         if (!is_copied(area)) continue;
         const cl_int code =
-            cl.EnqueueWriteBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
+            cl.EnqueueWriteBuffer(command_queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
         status = checked(code, "clEnqueueWriteBuffer", report);
     }
     return status;
@@ -153,7 +153,7 @@ static void replace(void **last, void *event) {
 }
 
 /* Gives memory back to the host. Each command asks for an event since any may be the last. */
-static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *queue, void **last,
+static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue, void **last,
                              nns_report *report) {
     int32_t status = NNS_OK;
     for (int64_t i = 0; i < subgraph->n_releases && !status; i++) {
@@ -161,21 +161,21 @@ static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph,
         if (!is_copied(area)) continue;
         void *event = NULL;
         const cl_int code =
-            cl.EnqueueReadBuffer(queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
+            cl.EnqueueReadBuffer(command_queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
         status = checked(code, "clEnqueueReadBuffer", report);
         if (!status) replace(last, event);
     }
     for (int64_t i = 0; i < subgraph->n_touched && !status; i++) {
         void *event = NULL;
-        status = nns_opencl_map(&program->areas[subgraph->touched[i]], queue, false, &event, report);
+        status = nns_opencl_map(&program->areas[subgraph->touched[i]], command_queue, false, &event, report);
         if (event) replace(last, event);
     }
     return status;
 }
 
-static int32_t launch(const nns_launch *launch, void *queue, void **event, nns_report *report) {
+static int32_t launch(const nns_launch *launch, void *command_queue, void **event, nns_report *report) {
     const bool chosen = launch->local[0] || launch->local[1] || launch->local[2];
-    const cl_int code = cl.EnqueueNDRangeKernel(queue, launch->kernel, (cl_uint)launch->dimensions, NULL,
+    const cl_int code = cl.EnqueueNDRangeKernel(command_queue, launch->kernel, (cl_uint)launch->dimensions, NULL,
                                                 launch->global, chosen ? launch->local : NULL, 0, NULL, event);
     return checked(code, "clEnqueueNDRangeKernel", report);
 }
@@ -190,35 +190,35 @@ static bool hands_back(const nns_program *program, const nns_subgraph *subgraph)
 
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
                            void **step_events, int64_t *times, int64_t *at, nns_report *report) {
-    void *queue = program->lanes[subgraph->lane].queue;
+    void *command_queue = program->queues[subgraph->queue].command_queue;
     const bool more = hands_back(program, subgraph);
     *at = subgraph->first;
-    int32_t status = gated ? launch(&subgraph->gate, queue, NULL, report) : NNS_OK;
-    if (!status) status = before_kernels(program, subgraph, queue, report);
+    int32_t status = gated ? launch(&subgraph->gate, command_queue, NULL, report) : NNS_OK;
+    if (!status) status = before_kernels(program, subgraph, command_queue, report);
     for (int64_t s = subgraph->first; s < subgraph->end && !status; s++) {
         *at = s;
         const bool final = s + 1 == subgraph->end && !more;
         if (times) times[2 * s] = nns_now();
-        status = launch(&program->steps[s].launch, queue, times ? &step_events[s] : final ? last : NULL, report);
+        status = launch(&program->steps[s].launch, command_queue, times ? &step_events[s] : final ? last : NULL, report);
         if (times) times[2 * s + 1] = nns_now();
     }
     /* A traced launch that comes last has one event for both purposes; nobody but the step owns it. */
-    if (!status && more) status = after_kernels(program, subgraph, queue, last, report);
+    if (!status && more) status = after_kernels(program, subgraph, command_queue, last, report);
     if (!status && times && !more) *last = step_events[subgraph->end - 1];
-    return status ? status : checked(cl.Flush(queue), "clFlush", report);
+    return status ? status : checked(cl.Flush(command_queue), "clFlush", report);
 }
 
 int32_t nns_opencl_poll(void *event, nns_report *report) {
     cl_int state = 0;
     const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
     if (!code && state >= 0) return state == 0;
-    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the queue", report);
+    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the command_queue", report);
     return -1;
 }
 
 void nns_opencl_wait(void *event) { cl.WaitForEvents(1, &event); }
 
-int32_t nns_opencl_finish(void *queue, nns_report *report) { return checked(cl.Finish(queue), "clFinish", report); }
+int32_t nns_opencl_finish(void *command_queue, nns_report *report) { return checked(cl.Finish(command_queue), "clFinish", report); }
 
 void nns_opencl_forget(void *event) { cl.ReleaseEvent(event); }
 

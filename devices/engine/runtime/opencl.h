@@ -1,4 +1,4 @@
-/* OpenCL without its headers or a link to its library: the few functions that a lane needs, found at run time.
+/* OpenCL without its headers or a link to its library: the few functions that a queue needs, found at run time.
  *
  * The host owns SHARED memory between sub-graphs. A MAPPED region is unmapped before and mapped after the kernels of a
  * sub-graph that touches it; a COPIED one is written before and read after; a COHERENT one needs nothing, since a kernel
@@ -16,8 +16,8 @@ bool nns_needs_mapping(const nns_area *area);
 
 /* Maps a MAPPED region for the host, or gives it to the device. Without `wait` the command is only enqueued. `event`
  * may be NULL. */
-int32_t nns_opencl_map(nns_area *area, void *queue, bool wait, void **event, nns_report *report);
-int32_t nns_opencl_unmap(nns_area *area, void *queue, nns_report *report);
+int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **event, nns_report *report);
+int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report);
 
 /* Enqueues a sub-graph without blocking, behind its gate if that is wanted, and flushes. `*last` gets the event of the last
  * command. With `times` (2 per step of the program) every launch gets an event in `step_events`, and the host's times before
@@ -28,10 +28,10 @@ int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, b
 /* Whether an event's command is over: 1 or 0, or -1 with a report if it failed. */
 int32_t nns_opencl_poll(void *event, nns_report *report);
 void nns_opencl_wait(void *event);
-int32_t nns_opencl_finish(void *queue, nns_report *report);
+int32_t nns_opencl_finish(void *command_queue, nns_report *report);
 void nns_opencl_forget(void *event);
 
-/* Device times of an event; false if the queue does not profile. */
+/* Device times of an event; false if the command_queue does not profile. */
 typedef struct {
     uint64_t queued, start, end;
 } nns_profile;

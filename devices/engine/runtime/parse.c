@@ -52,7 +52,7 @@ static int32_t parse_header(reader *r) {
     if (abi != NNS_ABI)
         return INVALID(r, "the program is for engine interface %lld, this is %d", (long long)abi, NNS_ABI);
     const int64_t words = r->words.end - r->words.at;
-    TRY(nns_take(&r->words, &program->n_lanes, "the number of lanes", 1, NNS_MAX_LANES));
+    TRY(nns_take(&r->words, &program->n_queues, "the number of queues", 1, NNS_MAX_QUEUES));
     TRY(nns_take(&r->words, &program->n_regions, "the number of regions", 0, words));
     TRY(nns_take(&r->words, &program->n_buffers, "the number of buffers", 0, words));
     TRY(nns_take(&r->words, &program->n_steps, "the number of steps", 0, nns_min_int(words, INT32_MAX)));
@@ -62,30 +62,30 @@ static int32_t parse_header(reader *r) {
     return NNS_OK;
 }
 
-static int32_t parse_lanes(reader *r) {
+static int32_t parse_queues(reader *r) {
     nns_program *program = r->program;
-    TRY(make(r, &program->lanes, program->n_lanes, sizeof(nns_lane)));
-    for (int64_t i = 0; i < program->n_lanes; i++) {
-        nns_lane *lane = &program->lanes[i];
+    TRY(make(r, &program->queues, program->n_queues, sizeof(nns_queue)));
+    for (int64_t i = 0; i < program->n_queues; i++) {
+        nns_queue *queue = &program->queues[i];
         int64_t kind = 0, n_cores = 0, n_ratios = 0;
         const int64_t *cores = NULL;
-        TRY(nns_take(&r->words, &kind, "the kind of a lane", NNS_LANE_HOST, NNS_LANE_CALL));
-        if (i == 0 && kind != NNS_LANE_HOST)
-            return INVALID(r, "lane 0 is of kind %lld; it must be a host lane", (long long)kind);
-        TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a lane", 0, NNS_MAX_CORES - 1));
-        TRY(take_list(r, &lane->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a lane", 1, NNS_MAX_RATIO));
+        TRY(nns_take(&r->words, &kind, "the kind of a queue", NNS_QUEUE_HOST, NNS_QUEUE_CALL));
+        if (i == 0 && kind != NNS_QUEUE_HOST)
+            return INVALID(r, "queue 0 is of kind %lld; it must be a host queue", (long long)kind);
+        TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a queue", 0, NNS_MAX_CORES - 1));
+        TRY(take_list(r, &queue->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a queue", 1, NNS_MAX_RATIO));
         if (n_ratios && n_ratios != n_cores)
-            return INVALID(r, "lane %lld has %lld ratios for %lld cores", (long long)i, (long long)n_ratios,
+            return INVALID(r, "queue %lld has %lld ratios for %lld cores", (long long)i, (long long)n_ratios,
                            (long long)n_cores);
-        if (!n_ratios) lane->ratios = NULL;
-        lane->kind = (int32_t)kind;
-        TRY(make(r, &lane->cores, n_cores, sizeof(int32_t)));
-        TRY(make(r, &lane->subgraphs, program->n_subgraphs, sizeof(int64_t)));
-        lane->n_cores = (int32_t)n_cores;
-        for (int64_t c = 0; c < n_cores; c++) lane->cores[c] = (int32_t)cores[c];
-        if (kind != NNS_LANE_OPENCL) continue;
-        lane->queue = r->bindings->queues ? r->bindings->queues[i] : NULL;
-        if (!lane->queue) return INVALID(r, "OpenCL lane %lld has no queue", (long long)i);
+        if (!n_ratios) queue->ratios = NULL;
+        queue->kind = (int32_t)kind;
+        TRY(make(r, &queue->cores, n_cores, sizeof(int32_t)));
+        TRY(make(r, &queue->subgraphs, program->n_subgraphs, sizeof(int64_t)));
+        queue->n_cores = (int32_t)n_cores;
+        for (int64_t c = 0; c < n_cores; c++) queue->cores[c] = (int32_t)cores[c];
+        if (kind != NNS_QUEUE_OPENCL) continue;
+        queue->command_queue = r->bindings->command_queues ? r->bindings->command_queues[i] : NULL;
+        if (!queue->command_queue) return INVALID(r, "OpenCL queue %lld has no command_queue", (long long)i);
     }
     return NNS_OK;
 }
@@ -93,15 +93,15 @@ static int32_t parse_lanes(reader *r) {
 static int32_t bind_shared(reader *r, nns_area *area, const nns_region *bound, int64_t i) {
     const nns_program *program = r->program;
     if (!bound->mem) return INVALID(r, "shared region %lld has no OpenCL memory", (long long)i);
-    if (bound->lane < 0 || bound->lane >= program->n_lanes || program->lanes[bound->lane].kind != NNS_LANE_OPENCL)
-        return INVALID(r, "shared region %lld is bound to lane %d, which is no OpenCL lane", (long long)i,
-                       (int)bound->lane);
+    if (bound->queue < 0 || bound->queue >= program->n_queues || program->queues[bound->queue].kind != NNS_QUEUE_OPENCL)
+        return INVALID(r, "shared region %lld is bound to queue %d, which is no OpenCL queue", (long long)i,
+                       (int)bound->queue);
     if (bound->sharing < NNS_SHARING_COPIED || bound->sharing > NNS_SHARING_COHERENT)
         return INVALID(r, "shared region %lld is shared in way %d, which does not exist", (long long)i,
                        (int)bound->sharing);
     area->mem = bound->mem;
     area->sharing = bound->sharing;
-    area->lane = bound->lane;
+    area->queue = bound->queue;
     return NNS_OK;
 }
 
@@ -249,16 +249,16 @@ static int32_t parse_steps(reader *r) {
     return NNS_OK;
 }
 
-/* Whether steps of a kind may be on lanes of a kind. */
-static bool legal(int32_t lane, int32_t step) {
-    if (lane == NNS_LANE_OPENCL) return step == NNS_STEP_OPENCL;
-    return step == NNS_STEP_CALL || (lane == NNS_LANE_HOST && step == NNS_STEP_KERNEL);
+/* Whether steps of a kind may be on queues of a kind. */
+static bool legal(int32_t queue, int32_t step) {
+    if (queue == NNS_QUEUE_OPENCL) return step == NNS_STEP_OPENCL;
+    return step == NNS_STEP_CALL || (queue == NNS_QUEUE_HOST && step == NNS_STEP_KERNEL);
 }
 
 static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
     for (int64_t k = 0; k < subgraph->n_waits; k++)
-        if (r->program->subgraphs[subgraph->waits[k]].lane == subgraph->lane)
-            return INVALID(r, "sub-graph %lld waits for sub-graph %lld of its own lane", (long long)i,
+        if (r->program->subgraphs[subgraph->waits[k]].queue == subgraph->queue)
+            return INVALID(r, "sub-graph %lld waits for sub-graph %lld of its own queue", (long long)i,
                            (long long)subgraph->waits[k]);
     return NNS_OK;
 }
@@ -267,8 +267,8 @@ static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
 static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t *regions, int64_t count, int64_t i) {
     for (int64_t k = 0; k < count; k++) {
         const nns_area *area = &r->program->areas[regions[k]];
-        if (area->kind != NNS_REGION_SHARED || area->lane != subgraph->lane)
-            return INVALID(r, "sub-graph %lld transfers region %lld, which its lane does not share", (long long)i,
+        if (area->kind != NNS_REGION_SHARED || area->queue != subgraph->queue)
+            return INVALID(r, "sub-graph %lld transfers region %lld, which its queue does not share", (long long)i,
                            (long long)regions[k]);
         bool known = area->sharing != NNS_SHARING_MAPPED || !area->bytes;
         for (int64_t t = 0; t < subgraph->n_touched && !known; t++) known = subgraph->touched[t] == regions[k];
@@ -279,37 +279,37 @@ static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t 
 
 static int64_t count_opencl(const nns_program *program) {
     int64_t count = 0;
-    for (int64_t l = 0; l < program->n_lanes; l++) count += program->lanes[l].kind == NNS_LANE_OPENCL;
+    for (int64_t l = 0; l < program->n_queues; l++) count += program->queues[l].kind == NNS_QUEUE_OPENCL;
     return count;
 }
 
 static int32_t bind_gate(reader *r, nns_subgraph *subgraph, int64_t i) {
     const nns_bindings *bindings = r->bindings;
     if (!bindings->gates || !bindings->gates[i].kernel) return NNS_OK;
-    if (r->program->lanes[subgraph->lane].kind != NNS_LANE_OPENCL || !bindings->flags)
-        return INVALID(r, "sub-graph %lld has a gate, but is on no OpenCL lane or has no flags", (long long)i);
+    if (r->program->queues[subgraph->queue].kind != NNS_QUEUE_OPENCL || !bindings->flags)
+        return INVALID(r, "sub-graph %lld has a gate, but is on no OpenCL queue or has no flags", (long long)i);
     if (count_opencl(r->program) != 1)
-        return INVALID(r, "sub-graph %lld has a gate in a program of several OpenCL lanes", (long long)i);
+        return INVALID(r, "sub-graph %lld has a gate in a program of several OpenCL queues", (long long)i);
     subgraph->gate = bindings->gates[i];
     return check_sizes(r, &subgraph->gate, "gate", i);
 }
 
 static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
     nns_program *program = r->program;
-    int64_t lane = 0, begin = 0, count = 0;
-    TRY(nns_take(&r->words, &lane, "the lane of a sub-graph", 0, program->n_lanes - 1));
+    int64_t queue = 0, begin = 0, count = 0;
+    TRY(nns_take(&r->words, &queue, "the queue of a sub-graph", 0, program->n_queues - 1));
     TRY(nns_take(&r->words, &begin, "the first step of a sub-graph", first, first));
     TRY(nns_take(&r->words, &count, "the number of steps of a sub-graph", 0, program->n_steps - first));
-    subgraph->lane = (int32_t)lane;
+    subgraph->queue = (int32_t)queue;
     subgraph->first = first;
     subgraph->end = first + count;
-    const int32_t kind = program->lanes[lane].kind;
-    if (kind == NNS_LANE_OPENCL && !count)
-        return INVALID(r, "sub-graph %lld is on an OpenCL lane and has no step", (long long)i);
+    const int32_t kind = program->queues[queue].kind;
+    if (kind == NNS_QUEUE_OPENCL && !count)
+        return INVALID(r, "sub-graph %lld is on an OpenCL queue and has no step", (long long)i);
     for (int64_t s = subgraph->first; s < subgraph->end; s++)
         if (!legal(kind, program->steps[s].kind))
-            return INVALID(r, "step %lld is of kind %d, which lane %lld cannot run", (long long)s,
-                           (int)program->steps[s].kind, (long long)lane);
+            return INVALID(r, "step %lld is of kind %d, which queue %lld cannot run", (long long)s,
+                           (int)program->steps[s].kind, (long long)queue);
     TRY(take_list(r, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph", 0, i - 1));
     TRY(check_waits(r, subgraph, i));
     TRY(take_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0,
@@ -330,8 +330,8 @@ static int32_t parse_subgraphs(reader *r) {
         TRY(parse_subgraph(r, subgraph, i, first));
         first = subgraph->end;
         TRY(bind_gate(r, subgraph, i));
-        nns_lane *lane = &program->lanes[subgraph->lane];
-        lane->subgraphs[lane->n_subgraphs++] = i;
+        nns_queue *queue = &program->queues[subgraph->queue];
+        queue->subgraphs[queue->n_subgraphs++] = i;
     }
     if (first != program->n_steps)
         return INVALID(r, "the sub-graphs hold %lld of %lld steps", (long long)first, (long long)program->n_steps);
@@ -347,7 +347,7 @@ int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindi
     program->call = bindings->call;
     program->flags = (_Atomic int32_t *)bindings->flags;
     TRY(parse_header(&r));
-    TRY(parse_lanes(&r));
+    TRY(parse_queues(&r));
     TRY(parse_regions(&r));
     TRY(parse_buffers(&r));
     TRY(parse_steps(&r));

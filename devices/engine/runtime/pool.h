@@ -9,7 +9,7 @@
  * every run, next to those of the task before, and one that lost its core to another process is helped out.
  *
  * Pools are shared by core list: whoever uses one holds its turn, for a sub-graph at a time, so that the runs of several
- * programs go through the pools of their lanes one behind the other.
+ * programs go through the pools of their queues one behind the other.
  */
 #ifndef NNS_POOL_H
 #define NNS_POOL_H
@@ -39,7 +39,7 @@ void nns_split_units(int64_t units, const int64_t *ratios, int32_t n, int64_t *p
 void nns_task_make(nns_task *task, const nns_kernel *kernel, const nns_args *args, int64_t units, const int64_t *ratios,
                    int32_t n_threads, uint16_t *bounds, const nns_task *previous);
 
-/* The pool for a list of cores, made if nobody holds it. `ordinal` tells apart pools on the same cores, for lanes of
+/* The pool for a list of cores, made if nobody holds it. `ordinal` tells apart pools on the same cores, for queues of
  * one program that must not wait for each other. An empty list gives a pool of its own: the calling thread, not pinned.
  * NULL on failure, with a report. */
 nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, int32_t ordinal, nns_report *report);

@@ -7,12 +7,12 @@
 #include "parse.h"
 
 static void free_program(nns_program *program) {
-    for (int64_t i = 0; program->lanes && i < program->n_lanes; i++) {
-        free(program->lanes[i].cores);
-        free(program->lanes[i].subgraphs);
+    for (int64_t i = 0; program->queues && i < program->n_queues; i++) {
+        free(program->queues[i].cores);
+        free(program->queues[i].subgraphs);
     }
     for (int64_t i = 0; program->subgraphs && i < program->n_subgraphs; i++) free(program->subgraphs[i].touched);
-    free(program->lanes);
+    free(program->queues);
     free(program->areas);
     free(program->buffers);
     free(program->steps);

@@ -15,16 +15,16 @@ typedef struct {
     int32_t n_cores;
     int32_t *cores;
     const int64_t *ratios; /* one per core, or NULL */
-    nns_pool *pool;     /* host lanes */
-    void *queue;        /* OpenCL lanes */
-    int64_t *subgraphs; /* those of this lane, in order */
+    nns_pool *pool;     /* host queues */
+    void *command_queue; /* OpenCL queues */
+    int64_t *subgraphs; /* those of this queue, in order */
     int64_t n_subgraphs;
-} nns_lane;
+} nns_queue;
 
 typedef struct {
     int32_t kind;
     int32_t sharing;
-    int32_t lane;
+    int32_t queue;
     bool mapped; /* MAPPED regions: the host owns the memory */
     int64_t index;
     int64_t bytes;
@@ -48,7 +48,7 @@ typedef struct {
 } nns_step;
 
 typedef struct {
-    int32_t lane;
+    int32_t queue;
     int64_t first, end; /* steps */
     int64_t n_waits, n_acquires, n_releases, n_touched;
     const int64_t *waits, *acquires, *releases;
@@ -66,8 +66,8 @@ typedef struct {
 
 struct nns_program {
     int64_t *image; /* a copy; cores, waits and parameters point into it */
-    int64_t n_lanes, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs;
-    nns_lane *lanes;
+    int64_t n_queues, n_regions, n_buffers, n_steps, n_subgraphs, n_inputs, n_outputs;
+    nns_queue *queues;
     nns_area *areas;
     nns_buffer *buffers;
     nns_step *steps;

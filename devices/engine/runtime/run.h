@@ -1,18 +1,18 @@
 /* The executor's state, and what its files tell each other: executor.c begins and ends a run, walking.c does its work,
- * settling.c brings queues to rest after it, lanes.c starts and stops the threads.
+ * settling.c brings queues to rest after it, queues.c starts and stops the threads.
  *
- * Who does what. The calling thread walks the sub-graphs of lane 0 and enqueues those of OpenCL lanes as soon as what
- * they wait for is done (NN-Stretch, algorithm 1), or before that, behind a gate. Every other lane has a thread that walks
+ * Who does what. The calling thread walks the sub-graphs of queue 0 and enqueues those of OpenCL queues as soon as what
+ * they wait for is done (NN-Stretch, algorithm 1), or before that, behind a gate. Every other queue has a thread that walks
  * its own sub-graphs and waits by itself, so that handing over costs nothing. Since the list is in topological order and
  * every walker keeps to it, one of the walkers can always go on. Nobody who waits at a gate keeps a walker from going on:
- * in front of it are only commands of the same lane, and who opens it waits for none behind it.
+ * in front of it are only commands of the same queue, and who opens it waits for none behind it.
  *
  * How it is known that a sub-graph is done: its mark holds the number of the run. Marks of OpenCL sub-graphs are set by
  * whoever first sees their event complete. Setting a mark is a release and seeing it an acquire, which makes everything
  * that the sub-graph wrote visible to those that waited for it.
  *
- * Several programs may run on the same lanes at a time, each for an input of its own. They take turns with the pools, for
- * a sub-graph each, so that a lane whose sub-graph has to wait for another lane is free for the others meanwhile. */
+ * Several programs may run on the same queues at a time, each for an input of its own. They take turns with the pools, for
+ * a sub-graph each, so that a queue whose sub-graph has to wait for another queue is free for the others meanwhile. */
 #ifndef NNS_RUN_H
 #define NNS_RUN_H
 
@@ -40,9 +40,9 @@ typedef struct {
     nns_signal go; /* number of the run, doubled */
     pthread_t thread;
     bool started;
-    int32_t lane;
+    int32_t queue;
     struct nns_executor *executor;
-} nns_lane_thread;
+} nns_queue_thread;
 
 typedef struct nns_executor {
     nns_program *program;
@@ -50,9 +50,9 @@ typedef struct nns_executor {
     nns_task *tasks;                /* one per step; those of kernel steps are in use */
     uint16_t *bounds;               /* of the tasks, `stride` for each */
     int64_t stride;
-    nns_lane_thread *threads;       /* one per lane; lane 0 and OpenCL lanes leave theirs unused */
-    void **step_events;             /* of traced runs: one per step, NULL without OpenCL lanes */
-    int32_t n_threads; /* of lanes */
+    nns_queue_thread *threads;       /* one per queue; queue 0 and OpenCL queues leave theirs unused */
+    void **step_events;             /* of traced runs: one per step, NULL without OpenCL queues */
+    int32_t n_threads; /* of queues */
     int64_t n_working; /* threads that a run keeps busy, those of pools and of devices on cores included */
     int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
@@ -64,7 +64,7 @@ typedef struct nns_executor {
     bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
 
-    /* The run. Written by the calling thread before the lanes' threads get `go`, its number with `failing` held. */
+    /* The run. Written by the calling thread before the queues' threads get `go`, its number with `failing` held. */
     uint32_t run;
     nns_trace *trace;
 
@@ -76,7 +76,7 @@ typedef struct nns_executor {
     /* Counts everything that a walker may wait for. Walkers that sleep do so on this word. */
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t progress;
     _Atomic uint32_t sleepers;
-    _Atomic int32_t walking; /* threads of lanes that are not through yet */
+    _Atomic int32_t walking; /* threads of queues that are not through yet */
 } nns_executor;
 
 /* Threads that the runs of all programs keep busy now, and how many of these runs may use gates. */
@@ -99,11 +99,11 @@ static inline bool nns_has_failed(const nns_executor *executor) {
 void nns_run_fail(nns_executor *executor, const nns_report *report, int64_t step);
 void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64_t step);
 
-/* The work of the calling thread, and of a lane's own thread, in one run. */
+/* The work of the calling thread, and of a queue's own thread, in one run. */
 void nns_walk_caller(nns_executor *executor);
-void nns_walk_lane(nns_executor *executor, const nns_lane *lane);
+void nns_walk_queue(nns_executor *executor, const nns_queue *queue);
 
-/* After a run with OpenCL lanes: traces them, or waits for the queues if it has failed, and lets go of its events. */
+/* After a run with OpenCL queues: traces them, or waits for the queues if it has failed, and lets go of its events. */
 void nns_settle(nns_executor *executor);
 
 /* Brings to rest what an earlier run left `unsettled`, as must be before anybody touches the memory again. */

@@ -1,23 +1,23 @@
-/* After a run with OpenCL lanes: when its steps ran, and how queues and memory come to rest. */
+/* After a run with OpenCL queues: when its steps ran, and how command_queues and memory come to rest. */
 #include "executor.h"
 #include "opencl.h"
 #include "run.h"
 
-/* ---- traces of OpenCL lanes ------------------------------------------------------------------------------ */
+/* ---- traces of OpenCL queues ------------------------------------------------------------------------------ */
 
 static void take_smaller(int64_t *smallest, int64_t value) {
     if (value < *smallest) *smallest = value;
 }
 
 /* The least that must be added to the device's clock to get the host's. Both differences can only be too large: by the
- * time between a command's entry into the queue and the host's return from the call, and between its end and when that
+ * time between a command's entry into the command_queue and the host's return from the call, and between its end and when that
  * was seen. */
-static bool clock_offset(const nns_executor *executor, const nns_lane *lane, int64_t *offset) {
+static bool clock_offset(const nns_executor *executor, const nns_queue *queue, int64_t *offset) {
     const nns_program *program = executor->program;
     *offset = INT64_MAX;
     nns_profile profile;
-    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
-        const int64_t index = lane->subgraphs[i];
+    for (int64_t i = 0; i < queue->n_subgraphs; i++) {
+        const int64_t index = queue->subgraphs[i];
         const nns_subgraph *subgraph = &program->subgraphs[index];
         const nns_mark *mark = &executor->marks[index];
         for (int64_t s = subgraph->first; s < subgraph->end; s++) {
@@ -30,12 +30,12 @@ static bool clock_offset(const nns_executor *executor, const nns_lane *lane, int
     return true;
 }
 
-/* Replaces the host's times of enqueuing by the device's times of running, where the queue profiles. */
-static void trace_lane(const nns_executor *executor, const nns_lane *lane) {
+/* Replaces the host's times of enqueuing by the device's times of running, where the command_queue profiles. */
+static void trace_queue(const nns_executor *executor, const nns_queue *queue) {
     int64_t offset = 0;
-    if (!clock_offset(executor, lane, &offset)) return;
-    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
-        const nns_subgraph *subgraph = &executor->program->subgraphs[lane->subgraphs[i]];
+    if (!clock_offset(executor, queue, &offset)) return;
+    for (int64_t i = 0; i < queue->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &executor->program->subgraphs[queue->subgraphs[i]];
         for (int64_t s = subgraph->first; s < subgraph->end; s++) {
             nns_profile profile;
             if (!nns_opencl_profile(executor->step_events[s], &profile)) continue;
@@ -47,15 +47,15 @@ static void trace_lane(const nns_executor *executor, const nns_lane *lane) {
 
 /* ---- coming to rest -------------------------------------------------------------------------------------- */
 
-/* After a failure: waits for the queues and gives all MAPPED memory back to the host, as far as the devices let it. */
+/* After a failure: waits for the command_queues and gives all MAPPED memory back to the host, as far as the devices let it. */
 static int32_t drain(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         if (nns_needs_mapping(area) && !area->mapped)
-            nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
+            nns_opencl_map(area, program->queues[area->queue].command_queue, true, NULL, report);
     }
-    for (int64_t i = 0; i < program->n_lanes; i++)
-        if (program->lanes[i].kind == NNS_LANE_OPENCL) nns_opencl_finish(program->lanes[i].queue, report);
+    for (int64_t i = 0; i < program->n_queues; i++)
+        if (program->queues[i].kind == NNS_QUEUE_OPENCL) nns_opencl_finish(program->queues[i].command_queue, report);
     return report->status;
 }
 
@@ -82,8 +82,8 @@ void nns_settle(nns_executor *executor) {
         executor->unsettled = drain(program, &unsettled) != NNS_OK;
         executor->unsettled_step = nns_executor_failed_step(program);
     } else if (executor->trace)
-        for (int64_t i = 0; i < program->n_lanes; i++)
-            if (program->lanes[i].kind == NNS_LANE_OPENCL) trace_lane(executor, &program->lanes[i]);
+        for (int64_t i = 0; i < program->n_queues; i++)
+            if (program->queues[i].kind == NNS_QUEUE_OPENCL) trace_queue(executor, &program->queues[i]);
     forget_events(executor);
 }
 

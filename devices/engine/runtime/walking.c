@@ -2,7 +2,7 @@
 #include "opencl.h"
 #include "run.h"
 
-/* How long a walker sleeps that waits for an OpenCL lane and others at once. */
+/* How long a walker sleeps that waits for an OpenCL queue and others at once. */
 enum { MIXED_SLEEP_NS = 100000 };
 
 /* ---- waiting --------------------------------------------------------------------------------------------- */
@@ -16,7 +16,7 @@ static void complete(nns_executor *executor, int64_t subgraph) {
 
 static bool on_device(const nns_executor *executor, int64_t subgraph) {
     const nns_program *program = executor->program;
-    return program->lanes[program->subgraphs[subgraph].lane].kind == NNS_LANE_OPENCL;
+    return program->queues[program->subgraphs[subgraph].queue].kind == NNS_QUEUE_OPENCL;
 }
 
 static bool is_enqueued(const nns_executor *executor, int64_t subgraph) {
@@ -54,30 +54,30 @@ static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t 
 
 /* What a walker waits for: sub-graphs, and the turn of a pool (whose end nobody announces). */
 typedef struct {
-    int64_t blockers[NNS_MAX_LANES];
+    int64_t blockers[NNS_MAX_QUEUES];
     int64_t n_blockers;
     bool turn;
 } nns_obstacles;
 
-/* Whether a run of another program may want the core of `lane`. */
-static bool is_contended(const nns_executor *executor, const nns_lane *lane) {
-    return (lane->pool && nns_pool_contended(lane->pool)) ||
+/* Whether a run of another program may want the core of `queue`. */
+static bool is_contended(const nns_executor *executor, const nns_queue *queue) {
+    return (queue->pool && nns_pool_contended(queue->pool)) ||
            atomic_load_explicit(&nns_working, memory_order_relaxed) > executor->n_cores;
 }
 
-/* How long a walker spins on the core of `lane`: not for long where a run of another program may want that core. */
-static int64_t spin_ns_on(const nns_executor *executor, const nns_lane *lane) {
-    return is_contended(executor, lane) ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
+/* How long a walker spins on the core of `queue`: not for long where a run of another program may want that core. */
+static int64_t spin_ns_on(const nns_executor *executor, const nns_queue *queue) {
+    return is_contended(executor, queue) ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
 }
 
-/* A walker, on the core of `lane`, that found nothing to do: spins a little, or sleeps once it has spun long enough since
+/* A walker, on the core of `queue`, that found nothing to do: spins a little, or sleeps once it has spun long enough since
  * `*idle_since` (0: it has just begun). `seen` is the progress as it was before the walker looked. */
-static void idle(nns_executor *executor, const nns_lane *lane, int64_t *idle_since, uint32_t seen,
+static void idle(nns_executor *executor, const nns_queue *queue, int64_t *idle_since, uint32_t seen,
                  const nns_obstacles *obstacles) {
     enum { BETWEEN_LOOKS = 16 };
     const int64_t now = nns_now();
     if (!*idle_since) *idle_since = now;
-    if (now - *idle_since < spin_ns_on(executor, lane)) {
+    if (now - *idle_since < spin_ns_on(executor, queue)) {
         for (int i = 0; i < BETWEEN_LOOKS; i++) nns_pause();
         return;
     }
@@ -115,7 +115,7 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     for (int64_t s = subgraph->first; s < subgraph->end && !nns_has_failed(executor);) {
         const int64_t end = end_of_kernels(program, s, subgraph->end);
         if (end > s) {
-            nns_pool_run(program->lanes[subgraph->lane].pool, executor->tasks + s, end - s, times ? times + 2 * s : NULL);
+            nns_pool_run(program->queues[subgraph->queue].pool, executor->tasks + s, end - s, times ? times + 2 * s : NULL);
             s = end;
             continue;
         }
@@ -131,7 +131,7 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
  * its cores: no other process, and no other run in this one, since all of them use a driver with the same threads. */
 static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
     if (!executor->gated || !subgraph->gate.kernel) return false;
-    return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->lanes[0]) &&
+    return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->queues[0]) &&
            atomic_load_explicit(&nns_gated, memory_order_relaxed) == 1;
 }
 
@@ -161,50 +161,50 @@ static void trace_wait(nns_executor *executor, int64_t index, int64_t since) {
 
 /* ---- walkers --------------------------------------------------------------------------------------------- */
 
-void nns_walk_lane(nns_executor *executor, const nns_lane *lane) {
+void nns_walk_queue(nns_executor *executor, const nns_queue *queue) {
     int64_t at = 0, idle_since = 0;
     nns_obstacles obstacles = {.n_blockers = 1};
-    while (at < lane->n_subgraphs && !nns_has_failed(executor)) {
-        const int64_t index = lane->subgraphs[at];
+    while (at < queue->n_subgraphs && !nns_has_failed(executor)) {
+        const int64_t index = queue->subgraphs[at];
         const uint32_t seen = atomic_load(&executor->progress);
         obstacles.blockers[0] = blocker_of(executor, &executor->program->subgraphs[index]);
         if (obstacles.blockers[0] >= 0) {
-            if (!nns_has_failed(executor)) idle(executor, lane, &idle_since, seen, &obstacles);
+            if (!nns_has_failed(executor)) idle(executor, queue, &idle_since, seen, &obstacles);
             continue;
         }
-        if (lane->pool) nns_pool_lock(lane->pool);
+        if (queue->pool) nns_pool_lock(queue->pool);
         trace_wait(executor, index, idle_since);
         idle_since = 0;
         run_subgraph(executor, index);
-        if (lane->pool) nns_pool_unlock(lane->pool);
+        if (queue->pool) nns_pool_unlock(queue->pool);
         at++;
     }
 }
 
-/* Where the calling thread is in the lanes that it walks: lane 0 and OpenCL lanes. */
+/* Where the calling thread is in the queues that it walks: queue 0 and OpenCL queues. */
 typedef struct {
-    int64_t at[NNS_MAX_LANES];
-    int64_t blocked_since[NNS_MAX_LANES]; /* traced runs */
+    int64_t at[NNS_MAX_QUEUES];
+    int64_t blocked_since[NNS_MAX_QUEUES]; /* traced runs */
     nns_obstacles obstacles;
 } nns_walk;
 
-/* Takes the turn of lane 0's pool. Who has queues to serve does not wait for it. */
+/* Takes the turn of queue 0's pool. Who has queues to serve does not wait for it. */
 static bool take_turn(nns_executor *executor, nns_pool *pool) {
     if (executor->has_opencl) return nns_pool_try_lock(pool);
     nns_pool_lock(pool);
     return true;
 }
 
-/* Starts the next sub-graph of a lane if there is one and nothing is in its way. Notes what is otherwise. */
+/* Starts the next sub-graph of a queue if there is one and nothing is in its way. Notes what is otherwise. */
 static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
-    const nns_lane *lane = &executor->program->lanes[l];
-    if (walk->at[l] == lane->n_subgraphs || nns_has_failed(executor)) return false;
-    const int64_t index = lane->subgraphs[walk->at[l]];
+    const nns_queue *queue = &executor->program->queues[l];
+    if (walk->at[l] == queue->n_subgraphs || nns_has_failed(executor)) return false;
+    const int64_t index = queue->subgraphs[walk->at[l]];
     const nns_subgraph *subgraph = &executor->program->subgraphs[index];
     int64_t blocker = blocker_of(executor, subgraph);
     const bool gated = l && blocker >= 0 && may_be_gated(executor, subgraph);
     if (gated) blocker = -1;
-    const bool turn = blocker < 0 && !l && !take_turn(executor, lane->pool);
+    const bool turn = blocker < 0 && !l && !take_turn(executor, queue->pool);
     if (blocker >= 0) walk->obstacles.blockers[walk->obstacles.n_blockers++] = blocker;
     if (turn) walk->obstacles.turn = true;
     if (blocker >= 0 || turn) {
@@ -217,25 +217,25 @@ static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
         enqueue_subgraph(executor, index, gated);
     } else {
         run_subgraph(executor, index);
-        nns_pool_unlock(lane->pool);
+        nns_pool_unlock(queue->pool);
     }
     walk->at[l]++;
     return true;
 }
 
-/* Notes the last sub-graphs of OpenCL lanes that are not done: in a queue that keeps order nothing else needs a look.
+/* Notes the last sub-graphs of OpenCL queues that are not done: in a queue that keeps order nothing else needs a look.
  */
 static void await_queues(nns_executor *executor, nns_walk *walk) {
     const nns_program *program = executor->program;
-    for (int32_t l = 1; l < program->n_lanes; l++) {
-        const nns_lane *lane = &program->lanes[l];
-        if (lane->kind != NNS_LANE_OPENCL || !walk->at[l]) continue;
-        const int64_t last = lane->subgraphs[walk->at[l] - 1];
+    for (int32_t l = 1; l < program->n_queues; l++) {
+        const nns_queue *queue = &program->queues[l];
+        if (queue->kind != NNS_QUEUE_OPENCL || !walk->at[l]) continue;
+        const int64_t last = queue->subgraphs[walk->at[l] - 1];
         if (!is_done(executor, last)) walk->obstacles.blockers[walk->obstacles.n_blockers++] = last;
     }
 }
 
-/* The calling thread's part of a run: OpenCL lanes first, and all that they can be given, since they go on by themselves once
+/* The calling thread's part of a run: OpenCL queues first, and all that they can be given, since they go on by themselves once
  * they have work, and nobody looks after them while the thread computes. Where a device waits by itself that is everything: it
  * never falls asleep, and no command gets in the way of others that begin or end. */
 void nns_walk_caller(nns_executor *executor) {
@@ -247,8 +247,8 @@ void nns_walk_caller(nns_executor *executor) {
         const uint32_t seen = atomic_load(&executor->progress);
         bool moved = false;
         *obstacles = (nns_obstacles){0};
-        for (int32_t l = 1; l < program->n_lanes; l++)
-            while (program->lanes[l].kind == NNS_LANE_OPENCL && advance(executor, &walk, l)) moved = true;
+        for (int32_t l = 1; l < program->n_queues; l++)
+            while (program->queues[l].kind == NNS_QUEUE_OPENCL && advance(executor, &walk, l)) moved = true;
         moved |= advance(executor, &walk, 0);
         if (moved) {
             idle_since = 0;
@@ -259,6 +259,6 @@ void nns_walk_caller(nns_executor *executor) {
         if (walked && !nns_has_failed(executor)) await_queues(executor, &walk);
         if (walked && !obstacles->n_blockers && !atomic_load(&executor->walking)) return;
         if (nns_has_failed(executor)) *obstacles = (nns_obstacles){0};
-        idle(executor, &program->lanes[0], &idle_since, seen, obstacles);
+        idle(executor, &program->queues[0], &idle_since, seen, obstacles);
     }
 }

@@ -38,45 +38,45 @@ static int64_t wanted(const nns_model_options *options, int64_t planned, int64_t
     return threads < available ? threads : available;
 }
 
-static void add_lane(nns_lanes *lanes, int32_t lane, int32_t count) {
-    lanes->first[lane] = lanes->total;
-    lanes->n_cores[lane] = count;
-    lanes->total += count;
+static void add_queue(nns_queues *queues, int32_t queue, int32_t count) {
+    queues->first[queue] = queues->total;
+    queues->n_cores[queue] = count;
+    queues->total += count;
 }
 
-/* Whether all cores that the lanes were planned for are among `count` usable ones. */
-static bool has_planned(const nns_lanes *lanes, int64_t planned, const int32_t *cores, int32_t count) {
+/* Whether all cores that the queues were planned for are among `count` usable ones. */
+static bool has_planned(const nns_queues *queues, int64_t planned, const int32_t *cores, int32_t count) {
     bool usable[NNS_MAX_CORES] = {false};
     for (int32_t i = 0; i < count; i++) usable[cores[i]] = true;
-    for (int32_t i = 0; i < lanes->count; i++)
-        for (int32_t k = 0; k < lanes->planned[i]; k++)
-            if (!usable[lanes->planned_cores[i][k]]) return false;
+    for (int32_t i = 0; i < queues->count; i++)
+        for (int32_t k = 0; k < queues->planned[i]; k++)
+            if (!usable[queues->planned_cores[i][k]]) return false;
     return planned <= NNS_MAX_CORES;
 }
 
-static void take_planned(nns_lanes *lanes) {
-    for (int32_t i = 0; i < lanes->count; i++) {
-        add_lane(lanes, i, lanes->planned[i]);
-        for (int32_t k = 0; k < lanes->planned[i]; k++)
-            lanes->cores[lanes->first[i] + k] = (int32_t)lanes->planned_cores[i][k];
+static void take_planned(nns_queues *queues) {
+    for (int32_t i = 0; i < queues->count; i++) {
+        add_queue(queues, i, queues->planned[i]);
+        for (int32_t k = 0; k < queues->planned[i]; k++)
+            queues->cores[queues->first[i] + k] = (int32_t)queues->planned_cores[i][k];
     }
 }
 
 /* Shares the first `total` of `cores`. */
-static void share(nns_lanes *lanes, int64_t planned, const int32_t *cores, int64_t total) {
+static void share(nns_queues *queues, int64_t planned, const int32_t *cores, int64_t total) {
     int64_t before = 0;
-    for (int32_t i = 0; i < lanes->count; i++) {
-        lanes->n_ratios[i] = 0;
+    for (int32_t i = 0; i < queues->count; i++) {
+        queues->n_ratios[i] = 0;
         const int64_t begin = before * total / planned;
-        before += lanes->planned[i];
+        before += queues->planned[i];
         const int64_t end = before * total / planned;
-        add_lane(lanes, i, end > begin ? (int32_t)(end - begin) : 1);
-        for (int32_t k = 0; k < lanes->n_cores[i]; k++)
-            lanes->cores[lanes->first[i] + k] = cores[begin + k < total ? begin + k : total - 1];
+        add_queue(queues, i, end > begin ? (int32_t)(end - begin) : 1);
+        for (int32_t k = 0; k < queues->n_cores[i]; k++)
+            queues->cores[queues->first[i] + k] = cores[begin + k < total ? begin + k : total - 1];
     }
 }
 
-int32_t nns_lanes_place(nns_lanes *lanes, const nns_model_options *options, nns_report *report) {
+int32_t nns_queues_place(nns_queues *queues, const nns_model_options *options, nns_report *report) {
     int32_t cores[NNS_MAX_CORES];
     if (options && options->threads < 0)
         return nns_fail(report, NNS_EINVALID, "%d threads are asked for; there must be at least 1",
@@ -84,11 +84,11 @@ int32_t nns_lanes_place(nns_lanes *lanes, const nns_model_options *options, nns_
     const int32_t available = usable(options, cores, report);
     if (!available) return report->status;
     int64_t planned = 0;
-    for (int32_t i = 0; i < lanes->count; i++) planned += lanes->planned[i];
+    for (int32_t i = 0; i < queues->count; i++) planned += queues->planned[i];
     const bool free_choice = !options || (!options->cores && !options->threads);
-    if (free_choice && has_planned(lanes, planned, cores, available))
-        take_planned(lanes);
+    if (free_choice && has_planned(queues, planned, cores, available))
+        take_planned(queues);
     else
-        share(lanes, planned, cores, wanted(options, planned, available));
+        share(queues, planned, cores, wanted(options, planned, available));
     return NNS_OK;
 }

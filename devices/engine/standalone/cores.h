@@ -1,4 +1,4 @@
-/* Which cores the lanes of a model get on the machine that it runs on. */
+/* Which cores the queues of a model get on the machine that it runs on. */
 #ifndef NNS_CORES_H
 #define NNS_CORES_H
 
@@ -8,19 +8,19 @@
 
 typedef struct {
     int32_t count;
-    const int64_t *planned_cores[NNS_MAX_LANES];
-    const int64_t *ratios[NNS_MAX_LANES]; /* relative speeds of the planned cores; dropped where the lanes get others */
-    int32_t n_ratios[NNS_MAX_LANES];
-    int32_t planned[NNS_MAX_LANES]; /* how many these are: threads that the lanes were planned for */
-    int32_t first[NNS_MAX_LANES];   /* where a lane's cores begin in `cores` */
-    int32_t n_cores[NNS_MAX_LANES];
-    int32_t cores[NNS_MAX_CORES + NNS_MAX_LANES];
+    const int64_t *planned_cores[NNS_MAX_QUEUES];
+    const int64_t *ratios[NNS_MAX_QUEUES]; /* relative speeds of the planned cores; dropped where the queues get others */
+    int32_t n_ratios[NNS_MAX_QUEUES];
+    int32_t planned[NNS_MAX_QUEUES]; /* how many these are: threads that the queues were planned for */
+    int32_t first[NNS_MAX_QUEUES];   /* where a queue's cores begin in `cores` */
+    int32_t n_cores[NNS_MAX_QUEUES];
+    int32_t cores[NNS_MAX_CORES + NNS_MAX_QUEUES];
     int32_t total; /* sum of n_cores */
-} nns_lanes;
+} nns_queues;
 
-/* Gives the lanes the cores that they were planned for, if `options` say nothing else and this process may use all of
- * these. Otherwise they share those that there are in proportion to what they were planned for. Every lane gets at
- * least one; lanes share a core where there are fewer cores than lanes. */
-int32_t nns_lanes_place(nns_lanes *lanes, const nns_model_options *options, nns_report *report);
+/* Gives the queues the cores that they were planned for, if `options` say nothing else and this process may use all of
+ * these. Otherwise they share those that there are in proportion to what they were planned for. Every queue gets at
+ * least one; queues share a core where there are fewer cores than queues. */
+int32_t nns_queues_place(nns_queues *queues, const nns_model_options *options, nns_report *report);
 
 #endif

@@ -85,20 +85,20 @@ static int32_t read_tensors(reader *r, nns_image *image) {
     return NNS_OK;
 }
 
-static int32_t read_lanes(reader *r, nns_lanes *lanes) {
+static int32_t read_queues(reader *r, nns_queues *queues) {
     int64_t count = 0;
-    TRY(nns_take(&r->words, &count, "the number of lanes", 1, NNS_MAX_LANES));
-    lanes->count = (int32_t)count;
+    TRY(nns_take(&r->words, &count, "the number of queues", 1, NNS_MAX_QUEUES));
+    queues->count = (int32_t)count;
     for (int64_t i = 0; i < count; i++) {
         int64_t threads = 0, core = 0, ratios = 0;
-        TRY(nns_take(&r->words, &threads, "the threads of a lane", 1, NNS_MAX_CORES));
-        lanes->planned[i] = (int32_t)threads;
-        lanes->planned_cores[i] = r->words.at;
+        TRY(nns_take(&r->words, &threads, "the threads of a queue", 1, NNS_MAX_CORES));
+        queues->planned[i] = (int32_t)threads;
+        queues->planned_cores[i] = r->words.at;
         for (int64_t k = 0; k < threads; k++) TRY(nns_take(&r->words, &core, "a core", 0, NNS_MAX_CORES - 1));
-        TRY(nns_take(&r->words, &ratios, "the ratios of a lane", 0, threads));
-        lanes->ratios[i] = r->words.at;
-        lanes->n_ratios[i] = (int32_t)ratios;
-        TRY(skip(r, ratios, "the ratios of a lane")); /* the engine checks them */
+        TRY(nns_take(&r->words, &ratios, "the ratios of a queue", 0, threads));
+        queues->ratios[i] = r->words.at;
+        queues->n_ratios[i] = (int32_t)ratios;
+        TRY(skip(r, ratios, "the ratios of a queue")); /* the engine checks them */
     }
     return NNS_OK;
 }
@@ -133,13 +133,13 @@ static int64_t *put_region(int64_t *to, int64_t kind, int64_t index, int64_t byt
     return to + WORDS_OF_REGION;
 }
 
-static int64_t *put_lanes(int64_t *to, const nns_lanes *lanes) {
-    for (int32_t i = 0; i < lanes->count; i++) {
-        *to++ = NNS_LANE_HOST;
-        *to++ = lanes->n_cores[i];
-        for (int32_t k = 0; k < lanes->n_cores[i]; k++) *to++ = lanes->cores[lanes->first[i] + k];
-        *to++ = lanes->n_ratios[i];
-        for (int32_t k = 0; k < lanes->n_ratios[i]; k++) *to++ = lanes->ratios[i][k];
+static int64_t *put_queues(int64_t *to, const nns_queues *queues) {
+    for (int32_t i = 0; i < queues->count; i++) {
+        *to++ = NNS_QUEUE_HOST;
+        *to++ = queues->n_cores[i];
+        for (int32_t k = 0; k < queues->n_cores[i]; k++) *to++ = queues->cores[queues->first[i] + k];
+        *to++ = queues->n_ratios[i];
+        for (int32_t k = 0; k < queues->n_ratios[i]; k++) *to++ = queues->ratios[i][k];
     }
     return to;
 }
@@ -239,7 +239,7 @@ static int32_t number_kernels(reader *r, int64_t *to, int64_t n_steps, const ker
     return NNS_OK;
 }
 
-static int32_t put_program(reader *r, nns_image *image, const nns_file *file, const nns_lanes *lanes,
+static int32_t put_program(reader *r, nns_image *image, const nns_file *file, const nns_queues *queues,
                            const kernel_list *kernels) {
     enum { LEAST_STEP = 5, LEAST_SUBGRAPH = 6 };
     const int64_t n_tensors = image->n_inputs + image->n_outputs, n_regions = n_tensors + 2;
@@ -249,14 +249,14 @@ static int32_t put_program(reader *r, nns_image *image, const nns_file *file, co
     TRY(take_count(r, &n_steps, "the number of steps", LEAST_STEP));
     TRY(take_count(r, &n_subgraphs, "the number of sub-graphs", LEAST_SUBGRAPH));
     const int64_t body = r->words.end - r->words.at;
-    image->words = IMAGE_HEADER + 3 * lanes->count + lanes->total + WORDS_OF_REGION * n_regions + body;
-    for (int32_t i = 0; i < lanes->count; i++) image->words += lanes->n_ratios[i];
+    image->words = IMAGE_HEADER + 3 * queues->count + queues->total + WORDS_OF_REGION * n_regions + body;
+    for (int32_t i = 0; i < queues->count; i++) image->words += queues->n_ratios[i];
     image->image = make_array(r, image->words, sizeof *image->image);
     if (!image->image) return r->words.report->status;
-    const int64_t header[IMAGE_HEADER] = {NNS_MAGIC, NNS_ABI,     lanes->count,    n_regions,       buffers.count,
+    const int64_t header[IMAGE_HEADER] = {NNS_MAGIC, NNS_ABI,     queues->count,    n_regions,       buffers.count,
                                           n_steps,   n_subgraphs, image->n_inputs, image->n_outputs};
     memcpy(image->image, header, sizeof header);
-    int64_t *to = put_regions(put_lanes(image->image + IMAGE_HEADER, lanes), image, file);
+    int64_t *to = put_regions(put_queues(image->image + IMAGE_HEADER, queues), image, file);
     if (body) memcpy(to, r->words.at, (size_t)body * sizeof *to);
     TRY(read_buffers(r, &buffers));
     return number_kernels(r, to + buffers.count * WORDS_OF_BUFFER, n_steps, kernels, &buffers);
@@ -268,14 +268,14 @@ int32_t nns_image_make(const nns_file *file, const nns_model_options *options, n
         .text = file->text,
         .text_end = file->text + file->text_bytes,
     };
-    nns_lanes lanes = {0};
+    nns_queues queues = {0};
     kernel_list kernels = {0};
     TRY(read_target(&r, image, file));
     TRY(read_tensors(&r, image));
-    TRY(read_lanes(&r, &lanes));
-    TRY(nns_lanes_place(&lanes, options, report));
-    image->threads = lanes.total;
-    if (read_kernels(&r, &kernels) == NNS_OK) put_program(&r, image, file, &lanes, &kernels);
+    TRY(read_queues(&r, &queues));
+    TRY(nns_queues_place(&queues, options, report));
+    image->threads = queues.total;
+    if (read_kernels(&r, &kernels) == NNS_OK) put_program(&r, image, file, &queues, &kernels);
     free(kernels.numbers);
     return report->status;
 }

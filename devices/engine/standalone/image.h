@@ -4,12 +4,12 @@
  *
  *   block, arena bytes, constant bytes
  *   n_inputs, n_outputs, then for each of them { rank, extent… }
- *   n_lanes, then for each of them { threads, core… }
+ *   n_queues, then for each of them { threads, core… }
  *   n_kernels
  *   n_buffers, n_steps, n_subgraphs
  *   buffers, steps, subgraphs    as in a program image, the id of a step being the number of its kernel's name
  *
- * Regions are the inputs, the outputs, the arena and the constants, in this order; all steps are kernels on host lanes.
+ * Regions are the inputs, the outputs, the arena and the constants, in this order; all steps are kernels on host queues.
  */
 #ifndef NNS_IMAGE_H
 #define NNS_IMAGE_H

@@ -28,7 +28,7 @@ def make_gates(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[
     """Gates for the sub-graphs of a program, and the memory in which they look, which must live as long as they do.
 
     Args:
-        runtime: of the only OpenCL lane, a device that `takes_gates`.
+        runtime: of the only OpenCL queue, a device that `takes_gates`.
         waits: for every sub-graph those that it waits for; empty if it shall have no gate.
 
     Raises:

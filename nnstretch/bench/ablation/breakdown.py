@@ -84,13 +84,13 @@ def break_down(
         serial_ms: what its serial twin takes that is not traced.
     """
     keys = step_keys(plan)
-    lanes = _lanes(plan)
+    queues = _queues(plan)
     chosen, alone = _typical(together, together_ms), _seconds(_typical(serial, serial_ms))
     beside = _seconds(chosen)
-    mine = sorted({lanes[i] for i, key in enumerate(keys) if key[0] >= 0} or set(lanes))
-    idle = np.mean([_idle(trace, keys, lanes, mine) for trace in chosen], axis=0)
+    mine = sorted({queues[i] for i, key in enumerate(keys) if key[0] >= 0} or set(queues))
+    idle = np.mean([_idle(trace, keys, queues, mine) for trace in chosen], axis=0)
     in_branch = np.array([key[0] >= 0 for key in keys])
-    on_mine = np.array([lane in mine for lane in lanes])
+    on_mine = np.array([queue in mine for queue in queues])
     joins = np.array([key == JOINING for key in keys])
     unbranched = ~in_branch & ~joins & on_mine
     sums = (
@@ -101,8 +101,10 @@ def break_down(
     )
     parts = [1e3 * float(seconds) / len(mine) for seconds in sums]
     branches = [
-        BranchTime(*key, plan.lanes[lane].processor, *(1e3 * float(s[_are(keys, key)].sum()) for s in (alone, beside)))
-        for key, lane in sorted({key: lanes[i] for i, key in enumerate(keys) if key[0] >= 0}.items())
+        BranchTime(
+            *key, plan.queues[queue].processor, *(1e3 * float(s[_are(keys, key)].sum()) for s in (alone, beside))
+        )
+        for key, queue in sorted({key: queues[i] for i, key in enumerate(keys) if key[0] >= 0}.items())
     ]
     return Breakdown(*parts), branches
 
@@ -122,14 +124,14 @@ def step_keys(plan: Plan) -> list[Key]:
         else:
             adapts = step.op == "Reorder" or _MEETING_PATH.match(step.layer)
             keys.append(None if adapts else UNBRANCHED)
-    lanes = _lanes(plan)
-    for lane in set(lanes):
-        _settle(keys, [i for i in range(len(keys)) if lanes[i] == lane])
+    queues = _queues(plan)
+    for queue in set(queues):
+        _settle(keys, [i for i in range(len(keys)) if queues[i] == queue])
     return [JOINING if key is None else key for key in keys]
 
 
 def _settle(keys: list[Key | None], own: Sequence[int]) -> None:
-    """Gives steps without a key that lie between two of one branch to that branch. `own` are the steps of a lane in order."""
+    """Gives steps without a key that lie between two of one branch to that branch. `own` are the steps of a queue in order."""
     known = [i for i in own if keys[i] is not None]
     for before, after in pairwise(known):
         if keys[before] == keys[after]:
@@ -138,9 +140,9 @@ def _settle(keys: list[Key | None], own: Sequence[int]) -> None:
                     keys[i] = keys[before]
 
 
-def _lanes(plan: Plan) -> list[int]:
-    """The lane of every step."""
-    return [subgraph.lane for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+def _queues(plan: Plan) -> list[int]:
+    """The queue of every step."""
+    return [subgraph.queue for subgraph in plan.subgraphs for _ in range(subgraph.count)]
 
 
 def _typical(traces: Sequence[RunTrace], ms: float) -> list[RunTrace]:
@@ -172,13 +174,13 @@ class _Span:
     is_gap: bool = False
 
 
-def _idle(trace: RunTrace, keys: Sequence[Key], lanes: Sequence[int], mine: Sequence[int]) -> np.ndarray:
+def _idle(trace: RunTrace, keys: Sequence[Key], queues: Sequence[int], mine: Sequence[int]) -> np.ndarray:
     """Seconds without work of all of `mine`, by what they are doing."""
-    spans = {lane: _spans(trace, keys, [i for i in range(len(keys)) if lanes[i] == lane]) for lane in set(lanes)}
+    spans = {queue: _spans(trace, keys, [i for i in range(len(keys)) if queues[i] == queue]) for queue in set(queues)}
     totals = np.zeros(4)
-    for lane in mine:
-        others = [span for other, some in spans.items() if other != lane for span in some]
-        for span in spans[lane]:
+    for queue in mine:
+        others = [span for other, some in spans.items() if other != queue for span in some]
+        for span in spans[queue]:
             if span.is_gap:
                 totals[_GAP] += span.end - span.begin
             elif span.key is None:
@@ -188,7 +190,7 @@ def _idle(trace: RunTrace, keys: Sequence[Key], lanes: Sequence[int], mine: Sequ
 
 
 def _spans(trace: RunTrace, keys: Sequence[Key], own: Sequence[int]) -> list[_Span]:
-    """What one lane does from the run's begin to its end."""
+    """What one queue does from the run's begin to its end."""
     spans: list[_Span] = []
     now, last = int(trace.begin), None
     for i in own:

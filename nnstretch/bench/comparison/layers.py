@@ -29,7 +29,7 @@ def layer_table(plan: Plan, timelines: Sequence[Timeline]) -> list[dict[str, Any
             "op": step.op,
             "routine": step.routine,
             "parameters": parameters.get((step.name, step.op, step.routine), {}),
-            "processor": timelines[0].lanes[step.lane],
+            "processor": timelines[0].queues[step.queue],
             "ms": times[key] / 1e6,
             "share": times[key] / max(1, total),
             "macs": step.macs,

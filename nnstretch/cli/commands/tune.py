@@ -26,7 +26,7 @@ from nnstretch.cli.options import (
     parse_engines,
 )
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.placement import lane_names, placement_text
+from nnstretch.report.tables.placement import placement_text, queue_names
 from nnstretch.report.tables.text import plain_table
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any
                 "parameters": dict(step.parameters),
                 "cost_ms": step.cost_ms,
             }
-            for step, processor in zip(plan.steps, lane_names(plan), strict=True)
+            for step, processor in zip(plan.steps, queue_names(plan), strict=True)
         ],
     }
 
@@ -257,7 +257,7 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
 
 def _table(plan: Plan) -> Any:
     total = plan.predicted_ms or sum(step.cost_ms or 0.0 for step in plan.steps) or 1.0
-    places = lane_names(plan)
+    places = queue_names(plan)
     where = ("processor",) if len(set(places)) > 1 else ()
     shown = plain_table("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
     for step, place in zip(plan.steps, places, strict=True):

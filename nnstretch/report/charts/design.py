@@ -31,9 +31,9 @@ def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
     """
     free = _WIDTH - 2 * _ENDS - _MIDDLE * (len(design.segments) + 1)
     unit = free / design.segments[-1].stop
-    lanes = max(len(segment.branches) for segment in design.segments)
-    bottom = _TOP + lanes * _BRANCH
-    middle = _TOP + lanes * _BRANCH / 2 - _BRANCH / 2 + _THICK / 2
+    queues = max(len(segment.branches) for segment in design.segments)
+    bottom = _TOP + queues * _BRANCH
+    middle = _TOP + queues * _BRANCH / 2 - _BRANCH / 2 + _THICK / 2
     parts = [_end(0, middle, "input"), _end(_WIDTH - _ENDS, middle, "head")]
     x = made = float(_ENDS)  # where a segment begins, and where what it reads is whole
     for number, segment in enumerate(design.segments):
@@ -47,7 +47,7 @@ def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
 
 
 def _end(x: float, middle: float, name: str) -> str:
-    return box(x, middle - 14, _ENDS, 28, "lane", radius=3) + label(x + _ENDS / 2, middle + 4, name, "small", "middle")
+    return box(x, middle - 14, _ENDS, 28, "queue", radius=3) + label(x + _ENDS / 2, middle + 4, name, "small", "middle")
 
 
 def _segment(number: int, segment: SegmentDesign, source: float, x: float, unit: float, middle: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The predicted run of a design: a lane per processor, its branches, and what it waits for."""
+"""The predicted run of a design: a queue per processor, its branches, and what it waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 960
 _LEFT = 110
 _RIGHT = 16
 _TOP = 24
-_LANE = 40
+_QUEUE = 40
 _GAP = 10
 _GLYPH = 6.2  # pixels of a character in a label
 _NARROW = 26  # pixels from which a segment has room for its number
@@ -29,8 +29,8 @@ def prediction_svg(prediction: Prediction, names: Sequence[str]) -> str:
         names: of the processors, in the order of the design's indices.
     """
     scale = (_WIDTH - _LEFT - _RIGHT) / prediction.seconds
-    bottom = _TOP + len(names) * (_LANE + _GAP)
-    parts = [hatching(), *_lanes(prediction, names, scale), *_axis(prediction.seconds, scale, bottom)]
+    bottom = _TOP + len(names) * (_QUEUE + _GAP)
+    parts = [hatching(), *_queues(prediction, names, scale), *_axis(prediction.seconds, scale, bottom)]
     begin = 0.0
     for number, part in enumerate(prediction.parts):
         title = str(number) if part is not prediction.head else "head"
@@ -41,16 +41,16 @@ def prediction_svg(prediction: Prediction, names: Sequence[str]) -> str:
     return picture(_WIDTH, bottom + 46, *parts, name=title)
 
 
-def _lanes(prediction: Prediction, names: Sequence[str], scale: float) -> list[str]:
-    """Names and grounds of the lanes, with the share of the run in which each computes."""
+def _queues(prediction: Prediction, names: Sequence[str], scale: float) -> list[str]:
+    """Names and grounds of the queues, with the share of the run in which each computes."""
     parts: list[str] = []
     for processor, name in enumerate(names):
-        y = _TOP + processor * (_LANE + _GAP)
+        y = _TOP + processor * (_QUEUE + _GAP)
         own = [b for part in prediction.parts for b in part.branches if b.processor == processor]
         busy = sum(branch.beside for branch in own) / prediction.seconds
         parts.append(label(0, y + 17, name, "strong"))
         parts.append(label(0, y + 33, f"{busy:.0%} busy", "small"))
-        parts.append(box(_LEFT, y, prediction.seconds * scale, _LANE, "lane"))
+        parts.append(box(_LEFT, y, prediction.seconds * scale, _QUEUE, "queue"))
     return parts
 
 
@@ -63,15 +63,15 @@ def _axis(seconds: float, scale: float, bottom: float) -> list[str]:
     return parts
 
 
-def _part(part: SegmentPrediction, title: str, lanes: int, x: float, scale: float) -> list[str]:
+def _part(part: SegmentPrediction, title: str, queues: int, x: float, scale: float) -> list[str]:
     """One segment, or the head: what it costs to hand over, its branches, waiting, and joining."""
     width = part.seconds * scale
     start = x + part.handing * scale
     end = start + part.computing * scale
     parts = [label(x + width / 2, _TOP - 8, title, "small", "middle")] if width > _NARROW else []
     own = {branch.processor: branch for branch in part.branches}
-    for processor in range(lanes):
-        y = _TOP + processor * (_LANE + _GAP)
+    for processor in range(queues):
+        y = _TOP + processor * (_QUEUE + _GAP)
         if processor in own:
             parts += _branch(part, own[processor], title, start, y, scale)
         else:
@@ -79,7 +79,7 @@ def _part(part: SegmentPrediction, title: str, lanes: int, x: float, scale: floa
             parts.append(_idle(start, y, part.computing * scale, what))
         tip = f"{title}: meeting point"
         parts += [
-            box(left, y, seconds * scale, _LANE, "meet", f"{tip}, {1e6 * seconds:.3g} µs")
+            box(left, y, seconds * scale, _QUEUE, "meet", f"{tip}, {1e6 * seconds:.3g} µs")
             for left, seconds in ((x, part.handing), (end, part.joining))
             if seconds > 0
         ]
@@ -97,9 +97,9 @@ def _branch(
         f"then {1e3 * waiting:.4g} ms waiting"
     )
     colour = f"series-fill-{branch.processor % 4}"
-    parts = [box(x, y, max(alone - 0.6, 0.3), _LANE, colour, tip)]
+    parts = [box(x, y, max(alone - 0.6, 0.3), _QUEUE, colour, tip)]
     if beside > alone:
-        parts.append(box(x + alone, y, beside - alone, _LANE, f"{colour} beside", tip))
+        parts.append(box(x + alone, y, beside - alone, _QUEUE, f"{colour} beside", tip))
     if waiting > 0:
         parts.append(_idle(x + beside, y, waiting * scale, f"{title}: waits {1e3 * waiting:.4g} ms"))
     return parts
@@ -107,10 +107,10 @@ def _branch(
 
 def _idle(x: float, y: float, width: float, tip: str) -> str:
     inside = element("title", escape(tip))
-    return element("rect", inside, x=x, y=y, width=width, height=_LANE, class_="wait", fill=HATCHED)
+    return element("rect", inside, x=x, y=y, width=width, height=_QUEUE, class_="wait", fill=HATCHED)
 
 
-def _legend(lanes: int, y: float) -> list[str]:
+def _legend(queues: int, y: float) -> list[str]:
     parts: list[str] = []
     x = float(_LEFT)
 
@@ -121,7 +121,7 @@ def _legend(lanes: int, y: float) -> list[str]:
         parts.append(label(x + 16, y, text, "small"))
         x += 32 + _GLYPH * len(text)
 
-    fills = [f"series-fill-{processor % 4}" for processor in range(lanes)]
+    fills = [f"series-fill-{processor % 4}" for processor in range(queues)]
     entry([box(x + 13 * i, y - 9, 11, 11, fill, radius=2) for i, fill in enumerate(fills)], "branch, as alone")
     slowed = [box(x + 13 * i, y - 9, 11, 11, f"{fill} beside", radius=2) for i, fill in enumerate(fills)]
     entry(slowed, "slowed down by the others")

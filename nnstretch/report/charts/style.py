@@ -98,7 +98,7 @@ def picture_rules() -> str:
         filled + series + ".label{fill:var(--ink);font-size:12px}.small{fill:var(--soft);font-size:11px}"
         ".strong{fill:var(--ink);font-size:12px;font-weight:600}"
         ".axis{stroke:var(--rule);stroke-width:1}.grid{stroke:var(--rule);stroke-width:.6}"
-        ".lane{fill:var(--faint)}.bound{stroke:var(--accent);stroke-width:1.4;stroke-dasharray:5 4}"
+        ".queue{fill:var(--faint)}.bound{stroke:var(--accent);stroke-width:1.4;stroke-dasharray:5 4}"
         ".bound-text{fill:var(--accent);font-size:11px}.whisker{stroke:var(--soft);stroke-width:1.2}"
         ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.hatch{stroke:var(--wait);stroke-width:1.5}"
         ".dropped{fill:none;stroke:var(--soft);stroke-width:.9;stroke-dasharray:3 2}"

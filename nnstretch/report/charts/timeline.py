@@ -1,4 +1,4 @@
-"""One run as a picture: a lane per processor, steps coloured by kind, waits hatched."""
+"""One run as a picture: a queue per processor, steps coloured by kind, waits hatched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnstretch.scheduler.runtime.timeline import Event, Timeline
 
 _LEFT = 110
 _RIGHT = 16
-_LANE = 46
+_QUEUE = 46
 _GAP = 12
 _MARGIN = 16
 _SLIVER = 0.003  # of a run
@@ -26,7 +26,7 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
         alone: whether it is a file of its own, with its colours in it, or part of a page that has them.
     """
     top = 44 if title else 20
-    bottom = top + len(timeline.lanes) * (_LANE + _GAP)
+    bottom = top + len(timeline.queues) * (_QUEUE + _GAP)
     scale = (width - _LEFT - _RIGHT) / max(1, timeline.total)
     parts = [hatching()]
     if alone:
@@ -34,11 +34,11 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
     if title:
         parts.append(label(0, 18, title, "strong"))
     parts += _axis(timeline, scale, top, bottom)
-    for lane, name in enumerate(timeline.lanes):
-        y = top + lane * (_LANE + _GAP)
-        parts += _lane(timeline, lane, name, y, scale)
+    for queue, name in enumerate(timeline.queues):
+        y = top + queue * (_QUEUE + _GAP)
+        parts += _queue(timeline, queue, name, y, scale)
     parts += _legend(timeline, bottom + 44)
-    name = f"Timeline of one run on {', '.join(timeline.lanes)}, {timeline.total / 1e6:.3f} milliseconds"
+    name = f"Timeline of one run on {', '.join(timeline.queues)}, {timeline.total / 1e6:.3f} milliseconds"
     if not alone:
         return picture(width, bottom + 62, *parts, name=name)
     return picture(width, bottom + 62, *parts, name=name, style=standalone(), margin=_MARGIN)
@@ -55,22 +55,22 @@ def _axis(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]:
     return parts
 
 
-def _lane(timeline: Timeline, lane: int, name: str, y: float, scale: float) -> list[str]:
-    busy = timeline.busy(lane) / max(1, timeline.total)
+def _queue(timeline: Timeline, queue: int, name: str, y: float, scale: float) -> list[str]:
+    busy = timeline.busy(queue) / max(1, timeline.total)
     parts = [
         label(0, y + 20, name, "strong"),
         label(0, y + 36, f"{busy:.0%} busy", "small"),
-        box(_LEFT, y, timeline.total * scale, _LANE, "lane"),
+        box(_LEFT, y, timeline.total * scale, _QUEUE, "queue"),
     ]
-    mine = [event for event in timeline.events if event.lane == lane]
+    mine = [event for event in timeline.events if event.queue == queue]
     parts += [_wait(begin, end, y, scale) for begin, end in _waits(mine, timeline.total)]
     return parts + [_step(event, y, scale) for event in mine if event.kind == "step"]
 
 
 def _waits(events: Sequence[Event], total: int) -> list[tuple[int, int]]:
-    """Begin and end of the times in which a lane that has work to come, or says that it waits, does none.
+    """Begin and end of the times in which a queue that has work to come, or says that it waits, does none.
 
-    Traced waits alone would not do: they are those of the thread that serves a lane, and one thread serves the host and all
+    Traced waits alone would not do: they are those of the thread that serves a queue, and one thread serves the host and all
     OpenCL queues. Slivers are left out: a queue has small gaps between kernels.
     """
     steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.begin)
@@ -87,7 +87,7 @@ def _wait(begin: int, end: int, y: float, scale: float) -> str:
         x=_LEFT + begin * scale,
         y=y,
         width=(end - begin) * scale,
-        height=_LANE,
+        height=_QUEUE,
         class_="wait",
         fill=HATCHED,
     )
@@ -99,7 +99,7 @@ def _step(event: Event, y: float, scale: float) -> str:
     rate = f", {2 * event.macs / max(1, event.end - event.begin):.0f} GFLOP/s" if event.macs else ""
     tip = f"{event.name}\n{event.op}, {event.routine}\n{microseconds:.1f} µs{rate}"
     # A hairline between steps tells one from the next, but must not hide short ones.
-    return box(x, y, max(width - min(0.6, width / 4), 0.3), _LANE, op_class(event.op, event.routine), tip)
+    return box(x, y, max(width - min(0.6, width / 4), 0.3), _QUEUE, op_class(event.op, event.routine), tip)
 
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
@@ -114,7 +114,7 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
     for name in sorted(spent, key=lambda n: (n == OTHER, -spent[n])):
         parts += [box(x, y - 9, 11, 11, name, radius=2), label(x + 16, y, _KINDS[name], "small")]
         x += 30 + 6.2 * len(_KINDS[name])
-    if len(timeline.lanes) > 1:
+    if len(timeline.queues) > 1:
         swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=HATCHED)
         parts += [swatch, label(x + 16, y, "waiting", "small")]
     return parts

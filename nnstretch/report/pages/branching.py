@@ -89,7 +89,7 @@ _BRANCHES_TEXT = (
     "another), and what it took while the other branches ran."
 )
 _TIMELINE_TEXT = (
-    "A run of median duration. Each lane is a processor, each bar a layer; hatched is time spent waiting at a meeting point. "
+    "A run of median duration. Each queue is a processor, each bar a layer; hatched is time spent waiting at a meeting point. "
     "Rest the pointer on a bar to see its layer, routine and rate."
 )
 _TRAINING_TEXT = "Loss and top-1 accuracy by epoch."

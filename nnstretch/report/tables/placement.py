@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.plan.schema import Plan
 
 
-def lane_names(plan: Plan) -> list[str]:
+def queue_names(plan: Plan) -> list[str]:
     """For every step of a plan the processor that runs it; the host's own steps, where it serves a device only, are "host"."""
-    names = [lane.processor or "host" for lane in plan.lanes]
-    return [names[subgraph.lane] for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+    names = [queue.processor or "host" for queue in plan.queues]
+    return [names[subgraph.queue] for subgraph in plan.subgraphs for _ in range(subgraph.count)]
 
 
 def placement_text(report: PlacementReport, plan: Plan) -> str:
@@ -29,7 +29,7 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
             f"everything runs on {report.fastest}, which is predicted to take {ms_text(alone)} ms; sharing the layers with "
             f"{_others(report)} does not pay ({ms_text(together)} ms)"
         )
-    steps = lane_names(plan)
+    steps = queue_names(plan)
     shares = ", ".join(f"{steps.count(name)} steps on {name}" for name in dict.fromkeys(steps))
     whole = (
         f"placed by itself: {shares}; predicted {ms_text(together)} ms, {times_text(alone / together)} as fast as "

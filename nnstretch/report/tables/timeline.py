@@ -18,9 +18,9 @@ _SHOWN = 3  # of the longest steps and waits
 def timeline_table(found: RunSummary) -> Table:
     """A line per processor."""
     shown = plain_table("processor", ">busy ms", ">waiting ms", ">idle ms", ">busy")
-    for lane in found.lanes:
-        share = f"{lane.busy / max(1, found.total):.0%}"
-        shown.add_row(lane.processor, _ms(lane.busy), _ms(lane.waiting), _ms(lane.idle), share)
+    for queue in found.queues:
+        share = f"{queue.busy / max(1, found.total):.0%}"
+        shown.add_row(queue.processor, _ms(queue.busy), _ms(queue.waiting), _ms(queue.idle), share)
     return shown
 
 
@@ -47,13 +47,13 @@ def _path_text(found: RunSummary) -> str:
 
 def _wait_text(found: RunSummary, wait: Wait) -> str:
     return (
-        f"{found.lanes[wait.step.lane].processor} waited {_ms(wait.duration)} ms before {wait.step.name} for "
+        f"{found.queues[wait.step.queue].processor} waited {_ms(wait.duration)} ms before {wait.step.name} for "
         f"{_step(found, wait.awaited)}, {_ms(wait.handover)} ms of it for the hand-over"
     )
 
 
 def _step(found: RunSummary, step: Event) -> str:
-    return f"{step.name} on {found.lanes[step.lane].processor}"
+    return f"{step.name} on {found.queues[step.queue].processor}"
 
 
 def _ms(nanoseconds: int) -> str:

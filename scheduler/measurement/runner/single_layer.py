@@ -17,7 +17,7 @@ from nnstretch.scheduler.plan.schema import (
     Memory,
     Plan,
     PlanBuffer,
-    PlanLane,
+    PlanQueue,
     PlanStep,
     PlanSubgraph,
     PlanTensor,
@@ -154,7 +154,7 @@ class _Maker:
         before, after = self._around(turns[0]["output"])
         plan = Plan(
             block=self._single.processor.blocked.block,
-            lanes=self._lanes(),
+            queues=self._queues(),
             inputs=() if self._opencl else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
             outputs=self._outputs(),
             buffers=tuple(self._buffers),
@@ -162,7 +162,7 @@ class _Maker:
             subgraphs=_in_turn([(0, before), (self._domain, steps), (0, after)], slots),
             host_bytes=_WORD if self._opencl else self._arena_bytes,
             shared_bytes=tuple(self._shared_bytes),
-            shared_lanes=(1,) * len(self._shared_bytes),
+            shared_queues=(1,) * len(self._shared_bytes),
             opencl_bytes={1: self._arena_bytes} if self._opencl else {},
             constant_ranges={0: (0, _WORD), self._domain: (0, self._constant_bytes)},
         )
@@ -170,11 +170,11 @@ class _Maker:
         fed = () if self._opencl else tuple(inputs)
         return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats, self._models)
 
-    def _lanes(self) -> tuple[PlanLane, ...]:
+    def _queues(self) -> tuple[PlanQueue, ...]:
         processor = self._single.processor
         if not self._opencl:
-            return (PlanLane("host", processor.name, processor.spec.cores, processor.spec.ratios),)
-        return PlanLane("host", "", ()), PlanLane("opencl", processor.name, processor.spec.cores)
+            return (PlanQueue("host", processor.name, processor.spec.cores, processor.spec.ratios),)
+        return PlanQueue("host", "", ()), PlanQueue("opencl", processor.name, processor.spec.cores)
 
     def _outputs(self) -> tuple[PlanTensor, ...]:
         if self._opencl and not self._single.shown:
@@ -284,13 +284,13 @@ class _Maker:
 
 
 def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, ...]) -> tuple[PlanSubgraph, ...]:
-    """Sub-graphs of the steps of lanes, each of which waits for the one before; a device's release the shared slots."""
+    """Sub-graphs of the steps of queues, each of which waits for the one before; a device's release the shared slots."""
     made: list[PlanSubgraph] = []
     first = 0
-    for lane, steps in parts:
+    for queue, steps in parts:
         if steps:
             waits = (len(made) - 1,) if made else ()
-            made.append(PlanSubgraph(lane, first, len(steps), waits, releases=slots if lane else ()))
+            made.append(PlanSubgraph(queue, first, len(steps), waits, releases=slots if queue else ()))
             first += len(steps)
     return tuple(made)
 

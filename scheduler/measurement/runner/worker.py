@@ -173,9 +173,9 @@ class _Workshop:
         loaded = load_program(Compiled(plan, constants, models), None)
         outputs, inputs = self._output_arrays(plan), [self._input(*place) for place in request["inputs"]]
         kept = _kept(loaded, constants)
-        lane = next((slice(s.first, s.first + s.count) for s in plan.subgraphs if s.lane), slice(None))
+        queue = next((slice(s.first, s.first + s.count) for s in plan.subgraphs if s.queue), slice(None))
         trial = _Trial(
-            plan.steps[lane][0].op,
+            plan.steps[queue][0].op,
             loaded,
             inputs,
             outputs,
@@ -183,8 +183,8 @@ class _Workshop:
             [*outputs, *_device_results(loaded, plan)],
             kept[begin:],
             request["repeats"],
-            lane,
-            plan.lanes[-1].cores[0] if plan.lanes[-1].cores else None,
+            queue,
+            plan.queues[-1].cores[0] if plan.queues[-1].cores else None,
             bool(models),
         )
         self._trials[request["trial"]] = trial
@@ -285,7 +285,7 @@ def _kept(loaded: Loaded, constants: np.ndarray) -> np.ndarray:
 
 def _device_results(loaded: Loaded, plan: Plan) -> list[np.ndarray]:
     """What a device that works in memory of the host's writes there and nobody reads."""
-    arenas = {lane: m for (memory, lane), m in _host_memories(loaded) if memory == "opencl"}
+    arenas = {queue: m for (memory, queue), m in _host_memories(loaded) if memory == "opencl"}
     read = {number for step in plan.steps for number in step.reads}
     buffers = [plan.buffers[number] for step in plan.steps for number in step.writes if number not in read]
     return [

@@ -17,7 +17,7 @@ from nnstretch.errors import DeviceError, UsageError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import check_alike, packaged, unpackaged
-from nnstretch.scheduler.plan.schema import PlanLane
+from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
 from nnstretch.scheduler.runtime.adaptive.policies import make_policy, parse_policy
 from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts
@@ -259,7 +259,7 @@ class AdaptiveSession(LatencySession):
         return self._sessions[name]
 
     def _uses(self) -> dict[str, frozenset[str]]:
-        return {name: _parts(self._compiled[name].plan.lanes) for name in self._names}
+        return {name: _parts(self._compiled[name].plan.queues) for name in self._names}
 
     def _attempt(
         self, choice: Choice, output_names: Sequence[str] | None, feeds: Feeds, deadline: float | None
@@ -284,20 +284,22 @@ class AdaptiveSession(LatencySession):
 
     def _note_failure(self, choice: Choice, seconds: float, error: Exception) -> None:
         log.warning("plan %s failed: %s", choice.plan, error)
-        lost = _parts(lane for lane in self._compiled[choice.plan].plan.lanes if lane.processor == _processor(error))
+        lost = _parts(
+            queue for queue in self._compiled[choice.plan].plan.queues if queue.processor == _processor(error)
+        )
         self._policy.observe(Observation(choice.plan, seconds, failed=True, lost=lost))
         self._drop(choice.plan)
         self._history.append(Ran(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
         self._attempts += 1
 
 
-def _parts(lanes: Iterable[PlanLane]) -> frozenset[str]:
-    """What lanes need that lanes of other plans may need, too: cores of the CPU, and devices, whichever cores serve these."""
+def _parts(queues: Iterable[PlanQueue]) -> frozenset[str]:
+    """What queues need that queues of other plans may need, too: cores of the CPU, and devices, whichever cores serve these."""
     parts: set[str] = set()
-    for lane in lanes:
-        name = lane.processor.partition("@")[0]
+    for queue in queues:
+        name = queue.processor.partition("@")[0]
         if name.partition(":")[0] == "cpu":
-            parts.update(f"cpu:{core}" for core in lane.cores)
+            parts.update(f"cpu:{core}" for core in queue.cores)
         elif name:
             parts.add(name)
     return frozenset(parts)

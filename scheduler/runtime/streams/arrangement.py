@@ -34,7 +34,7 @@ class Team:
         compiled: the plan with its constants. Teams that have the same one share its weights.
         streams: how many inputs it has on their way.
         latency: seconds that one input takes alone, as predicted; None if nothing was measured.
-        slowdown: how many times as long lanes take while all teams work; at least 1.
+        slowdown: how many times as long queues take while all teams work; at least 1.
         sources: OpenCL sources to build instead of the installed ones (of a package).
     """
 
@@ -125,32 +125,32 @@ def relocated(compiled: Compiled, processor: str, cores: tuple[int, ...]) -> Com
     """A plan for one CPU on another one like it, with the same constants.
 
     Args:
-        compiled: its only lane is a CPU's.
+        compiled: its only queue is a CPU's.
         processor: name of the other one.
         cores: of the other one, as many.
     """
-    (lane,) = compiled.plan.lanes
-    lanes = (replace(lane, processor=processor, cores=cores),)
-    return replace(compiled, plan=replace(compiled.plan, lanes=lanes))
+    (queue,) = compiled.plan.queues
+    queues = (replace(queue, processor=processor, cores=cores),)
+    return replace(compiled, plan=replace(compiled.plan, queues=queues))
 
 
 def working(plan: Plan) -> tuple[str, ...]:
     """Names of the processors that have something to compute in a plan."""
-    lanes = dict.fromkeys(subgraph.lane for subgraph in plan.subgraphs if subgraph.count)
-    return tuple(plan.lanes[lane].processor for lane in sorted(lanes) if plan.lanes[lane].processor)
+    queues = dict.fromkeys(subgraph.queue for subgraph in plan.subgraphs if subgraph.count)
+    return tuple(plan.queues[queue].processor for queue in sorted(queues) if plan.queues[queue].processor)
 
 
 def busy_seconds(plan: Plan) -> Mapping[int, float] | None:
-    """Seconds that each lane computes for one input, by the costs of its steps; None if a step has none.
+    """Seconds that each queue computes for one input, by the costs of its steps; None if a step has none.
 
     Steps of a host that only serves a device have no cost where nothing is measured there, and count as nothing.
     """
     if plan.predicted_ms is None:
         return None
-    busy = dict.fromkeys(range(len(plan.lanes)), 0.0)
+    busy = dict.fromkeys(range(len(plan.queues)), 0.0)
     for subgraph in plan.subgraphs:
         steps = plan.steps[subgraph.first : subgraph.first + subgraph.count]
-        busy[subgraph.lane] += sum(step.cost_ms or 0.0 for step in steps) * 1e-3
+        busy[subgraph.queue] += sum(step.cost_ms or 0.0 for step in steps) * 1e-3
     return busy
 
 

@@ -12,7 +12,16 @@ import pytest
 
 from nnstretch.devices.base.routine import KernelCall, Parameters, Routine
 from nnstretch.devices.cpu.processor import heavy_routines
-from nnstretch.devices.engine.binding.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.binding.image import (
+    Buffer,
+    Queue,
+    QueueKind,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+)
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build import build
@@ -105,7 +114,7 @@ def create(
         call.parameters,
     )
     program = Program(
-        lanes=[Lane(LaneKind.HOST, (0,))],
+        queues=[Queue(QueueKind.HOST, (0,))],
         regions=[Region(RegionKind.FIXED, array.nbytes, memory=array) for array in memory],
         buffers=[Buffer(i, 0, size) for i, size in enumerate(sizes)],
         steps=[step],

@@ -8,7 +8,7 @@ from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.learned import machine_of
-from nnstretch.scheduler.planner import lane_pool
+from nnstretch.scheduler.planner import queue_pool
 
 CORES = tuple(range(8))
 
@@ -52,9 +52,9 @@ def test_fewer_cores_keep_their_ratios() -> None:
     assert spec.limited(3).cores == (0, 1, 2)
 
 
-def test_lanes_and_features_know_the_ratios() -> None:
+def test_queues_and_features_know_the_ratios() -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(0, 1), ratios=(1, 3)))
-    assert lane_pool([processor], processor).lanes[0].ratios == (1, 3)
+    assert queue_pool([processor], processor).queues[0].ratios == (1, 3)
     machine = machine_of(processor)
     assert machine.ratios == (1, 3)
     assert machine.balance == pytest.approx(4 / 6)

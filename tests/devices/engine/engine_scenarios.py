@@ -1,7 +1,7 @@
 """What the tests of the engine run in processes of their own, so that a crash or a sanitizer's report fails one test.
 
 python engine_scenarios.py fuzz|lists LIBRARY EXAMPLES
-python engine_scenarios.py lanes LIBRARY EXAMPLES DEVICE
+python engine_scenarios.py queues LIBRARY EXAMPLES DEVICE
 python engine_scenarios.py parity SANITIZERS TEST_FILE
 """
 
@@ -29,8 +29,8 @@ from nnstretch.devices.engine.binding.image import (
     Buffer,
     Gates,
     KernelLaunch,
-    Lane,
-    LaneKind,
+    Queue,
+    QueueKind,
     Region,
     RegionKind,
     Sharing,
@@ -70,12 +70,12 @@ def valid_images(engine: Engine) -> list[np.ndarray]:
         Step(StepKind.CALL, 0, (0, -1), (4,), ()),
         Step(StepKind.KERNEL, add, (3, 4), (1,), adding),
     ]
-    serial = [Lane(LaneKind.HOST)], [SubGraph(0, 4)]
+    serial = [Queue(QueueKind.HOST)], [SubGraph(0, 4)]
     parallel = (
-        [Lane(LaneKind.HOST, (0, 0), ratios=(1, 3)), Lane(LaneKind.HOST), Lane(LaneKind.CALL)],
+        [Queue(QueueKind.HOST, (0, 0), ratios=(1, 3)), Queue(QueueKind.HOST), Queue(QueueKind.CALL)],
         [SubGraph(0, 1), SubGraph(1, 1, (0,)), SubGraph(2, 1, (0,)), SubGraph(0, 1, (1, 2))],
     )
-    return [encode(lanes, regions, buffers, steps, subgraphs) for lanes, subgraphs in (serial, parallel)]
+    return [encode(queues, regions, buffers, steps, subgraphs) for queues, subgraphs in (serial, parallel)]
 
 
 @dataclass
@@ -132,9 +132,9 @@ def create_and_run(engine: Engine, image: np.ndarray) -> bool:
     for (kind, index, _), memory in zip(sizes, memories, strict=False):
         if kind in (1, 2) and 0 <= index < 64:
             pointers[kind - 1][index] = memory.address
-    queues = (ctypes.c_void_p * 64)()
+    command_queues = (ctypes.c_void_p * 64)()
     call = binding.Call(lambda _step, _reads, _writes: 0)
-    bindings = binding.Bindings(regions, (binding.Launch * 1)(), 0, queues, call)
+    bindings = binding.Bindings(regions, (binding.Launch * 1)(), 0, command_queues, call)
     handle = ctypes.c_void_p()
     text = ctypes.create_string_buffer(512)
     words = np.ascontiguousarray(image)
@@ -230,7 +230,7 @@ class Device:
         """Gates that have opened."""
         return int(self._library.double_passed_gates())
 
-    def queue(self, seed: int) -> Handle:
+    def command_queue(self, seed: int) -> Handle:
         """A queue, with delays drawn from `seed`."""
         return self._make("queue", seed)
 
@@ -240,16 +240,16 @@ class Device:
         assert not self._library.double_live_events(), "events are left"
 
     def forget(self) -> None:
-        """Frees all that was made; queues first, which are at rest then."""
+        """Frees all that was made; command_queues first, which are at rest then."""
         for what, handle in sorted(self._made, key=lambda made: made[0] != "queue"):
             getattr(self._library, f"double_free_{what}")(handle.int_ptr)
         self._made.clear()
 
 
 class RandomDag:
-    """A random network of additions over lanes of all kinds: what numpy computes, run after run.
+    """A random network of additions over queues of all kinds: what numpy computes, run after run.
 
-    What a device reads is copied by lane 0 to memory of that device, and what it makes is the host's when it is done.
+    What a device reads is copied by queue 0 to memory of that device, and what it makes is the host's when it is done.
     """
 
     def __init__(self, engine: Engine, device: Device, seed: int, gated: bool = False) -> None:
@@ -257,10 +257,10 @@ class RandomDag:
         self._rng = random.Random(seed)
         self._engine, self._device, self._seed = engine, device, seed
         self._floats = self._rng.choice((1, 300, 2000))
-        kinds = [LaneKind.HOST, *self._rng.choices(tuple(LaneKind), k=self._rng.randint(0, 3))]
+        kinds = [QueueKind.HOST, *self._rng.choices(tuple(QueueKind), k=self._rng.randint(0, 3))]
         if gated:
-            kinds = [LaneKind.HOST, LaneKind.OPENCL]
-        self._lanes = [Lane(LaneKind.HOST) if gated and not i else self._lane(kind) for i, kind in enumerate(kinds)]
+            kinds = [QueueKind.HOST, QueueKind.OPENCL]
+        self._queues = [Queue(QueueKind.HOST) if gated and not i else self._queue(kind) for i, kind in enumerate(kinds)]
         self._rows: list[np.ndarray] = []
         self._regions: list[Region] = []
         self._steps: list[Step] = []
@@ -270,13 +270,13 @@ class RandomDag:
         self._maker: list[int] = []  # of each row its sub-graph
         self._row(np.random.default_rng(seed).integers(0, 4, self._floats).astype(np.float32), -1)
         for _ in range(self._rng.randint(2, 24)):
-            lane = self._rng.randrange(len(kinds))
-            self._node(lane, self._rng.randrange(len(self._rows)), self._rng.randrange(len(self._rows)))
+            queue = self._rng.randrange(len(kinds))
+            self._node(queue, self._rng.randrange(len(self._rows)), self._rng.randrange(len(self._rows)))
 
     def run(self, times: int) -> None:
         """Runs and checks every answer; some runs are traced, some have a deadline, some come after one that missed it."""
         buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
-        parts = (self._lanes, self._regions, buffers, self._steps, self._subgraphs)
+        parts = (self._queues, self._regions, buffers, self._steps, self._subgraphs)
         gates = self._gates()
         with Program(*parts, launches=self._launches, calls=[late_add], gates=gates, native=self._engine) as program:
             for i in range(times):
@@ -289,73 +289,75 @@ class RandomDag:
                 else:
                     program.run(deadline=100 if i % 5 == 3 else None)
                 same = all(map(np.array_equal, self._rows, self._expected))
-                assert same, f"seed {self._seed}: lanes and numpy differ"
+                assert same, f"seed {self._seed}: queues and numpy differ"
 
     def _gates(self) -> Gates | None:
         """Gates for most sub-graphs of the only device."""
-        lanes = [number for number, lane in enumerate(self._lanes) if lane.kind is LaneKind.OPENCL]
-        if len(lanes) != 1:
+        queues = [number for number, queue in enumerate(self._queues) if queue.kind is QueueKind.OPENCL]
+        if len(queues) != 1:
             return None
         flags = np.zeros(len(self._subgraphs), np.int32)
-        gated = [s.lane in lanes and bool(s.waits) and self._rng.random() < 0.8 for s in self._subgraphs]
+        gated = [s.queue in queues and bool(s.waits) and self._rng.random() < 0.8 for s in self._subgraphs]
         launches = [
             self._device.gate(flags, s.waits) if is_gated else None
             for s, is_gated in zip(self._subgraphs, gated, strict=True)
         ]
         return Gates(tuple(launches), flags)
 
-    def _lane(self, kind: LaneKind) -> Lane:
-        if kind is LaneKind.OPENCL:
-            return Lane(kind, queue=self._device.queue(self._seed))
-        return Lane(kind, self._rng.choice(((), (0,), (0, 0), (0, 0, 0))) if kind is LaneKind.HOST else ())
+    def _queue(self, kind: QueueKind) -> Queue:
+        if kind is QueueKind.OPENCL:
+            return Queue(kind, command_queue=self._device.command_queue(self._seed))
+        return Queue(kind, self._rng.choice(((), (0,), (0, 0), (0, 0, 0))) if kind is QueueKind.HOST else ())
 
-    def _row(self, expected: np.ndarray, maker: int, lane: int | None = None) -> int:
-        """A new row of memory, shared with a device if it has a lane."""
+    def _row(self, expected: np.ndarray, maker: int, queue: int | None = None) -> int:
+        """A new row of memory, shared with a device if it has a queue."""
         row = expected.copy()
-        if lane is None:
+        if queue is None:
             self._regions.append(Region(RegionKind.FIXED, row.nbytes, memory=row))
         else:
             sharing = self._rng.choice(tuple(Sharing))
             mem = self._device.memory(row, sharing)
-            self._regions.append(Region(RegionKind.SHARED, row.nbytes, memory=row, mem=mem, sharing=sharing, lane=lane))
+            self._regions.append(
+                Region(RegionKind.SHARED, row.nbytes, memory=row, mem=mem, sharing=sharing, queue=queue)
+            )
         self._rows.append(row)
         self._expected.append(expected)
         self._maker.append(maker)
         return len(self._rows) - 1
 
-    def _subgraph(self, lane: int, reads: Sequence[int], **shared: tuple[int, ...]) -> None:
+    def _subgraph(self, queue: int, reads: Sequence[int], **shared: tuple[int, ...]) -> None:
         makers = {self._maker[read] for read in reads} - {-1}
-        waits = tuple(sorted(maker for maker in makers if self._subgraphs[maker].lane != lane))
+        waits = tuple(sorted(maker for maker in makers if self._subgraphs[maker].queue != queue))
         count = len(self._steps) - sum(subgraph.steps for subgraph in self._subgraphs)
-        self._subgraphs.append(SubGraph(lane, count, waits, **shared))
+        self._subgraphs.append(SubGraph(queue, count, waits, **shared))
 
-    def _node(self, lane: int, x: int, y: int) -> None:
-        device = self._lanes[lane].kind is LaneKind.OPENCL
+    def _node(self, queue: int, x: int, y: int) -> None:
+        device = self._queues[queue].kind is QueueKind.OPENCL
         if device:
-            x, y = (self._copy(read, lane) for read in (x, y))
+            x, y = (self._copy(read, queue) for read in (x, y))
         expected = self._expected[x] + self._expected[y]
-        z = self._row(expected, len(self._subgraphs), lane if device else None)
+        z = self._row(expected, len(self._subgraphs), queue if device else None)
         if device:
-            self._launch(lane, x, y, z)
+            self._launch(queue, x, y, z)
             for _ in range(self._rng.randint(0, 2)):
-                self._launch(lane, z, x, z)
+                self._launch(queue, z, x, z)
                 self._expected[z] = self._expected[z] + self._expected[x]
-            self._subgraph(lane, (x, y), acquires=tuple(sorted({x, y})), releases=(z,))
-        elif self._lanes[lane].kind is LaneKind.CALL or self._rng.random() < 0.2:
+            self._subgraph(queue, (x, y), acquires=tuple(sorted({x, y})), releases=(z,))
+        elif self._queues[queue].kind is QueueKind.CALL or self._rng.random() < 0.2:
             self._steps.append(Step(StepKind.CALL, 0, (x, y), (z,)))
-            self._subgraph(lane, (x, y))
+            self._subgraph(queue, (x, y))
         else:
             add = self._engine.find("eltwise/binary")
             self._steps.append(Step(StepKind.KERNEL, add, (x, y), (z,), (0, 1, self._floats, 0, 1, 0, 0, 0)))
-            self._subgraph(lane, (x, y))
+            self._subgraph(queue, (x, y))
 
-    def _copy(self, read: int, lane: int) -> int:
-        copy = self._row(self._expected[read], len(self._subgraphs), lane)
+    def _copy(self, read: int, queue: int) -> int:
+        copy = self._row(self._expected[read], len(self._subgraphs), queue)
         self._steps.append(Step(StepKind.KERNEL, self._engine.find("reorder/copy"), (read,), (copy,), (self._floats,)))
         self._subgraph(0, (read,))
         return copy
 
-    def _launch(self, lane: int, *rows: int) -> None:
+    def _launch(self, queue: int, *rows: int) -> None:
         memories = [self._regions[row].mem for row in rows]
         handles = [memory for memory in memories if isinstance(memory, Handle)]
         self._steps.append(Step(StepKind.OPENCL, len(self._launches)))
@@ -377,7 +379,7 @@ def late_add(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
     writes[0].view(np.float32)[:] = reads[0].view(np.float32) + reads[1].view(np.float32)
 
 
-def lanes(engine: Engine, examples: int, library: str) -> None:
+def queues(engine: Engine, examples: int, library: str) -> None:
     """Random networks that run at once, which share pools."""
     engine.load_opencl(library)
     vars(program_module)["_load_opencl"] = lambda _native: None  # it has one
@@ -416,9 +418,9 @@ def random_list(engine: Engine, seed: int) -> Iterator[None]:
     def call(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         writes[0].view(np.float32)[:] = reads[0].view(np.float32) + reads[1].view(np.float32)
 
-    lane = Lane(LaneKind.HOST, cores, ratios=ratios)
+    queue = Queue(QueueKind.HOST, cores, ratios=ratios)
     regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
-    with Program([lane], regions, buffers, steps, [SubGraph(0, len(steps))], calls=[call], native=engine) as program:
+    with Program([queue], regions, buffers, steps, [SubGraph(0, len(steps))], calls=[call], native=engine) as program:
         for _ in range(5):
             memory[0], memory[1] = 0, 1
             trace = program.run_traced()
@@ -449,7 +451,7 @@ if __name__ == "__main__":
         sys.exit(parity(*sys.argv[2:]))
     scenario, library, count, *more = sys.argv[1:]
     native = Engine(Path(library))
-    if scenario == "lanes":
-        lanes(native, int(count), *more)
+    if scenario == "queues":
+        queues(native, int(count), *more)
     else:
         {"fuzz": fuzz, "lists": lists}[scenario](native, int(count))

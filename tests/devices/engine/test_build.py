@@ -69,7 +69,7 @@ def test_headers_and_instruction_sets_make_other_libraries(sources: Sources) -> 
     for isa in others:
         if isa != local_isa():
             assert build.build_engine(isa) != first
-    sources({"src/a.h": "#define UNUSED 1\n"})
+    sources({"runtime/a.h": "#define UNUSED 1\n"})
     assert build.build_engine() != first
 
 
@@ -115,7 +115,7 @@ def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
 def test_builders_at_the_same_time_agree(sources: Sources) -> None:
     sources({"runtime/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "extern int nns_b;\nint nns_b = 1;\n"})
     script = (
-        "from pathlib import Path; import sys; from nnstretch.devices.engine import build, toolchains; "
+        "from pathlib import Path; import sys; from nnstretch.devices.engine.build import build, toolchains; "
         "build.ENGINE_FOLDER = toolchains.ENGINE_FOLDER = Path(sys.argv[1]); print(build.build_engine())"
     )
     command = [sys.executable, "-c", script, str(toolchains.ENGINE_FOLDER)]

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.binding.image import Buffer, Lane, LaneKind, Region, RegionKind, Sharing, SubGraph
+from nnstretch.devices.engine.binding.image import Buffer, Queue, QueueKind, Region, RegionKind, Sharing, SubGraph
 from nnstretch.devices.engine.binding.program import Program
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
-from tests.devices.engine.test_lanes import Arrays, add, call_program
 from tests.devices.engine.test_opencl import FLOATS, Builder, OpenCL, opencl
+from tests.devices.engine.test_queues import Arrays, add, call_program
 from tests.kits.opencl_faults import Fault, Faults
 
 __all__ = ["opencl"]
@@ -70,13 +70,13 @@ def faults(loader: Faults) -> Iterator[Faults]:
 
 
 def meeting(opencl: OpenCL, faults: Faults, sharing: Sharing, call: Callable[[], None]) -> Builder:
-    """Output = 8 × input: two devices and two host lanes compute from one value, and one of them makes a call."""
-    queues = [opencl.queue(), opencl.queue()]
-    devices = [Lane(LaneKind.OPENCL, (), queue, name=f"device {i}") for i, queue in enumerate(queues)]
-    b = Builder(opencl, [Lane(LaneKind.HOST), *devices, Lane(LaneKind.HOST)], native=faults.engine)
+    """Output = 8 × input: two devices and two host queues compute from one value, and one of them makes a call."""
+    command_queues = [opencl.command_queue(), opencl.command_queue()]
+    devices = [Queue(QueueKind.OPENCL, (), one, name=f"device {i}") for i, one in enumerate(command_queues)]
+    b = Builder(opencl, [Queue(QueueKind.HOST), *devices, Queue(QueueKind.HOST)], native=faults.engine)
     x = b.region(RegionKind.INPUT)
-    inputs = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
-    answers = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
+    inputs = [b.region(RegionKind.SHARED, queue, sharing) for queue in (1, 2)]
+    answers = [b.region(RegionKind.SHARED, queue, sharing) for queue in (1, 2)]
     mine, late, zero = (b.region(RegionKind.FIXED) for _ in range(3))
     y = b.region(RegionKind.OUTPUT)
     sent = [b.host(0, (x, zero), region) for region in inputs]
@@ -244,33 +244,33 @@ def test_a_device_that_hangs_keeps_the_program_but_not_the_caller(
         assert faults.live_events == 0
 
 
-@pytest.mark.parametrize("lane", [0, 1, 2])
-def test_a_call_that_hangs_keeps_the_program_but_not_the_caller(lane: int) -> None:
+@pytest.mark.parametrize("queue", [0, 1, 2])
+def test_a_call_that_hangs_keeps_the_program_but_not_the_caller(queue: int) -> None:
     goes_on, ran = threading.Event(), [0, 0, 0]
     goes_on.set()
 
     def call(number: int) -> None:
         ran[number] += 1
-        if number == lane:
+        if number == queue:
             assert goes_on.wait(PATIENCE)
 
-    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.HOST), Lane(LaneKind.CALL)]
+    queues = [Queue(QueueKind.HOST), Queue(QueueKind.HOST), Queue(QueueKind.CALL)]
     calls = [lambda _r, _w, i=i: call(i) for i in range(3)]
-    with call_program(*calls, lanes=lanes, waits=[(), (0,), (1,)]) as program:
+    with call_program(*calls, queues=queues, waits=[(), (0,), (1,)]) as program:
         for _ in range(3):
             program.run(deadline=PATIENCE)
         goes_on.clear()
-        with pytest.raises(DeadlineError, match=f"lane {lane} is at step {lane} or later") as caught:
+        with pytest.raises(DeadlineError, match=f"queue {queue} is at step {queue} or later") as caught:
             program.run(deadline=SHORT)
-        assert caught.value.processor == f"lane {lane}"
+        assert caught.value.processor == f"queue {queue}"
         with pytest.raises(DeviceError, match="still busy"):
             program.run()
         goes_on.set()
         until(lambda: not program.busy)
         # What came after the call was not begun, and is in the next run.
-        assert ran == [4 if number <= lane else 3 for number in range(3)]
+        assert ran == [4 if number <= queue else 3 for number in range(3)]
         program.run()
-        assert ran == [5 if number <= lane else 4 for number in range(3)]
+        assert ran == [5 if number <= queue else 4 for number in range(3)]
 
 
 def test_kernels_that_are_slow_keep_the_program_but_not_the_caller() -> None:
@@ -278,13 +278,13 @@ def test_kernels_that_are_slow_keep_the_program_but_not_the_caller() -> None:
     floats, steps = 1 << 20, 200
     memory = np.ones((2, floats), np.float32)
     with Program(
-        [Lane(LaneKind.HOST)],
+        [Queue(QueueKind.HOST)],
         [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory],
         [Buffer(i, 0, memory[i].nbytes) for i in range(2)],
         [add((0, 1), 0, floats)] * steps,
         [SubGraph(0, 1)] * steps,
     ) as program:
-        with pytest.raises(DeadlineError, match=r"lane 0 is at step \d+ or later|it was about to begin"):
+        with pytest.raises(DeadlineError, match=r"queue 0 is at step \d+ or later|it was about to begin"):
             program.run(deadline=1e-4)
         until(lambda: not program.busy)
         memory[0] = 0
@@ -390,7 +390,7 @@ def test_a_program_closed_while_it_hangs_is_freed_when_that_is_over(caplog: pyte
                 program.close()
             del program
             gc.collect()
-            assert "closed while a run hangs: lane 1 is at step 1 or later" in caplog.text
+            assert "closed while a run hangs: queue 1 is at step 1 or later" in caplog.text
         assert seen() is not None
         goes_on.set()
         assert came_back.wait(PATIENCE)
@@ -404,7 +404,7 @@ import threading
 from nnstretch.devices.engine.binding.image import *
 from nnstretch.devices.engine.binding.program import *
 from nnstretch.errors import DeadlineError
-program = Program([Lane(LaneKind.HOST), Lane(LaneKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
+program = Program([Queue(QueueKind.HOST), Queue(QueueKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
                   calls=[lambda reads, writes: threading.Event().wait()])
 try:
     program.run(deadline=0.05)

@@ -1,4 +1,4 @@
-"""OpenCL lanes: transfers with shared and with copied memory, order, overlap, traces and failures."""
+"""OpenCL queues: transfers with shared and with copied memory, order, overlap, traces and failures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nnstretch.devices.engine.binding.image import (
     Buffer,
     Gates,
     KernelLaunch,
-    Lane,
-    LaneKind,
+    Queue,
+    QueueKind,
     Region,
     RegionKind,
     Sharing,
@@ -52,7 +52,7 @@ class OpenCL:
     context: Any
     program: Any
 
-    def queue(self, profiling: bool = True) -> Any:
+    def command_queue(self, profiling: bool = True) -> Any:
         import pyopencl as cl
 
         options: dict[str, Any] = {"properties": cl.command_queue_properties.PROFILING_ENABLE} if profiling else {}
@@ -98,7 +98,7 @@ class Builder:
     """Collects the parts of a program; every value is a region of its own with one buffer."""
 
     opencl: OpenCL
-    lanes: list[Lane]
+    queues: list[Queue]
     regions: list[Region] = field(default_factory=list)
     shared: list[SharedMemory] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -108,11 +108,13 @@ class Builder:
     gates: Gates | None = None
     native: Engine | None = None
 
-    def region(self, kind: RegionKind, lane: int = 0, sharing: Sharing = Sharing.COPIED) -> int:
+    def region(self, kind: RegionKind, queue: int = 0, sharing: Sharing = Sharing.COPIED) -> int:
         if kind is RegionKind.SHARED:
             made = self.opencl.shared(sharing)
             self.shared.append(made)
-            self.regions.append(Region(kind, SIZE, memory=made.host, mem=made.buffer, sharing=made.sharing, lane=lane))
+            self.regions.append(
+                Region(kind, SIZE, memory=made.host, mem=made.buffer, sharing=made.sharing, queue=queue)
+            )
         else:
             memory = None if kind in (RegionKind.INPUT, RegionKind.OUTPUT) else aligned_array(SIZE)
             self.regions.append(Region(kind, SIZE, memory=memory))
@@ -123,19 +125,19 @@ class Builder:
         assert memory is not None
         return memory.view(np.float32)
 
-    def host(self, lane: int, reads: tuple[int, int], write: int, waits: tuple[int, ...] = ()) -> int:
+    def host(self, queue: int, reads: tuple[int, int], write: int, waits: tuple[int, ...] = ()) -> int:
         kernel = engine().find("eltwise/binary")
         self.steps.append(Step(StepKind.KERNEL, kernel, reads, (write,), (0, 1, FLOATS, 0, 1, 0, 0, 0)))
-        return self._subgraph(SubGraph(lane, 1, waits))
+        return self._subgraph(SubGraph(queue, 1, waits))
 
-    def call(self, lane: int, call: CallFunction, waits: tuple[int, ...] = ()) -> int:
+    def call(self, queue: int, call: CallFunction, waits: tuple[int, ...] = ()) -> int:
         self.steps.append(Step(StepKind.CALL, len(self.calls)))
         self.calls.append(call)
-        return self._subgraph(SubGraph(lane, 1, waits))
+        return self._subgraph(SubGraph(queue, 1, waits))
 
     def device(
         self,
-        lane: int,
+        queue: int,
         reads: tuple[int, int],
         write: int,
         waits: tuple[int, ...] = (),
@@ -147,12 +149,12 @@ class Builder:
         self.launches.append(launch)
         acquired = tuple(sorted(set(reads))) if acquires is None else tuple(acquires)
         released = (write,) if releases is None else tuple(releases)
-        return self._subgraph(SubGraph(lane, 1, waits, acquired, released))
+        return self._subgraph(SubGraph(queue, 1, waits, acquired, released))
 
     def program(self) -> Program:
         buffers = [Buffer(i, 0, region.bytes) for i, region in enumerate(self.regions)]
         return Program(
-            self.lanes,
+            self.queues,
             self.regions,
             buffers,
             self.steps,
@@ -171,7 +173,7 @@ class Builder:
 
 def there_and_back(opencl: OpenCL, sharing: Sharing, profiling: bool = True) -> Builder:
     """Output = 2 × (input + input), the second addition on the device."""
-    b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue(profiling))])
+    b = Builder(opencl, [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue(profiling))])
     x = b.region(RegionKind.INPUT)
     sent, back = (b.region(RegionKind.SHARED, 1, sharing) for _ in range(2))
     y = b.region(RegionKind.OUTPUT)
@@ -193,7 +195,7 @@ def gated(b: Builder) -> Builder:
     launches: list[KernelLaunch | None] = []
     place = len(b.subgraphs)
     for subgraph in b.subgraphs:
-        waits = subgraph.waits if b.lanes[subgraph.lane].kind is LaneKind.OPENCL else ()
+        waits = subgraph.waits if b.queues[subgraph.queue].kind is QueueKind.OPENCL else ()
         kernel = cl.Kernel(b.opencl.program, "gate")
         kernel.set_args(memory.buffer, memory.buffer, np.array([0, place, len(waits)], np.int32))
         numbers[place : place + len(waits)] = waits
@@ -219,7 +221,7 @@ def test_data_cross_to_the_device_and_back(opencl: OpenCL, sharing: Sharing) -> 
 @pytest.mark.parametrize("sharing", Sharing)
 def test_a_last_subgraph_is_done_when_the_run_is(opencl: OpenCL, sharing: Sharing) -> None:
     """Nothing waits for the device, and only the last of several sub-graphs releases what they computed."""
-    b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue())])
+    b = Builder(opencl, [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue())])
     x, y, z = (b.region(RegionKind.SHARED, 1, sharing) for _ in range(3))
     b.device(1, (x, x), y, releases=())
     b.device(1, (y, x), z, acquires=(), releases=())
@@ -232,15 +234,15 @@ def test_a_last_subgraph_is_done_when_the_run_is(opencl: OpenCL, sharing: Sharin
 
 
 @pytest.mark.parametrize("sharing", Sharing)
-def test_lanes_overlap_and_meet(opencl: OpenCL, sharing: Sharing) -> None:
-    """Two device lanes and two host lanes compute from one value; a slow call delays one of them."""
-    queues = [opencl.queue(), opencl.queue()]
-    lanes = [Lane(LaneKind.HOST), *(Lane(LaneKind.OPENCL, (), q) for q in queues), Lane(LaneKind.HOST)]
-    b = Builder(opencl, lanes)
+def test_queues_overlap_and_meet(opencl: OpenCL, sharing: Sharing) -> None:
+    """Two device queues and two host queues compute from one value; a slow call delays one of them."""
+    command_queues = [opencl.command_queue(), opencl.command_queue()]
+    queues = [Queue(QueueKind.HOST), *(Queue(QueueKind.OPENCL, (), q) for q in command_queues), Queue(QueueKind.HOST)]
+    b = Builder(opencl, queues)
     rng = random.Random(1)
     x = b.region(RegionKind.INPUT)
-    inputs = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
-    answers = [b.region(RegionKind.SHARED, lane, sharing) for lane in (1, 2)]
+    inputs = [b.region(RegionKind.SHARED, queue, sharing) for queue in (1, 2)]
+    answers = [b.region(RegionKind.SHARED, queue, sharing) for queue in (1, 2)]
     mine, late, y, zero = (
         b.region(kind) for kind in (RegionKind.FIXED, RegionKind.FIXED, RegionKind.OUTPUT, RegionKind.FIXED)
     )
@@ -261,9 +263,9 @@ def test_lanes_overlap_and_meet(opencl: OpenCL, sharing: Sharing) -> None:
 
 
 def test_a_device_waits_for_another_thread_and_another_device(opencl: OpenCL) -> None:
-    """Host lane 2 waits for device 1, and device 3 for host lane 2, while lane 0 has nothing to do with either."""
-    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue()), Lane(LaneKind.HOST)]
-    b = Builder(opencl, [*lanes, Lane(LaneKind.OPENCL, (), opencl.queue())])
+    """Host queue 2 waits for device 1, and device 3 for host queue 2, while queue 0 has nothing to do with either."""
+    queues = [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue()), Queue(QueueKind.HOST)]
+    b = Builder(opencl, [*queues, Queue(QueueKind.OPENCL, (), opencl.command_queue())])
     x, first = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(2))
     between, last = (b.region(RegionKind.SHARED, 3, Sharing.COHERENT) for _ in range(2))
     on_device = b.device(1, (x, x), first)
@@ -303,7 +305,7 @@ def test_a_failure_elsewhere_leaves_the_device_ready_for_the_next_run(opencl: Op
             if fail:
                 raise FeedError("stop")
 
-        b.lanes.append(Lane(LaneKind.CALL))
+        b.queues.append(Queue(QueueKind.CALL))
         b.call(2, call, (0,))
         b.call(0, call)
         x = np.ones(FLOATS, np.float32)
@@ -338,9 +340,11 @@ def test_memory_that_is_not_the_hosts_own_cannot_be_mapped(opencl: OpenCL) -> No
         b.program()
 
 
-def test_a_device_waits_at_gates_for_other_lanes(opencl: OpenCL) -> None:
-    """Two of three host lanes are late; the device, which has all its work from the begin, sees what they wrote."""
-    b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue()), Lane(LaneKind.CALL)])
+def test_a_device_waits_at_gates_for_other_queues(opencl: OpenCL) -> None:
+    """Two of three host queues are late; the device, which has all its work from the begin, sees what they wrote."""
+    b = Builder(
+        opencl, [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue()), Queue(QueueKind.CALL)]
+    )
     x, first, between, last = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(4))
     on_device = b.device(1, (x, x), first)
     late = b.call(2, lambda _r, _w: time.sleep(1e-3), (on_device,))
@@ -355,7 +359,7 @@ def test_a_device_waits_at_gates_for_other_lanes(opencl: OpenCL) -> None:
 
 def test_gates_open_when_a_run_fails(opencl: OpenCL) -> None:
     """Else the queue would never come to rest."""
-    b = Builder(opencl, [Lane(LaneKind.HOST), Lane(LaneKind.OPENCL, (), opencl.queue())])
+    b = Builder(opencl, [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue())])
     x, y = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(2))
     fail: list[Exception] = []
     hangs = threading.Event()
@@ -391,14 +395,14 @@ def test_gates_that_are_refused(opencl: OpenCL) -> None:
     assert b.gates is not None
     gate = next(launch for launch in b.gates.launches if launch is not None)
     b.gates = Gates((gate, None, None), b.gates.flags)
-    with pytest.raises(PackageError, match="sub-graph 0 has a gate, but is on no OpenCL lane"):
+    with pytest.raises(PackageError, match="sub-graph 0 has a gate, but is on no OpenCL queue"):
         b.program()
     b.gates = Gates((None, KernelLaunch(gate.kernel, (0,)), None), b.gates.flags)
     with pytest.raises(PackageError, match="gate 1 has a global size of 0"):
         b.program()
     b.gates = Gates((None, gate, None), b.gates.flags)
-    b.lanes.append(Lane(LaneKind.OPENCL, (), opencl.queue()))
-    with pytest.raises(PackageError, match="in a program of several OpenCL lanes"):
+    b.queues.append(Queue(QueueKind.OPENCL, (), opencl.command_queue()))
+    with pytest.raises(PackageError, match="in a program of several OpenCL queues"):
         b.program()
 
 
@@ -417,7 +421,7 @@ def test_refusals(opencl: OpenCL) -> None:
         b.subgraphs[0] = SubGraph(1, 1)
 
     def share_with_the_host(b: Builder) -> None:
-        b.regions[1] = replace(b.regions[1], lane=0)
+        b.regions[1] = replace(b.regions[1], queue=0)
 
     def share_in_no_known_way(b: Builder) -> None:
         b.regions[1] = replace(b.regions[1], sharing=cast("Sharing", 3))
@@ -430,7 +434,7 @@ def test_refusals(opencl: OpenCL) -> None:
 
     refused("one cl_kernel", use_one_kernel_twice)
     refused("cannot run", put_a_kernel_on_the_device)
-    refused("no OpenCL lane", share_with_the_host)
+    refused("no OpenCL queue", share_with_the_host)
     refused("shared in way 3", share_in_no_known_way)
     refused("global size of 0", launch_nothing)
     refused("launch 0 of 0", launch_too_much)

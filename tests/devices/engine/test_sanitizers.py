@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reas
 def library(sanitize: str) -> Path:
     """An engine that finds errors in itself.
 
-    Races lie between what lanes and threads run. So of the kernels only those that the scenarios run watch for them; to
+    Races lie between what queues and threads run. So of the kernels only those that the scenarios run watch for them; to
     build the others so would take longer than all scenarios.
     """
     if sanitize != "thread":
@@ -43,9 +43,9 @@ def library(sanitize: str) -> Path:
     ("sanitize", "scenario", "examples"),
     [
         ("address,undefined", "fuzz", 500),
-        ("address,undefined", "lanes", 20),
+        ("address,undefined", "queues", 20),
         ("address,undefined", "lists", 40),
-        ("thread", "lanes", 40),
+        ("thread", "queues", 40),
         ("thread", "lists", 60),
     ],
 )
@@ -57,7 +57,7 @@ def test_no_sanitizer_reports_anything(sanitize: str, scenario: str, examples: i
         "TSAN_OPTIONS": f"halt_on_error=1 suppressions={SCRIPT.with_name('thread_sanitizer.supp')}",
     }
     command = [sys.executable, str(SCRIPT), scenario, str(library(sanitize)), str(examples)]
-    if scenario == "lanes":
+    if scenario == "queues":
         command.append(str(c_library(DOUBLE, sanitize)))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

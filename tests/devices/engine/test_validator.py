@@ -14,8 +14,8 @@ import pytest
 
 from nnstretch.devices.engine.binding.image import (
     Buffer,
-    Lane,
-    LaneKind,
+    Queue,
+    QueueKind,
     Region,
     RegionKind,
     Step,
@@ -34,9 +34,9 @@ SIZE = 4 * FLOATS
 
 @dataclass
 class Parts:
-    """A program of two lanes that copies its input to a workspace and from there to its output."""
+    """A program of two queues that copies its input to a workspace and from there to its output."""
 
-    lanes: list[Lane] = field(default_factory=lambda: [Lane(LaneKind.HOST), Lane(LaneKind.HOST)])
+    queues: list[Queue] = field(default_factory=lambda: [Queue(QueueKind.HOST), Queue(QueueKind.HOST)])
     regions: list[Region] = field(
         default_factory=lambda: [
             Region(RegionKind.INPUT, SIZE),
@@ -49,7 +49,7 @@ class Parts:
     subgraphs: list[SubGraph] = field(default_factory=lambda: [SubGraph(0, 1), SubGraph(1, 1, (0,))])
 
     def program(self, **more: Any) -> Program:
-        return Program(self.lanes, self.regions, self.buffers, self.steps, self.subgraphs, **more)
+        return Program(self.queues, self.regions, self.buffers, self.steps, self.subgraphs, **more)
 
 
 def copy_step(source: int, target: int, floats: int = FLOATS) -> Step:
@@ -73,17 +73,17 @@ def _set(name: str, at: int, /, **changes: Any) -> Callable[[Parts], None]:
 
 
 REFUSALS: list[tuple[Callable[[Parts], None], str]] = [
-    (_set("lanes", 0, kind=LaneKind.CALL), "lane 0"),
-    (_set("lanes", 1, kind=LaneKind.CALL), "cannot run"),
-    (_set("lanes", 1, kind=LaneKind.OPENCL), "no queue"),
-    (_set("lanes", 1, cores=(1024,)), "cores of a lane"),
-    (_set("lanes", 1, cores=(-1,)), "cores of a lane"),
-    (_set("lanes", 0, cores=(0,) * 1025), "cores of a lane"),
-    (_set("lanes", 0, cores=(0, 0), ratios=(1,)), "1 ratios for 2 cores"),
-    (_set("lanes", 0, ratios=(1,)), "1 ratios for 0 cores"),
-    (_set("lanes", 0, cores=(0,), ratios=(0,)), "ratios of a lane"),
-    (_set("lanes", 0, cores=(0,), ratios=(65537,)), "ratios of a lane"),
-    (lambda p: p.lanes.extend([Lane(LaneKind.HOST)] * 15), "number of lanes is 17"),
+    (_set("queues", 0, kind=QueueKind.CALL), "queue 0"),
+    (_set("queues", 1, kind=QueueKind.CALL), "cannot run"),
+    (_set("queues", 1, kind=QueueKind.OPENCL), "no queue"),
+    (_set("queues", 1, cores=(1024,)), "cores of a queue"),
+    (_set("queues", 1, cores=(-1,)), "cores of a queue"),
+    (_set("queues", 0, cores=(0,) * 1025), "cores of a queue"),
+    (_set("queues", 0, cores=(0, 0), ratios=(1,)), "1 ratios for 2 cores"),
+    (_set("queues", 0, ratios=(1,)), "1 ratios for 0 cores"),
+    (_set("queues", 0, cores=(0,), ratios=(0,)), "ratios of a queue"),
+    (_set("queues", 0, cores=(0,), ratios=(65537,)), "ratios of a queue"),
+    (lambda p: p.queues.extend([Queue(QueueKind.HOST)] * 15), "number of queues is 17"),
     (_set("regions", 0, bytes=-1), "bytes of a region"),
     (_set("regions", 0, index=-1), "is input -1"),
     (_set("regions", 0, index=1 << 40), "is input 1099511627776"),
@@ -106,12 +106,12 @@ REFUSALS: list[tuple[Callable[[Parts], None], str]] = [
     (_set("steps", 0, reads=(-1,)), "kernel reorder/copy"),
     (_set("steps", 0, kind=StepKind.OPENCL), "OpenCL launch"),
     (_set("steps", 0, kind=StepKind.OPENCL, reads=(), writes=()), "asks for launch"),
-    (_set("subgraphs", 1, lane=2), "lane of a sub-graph"),
+    (_set("subgraphs", 1, queue=2), "queue of a sub-graph"),
     (_set("subgraphs", 1, steps=2), "number of steps"),
     (_set("subgraphs", 1, steps=0), "hold 1 of 2 steps"),
     (_set("subgraphs", 1, waits=(1,)), "waits of a sub-graph"),
     (_set("subgraphs", 1, waits=(-1,)), "waits of a sub-graph"),
-    (_set("subgraphs", 1, lane=0), "of its own lane"),
+    (_set("subgraphs", 1, queue=0), "of its own queue"),
     (_set("subgraphs", 1, acquires=(1,)), "does not share"),
     (_set("subgraphs", 1, releases=(1,)), "does not share"),
     (_set("subgraphs", 1, releases=(9,)), "releases of a sub-graph"),
@@ -128,7 +128,7 @@ def test_an_unsound_program_is_refused(change: Callable[[Parts], None], reason: 
 
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
-    [(0, 1, "not a program"), (1, 99, "interface 99"), (3, 1 << 62, "number of regions"), (9, 3, "kind of a lane")],
+    [(0, 1, "not a program"), (1, 99, "interface 99"), (3, 1 << 62, "number of regions"), (9, 3, "kind of a queue")],
 )
 def test_a_header_or_word_out_of_range_is_refused(
     at: int, value: int, reason: str, monkeypatch: pytest.MonkeyPatch
@@ -155,9 +155,9 @@ def test_an_image_too_short_or_too_long_is_refused(change: int, monkeypatch: pyt
 
 
 def test_a_core_that_does_not_exist_is_refused_by_name() -> None:
-    for lane in (0, 1):
+    for queue in (0, 1):
         parts = Parts()
-        parts.lanes[lane] = Lane(LaneKind.HOST, (0, 1023))
+        parts.queues[queue] = Queue(QueueKind.HOST, (0, 1023))
         with pytest.raises(DeviceError, match="1023"):
             parts.program()
 

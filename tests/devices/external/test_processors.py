@@ -161,7 +161,7 @@ def test_a_delegate_that_fails_in_a_run_leaves_the_session_usable(library: Path,
     obstacle, network = tmp_path / "lost", RandomNetwork(1, processors=2, nodes=8)
     usable = build_processors(f"cpu:{CORE},tflite:{library}?fail={obstacle}@{usable_cores()[-1]}")
     with Session(make_plan(optimize(network.graph()), usable.named, usable.host)) as session:
-        assert "call" in {lane.kind for lane in session.plan.lanes}
+        assert "call" in {queue.kind for queue in session.plan.queues}
         session.run(None, {"x": network.input})
         for _ in range(2):
             obstacle.touch()

@@ -249,13 +249,13 @@ def test_wrong_options_are_errors(made: Sessions, options: dict[str, Any], messa
 
 @pytest.mark.opencl
 def test_options_say_on_which_processors(made: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    lanes: list[tuple[str, ...]] = []
+    queues: list[tuple[str, ...]] = []
     compiled = CompiledGraph._compiled
 
     def noting(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
         session = compiled(graph, arguments, constants)
         assert session is not None
-        lanes.append(tuple(lane.processor for lane in session.plan.lanes))
+        queues.append(tuple(queue.processor for queue in session.plan.queues))
         return session
 
     monkeypatch.setattr(CompiledGraph, "_compiled", noting)
@@ -263,5 +263,5 @@ def test_options_say_on_which_processors(made: Sessions, monkeypatch: pytest.Mon
     torch.testing.assert_close(
         made.compile(module, processors=name, threads=None)(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4
     )
-    assert len(lanes) == 1
-    assert name in lanes[0]
+    assert len(queues) == 1
+    assert name in queues[0]

@@ -411,7 +411,7 @@ def test_proof_of_a_branched_network(graph: ir.Model) -> None:
     assert {row.top1 for row in proof.rows if row.network != "branched"} == {None}
     control_macs = next(row.macs for row in proof.rows if row.network == "control")
     assert control_macs == pytest.approx(design.macs, rel=0.02)
-    assert len(proof.timeline.lanes) == 2
+    assert len(proof.timeline.queues) == 2
     answer = proof.to_json()
     assert answer["speedup"] == pytest.approx(min(answer["original_ms"].values()) / answer["branched_ms"], rel=1e-3)
     equal = min(answer["control_ms"].values()) / answer["branched_ms"]

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from nnstretch.bench.ablation.breakdown import CAUSES, JOINING, UNBRANCHED, break_down, causes, step_keys
 from nnstretch.bench.timing.statistics import interval, perfect_split, resampled
 from nnstretch.devices.engine.binding.program import RunTrace
-from nnstretch.scheduler.plan.schema import Plan, PlanLane, PlanStep, PlanSubgraph
+from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep, PlanSubgraph
 
 LEFT, RIGHT = "segments.1.branches.0.layers", "segments.1.branches.1.layers"
 
 
 def plan(*subgraphs: tuple[int, list[tuple[str, str]]]) -> Plan:
-    """A plan of two lanes; sub-graphs are (lane, [(name, operator) of every step])."""
+    """A plan of two queues; sub-graphs are (queue, [(name, operator) of every step])."""
     steps = [PlanStep(name, op, "r", "kernel", "k", (), ()) for _, some in subgraphs for name, op in some]
     graphs, first = [], 0
-    for lane, some in subgraphs:
-        graphs.append(PlanSubgraph(lane, first, len(some)))
+    for queue, some in subgraphs:
+        graphs.append(PlanSubgraph(queue, first, len(some)))
         first += len(some)
-    lanes = (PlanLane("host", "cpu:0", (0,)), PlanLane("host", "cpu:1", (1,)))
-    return Plan(16, lanes, (), (), (), tuple(steps), tuple(graphs), 0, (), (), {}, {})
+    queues = (PlanQueue("host", "cpu:0", (0,)), PlanQueue("host", "cpu:1", (1,)))
+    return Plan(16, queues, (), (), (), tuple(steps), tuple(graphs), 0, (), (), {}, {})
 
 
 def trace(total: float, *times: tuple[float, float]) -> RunTrace:
@@ -92,10 +92,10 @@ def test_causes_add_up(delays: list[int], split: float, measured: float) -> None
         (0, [("segments.1", "Reorder"), ("head.fc", "Dense")]),
     )
     now, times = [0, 0], []
-    for number, lane in enumerate((0, 1, 1, 1, 0, 0, 0, 0)):
-        begin = now[lane] + delays[2 * number]
-        now[lane] = begin + delays[2 * number + 1]
-        times.append((begin, now[lane]))
+    for number, queue in enumerate((0, 1, 1, 1, 0, 0, 0, 0)):
+        begin = now[queue] + delays[2 * number]
+        now[queue] = begin + delays[2 * number + 1]
+        times.append((begin, now[queue]))
     run = trace(max(now) + 1, *times)
     found, _ = break_down(made, [run], [run], 1.0, 1.0)
     assert found.total == pytest.approx(max(now) + 1)

@@ -29,7 +29,7 @@ def test_a_search_for_a_phone_finds_what_the_simulation_confirms(processors: str
     (result,) = nns.stretch(network, image, processors)
     opened = build_processors(processors)
     compiled, timeline = simulate_model(export_branched(result.module, image), opened)
-    assert {subgraph.lane for subgraph in compiled.plan.subgraphs} == {0, 1}
+    assert {subgraph.queue for subgraph in compiled.plan.subgraphs} == {0, 1}
     predicted = result.design.predicted_ms
     assert predicted is not None
     assert timeline.total * 1e-6 == pytest.approx(predicted, rel=0.05)

@@ -223,7 +223,9 @@ def test_package_runs_checks_and_traces(cli: Cli, package: Path, folder: Path) -
     assert answer["passed"] is True
     found = answer["timeline"]
     assert found["total_ms"] >= found["critical_path_ms"] > 0
-    assert sum(step["ms"] for step in found["path"]) == pytest.approx(sum(lane["busy_ms"] for lane in found["lanes"]))
+    assert sum(step["ms"] for step in found["path"]) == pytest.approx(
+        sum(queue["busy_ms"] for queue in found["queues"])
+    )
     events = json.loads((folder / "t.json").read_text())["traceEvents"]
     steps = [event for event in events if event.get("cat") == "step"]
     assert {"Conv", "Dense"} <= {step["args"]["op"] for step in steps}

@@ -225,12 +225,12 @@ def test_equal_models_are_equal_files(network: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_lanes_run_on_the_cores_that_there_are(small: Case, tmp_path: Path, seed: int, threads: int | None) -> None:
-    """Two lanes of two and one cores, on machines with any number of cores."""
+def test_queues_run_on_the_cores_that_there_are(small: Case, tmp_path: Path, seed: int, threads: int | None) -> None:
+    """Two queues of two and one cores, on machines with any number of cores."""
     network = RandomNetwork(seed, 2)
-    lanes = [CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa()) for cores in ((0, 1), (2,))]
-    compiled = make_plan(optimize(network.graph()), lanes, lanes[0])
-    assert len(compiled.plan.lanes) == 2
+    queues = [CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa()) for cores in ((0, 1), (2,))]
+    compiled = make_plan(optimize(network.graph()), queues, queues[0])
+    assert len(compiled.plan.queues) == 2
     write_model_file(compiled, "random", local_isa(), tmp_path / "random.nnm")
     np.save(tmp_path / "x.npy", network.input)
     expected = network.expected()
@@ -242,8 +242,8 @@ def test_lanes_run_on_the_cores_that_there_are(small: Case, tmp_path: Path, seed
         assert relative_error(np.load(path), y) < TOLERANCE
 
 
-def test_lanes_run_on_the_cores_that_they_were_planned_for(small: Case, network: Path, tmp_path: Path) -> None:
-    """Which is seen when one of them does not exist: then only, the lane moves."""
+def test_queues_run_on_the_cores_that_they_were_planned_for(small: Case, network: Path, tmp_path: Path) -> None:
+    """Which is seen when one of them does not exist: then only, the queue moves."""
     core = max(os.sched_getaffinity(0))
     for cores, threads in (((core,), 1), ((core, core), 2), ((core, 1023), min(2, len(os.sched_getaffinity(0))))):
         cpu = CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa())

@@ -110,14 +110,14 @@ def number(element: ET.Element, name: str) -> float:
 # -- timeline ------------------------------------------------------------------------------------------------------
 
 
-def test_timeline_shows_every_step_in_its_lane_at_its_time(timeline: Timeline) -> None:
+def test_timeline_shows_every_step_in_its_queue_at_its_time(timeline: Timeline) -> None:
     text = timeline_svg(timeline, title="A run")
     steps = shapes(text, "rect", "conv")[:3]
-    lanes = shapes(text, "rect", "lane")
-    assert len(lanes) == 2
-    assert [number(s, "y") for s in steps] == [number(lanes[i], "y") for i in (0, 0, 1)]
-    scale = number(lanes[0], "width") / timeline.total
-    left = number(lanes[0], "x")
+    queues = shapes(text, "rect", "queue")
+    assert len(queues) == 2
+    assert [number(s, "y") for s in steps] == [number(queues[i], "y") for i in (0, 0, 1)]
+    scale = number(queues[0], "width") / timeline.total
+    left = number(queues[0], "x")
     for step, begin, end in zip(steps, (0, 2_000_000, 2_100_000), (2_000_000, 3_000_000, 3_400_000), strict=True):
         assert number(step, "x") == pytest.approx(left + begin * scale, abs=0.01)
         assert number(step, "width") == pytest.approx((end - begin) * scale, abs=1.0)

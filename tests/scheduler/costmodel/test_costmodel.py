@@ -32,7 +32,7 @@ from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, Task
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, explore, remembered_settings
-from nnstretch.scheduler.planner import lane_pool
+from nnstretch.scheduler.planner import queue_pool
 from tests.kits.graphs import RandomNetwork
 
 pytest.importorskip("xgboost", reason="the cost model's trees are xgboost's")
@@ -397,7 +397,7 @@ class Machines(Estimates):
 
 def test_a_network_is_searched_beside_the_fastest_so_far() -> None:
     found = build_processors(f"cpu:{usable_cores()[0]}")
-    pool = lane_pool(found.named, found.host)
+    pool = queue_pool(found.named, found.host)
     graph = unit_graph(optimize(RandomNetwork(5, processors=0, nodes=8).graph()), is_native(pool))
     costs = Machines()
     explored = explore(graph, pool, costs, lambda _: None, Schedule(initial=12, most=30))

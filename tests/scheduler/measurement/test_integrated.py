@@ -133,7 +133,7 @@ def test_times_of_one_network_are_not_those_of_another() -> None:
 def test_estimates_and_several_processors_are_left_alone() -> None:
     runs = Runs()
     space = space_of(1)
-    several = replace(space, pool=replace(space.pool, lanes=space.pool.lanes * 2))
+    several = replace(space, pool=replace(space.pool, queues=space.pool.queues * 2))
     assert refined(several, Memory(), run=runs) is several
     found = build_processors(f"cpu:{CORE}")
     estimated = choice_space(optimize(RandomNetwork(1, 1).graph()), found.named, found.host)

@@ -253,7 +253,7 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
         np.testing.assert_allclose(unpack(outputs[0], made[0], layer.outputs[0].shape), expected, atol=1e-3)
         plan = single_layer_plan(replace(single, host=processor), inputs)
         begin, device_part = plan.plan.subgraphs
-        assert (begin.lane, device_part.lane, device_part.waits) == (0, 1, (0,))  # so that it waits at a gate
+        assert (begin.queue, device_part.queue, device_part.waits) == (0, 1, (0,))  # so that it waits at a gate
         steps = plan.plan.steps[device_part.first :]
         written = {number for step in steps for number in step.writes}
         assert len(written) - len(routine.lower(layer, parameters).workspaces) == turns

@@ -68,7 +68,7 @@ def test_processes_on_the_same_cores(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(len(CORES) < 2, reason="two groups of cores need two cores")
 def test_sessions_on_the_same_cores() -> None:
-    """Of different networks, on one pool of threads, on pools of their own, and on lanes that run at once."""
+    """Of different networks, on one pool of threads, on pools of their own, and on queues that run at once."""
     one, other = CORES
     texts = [TOGETHER, TOGETHER, f"cpu:{one},cpu:{other}", f"cpu:{other},cpu:{one}", f"cpu:{other}"]
     networks = [RandomNetwork(20 + i, processors=text.count("cpu"), nodes=12) for i, text in enumerate(texts)]

@@ -21,7 +21,7 @@ from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.scheduler.parameter_search.coordinate_descent import climb, neighbours
-from nnstretch.scheduler.planner import lane_pool
+from nnstretch.scheduler.planner import queue_pool
 
 
 class Hills(CostModel):
@@ -65,7 +65,7 @@ def network() -> ir.Model:
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
 def test_it_climbs_towards_the_summit_with_few_measurements(place: float) -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
-    pool = lane_pool([processor], processor)
+    pool = queue_pool([processor], processor)
     graph = unit_graph(network(), is_native(pool))
     costs = Hills(place)
     found = climb(graph, pool, costs)
@@ -92,7 +92,7 @@ def test_it_climbs_towards_the_summit_with_few_measurements(place: float) -> Non
 
 def test_layers_that_hardly_count_are_left_alone() -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
-    pool = lane_pool([processor], processor)
+    pool = queue_pool([processor], processor)
     small = nn.Sequential(nn.Conv2d(64, 256, 3, padding=1), nn.Conv2d(256, 2, 1))
     graph = unit_graph(optimize(export(small.eval(), torch.zeros(1, 64, 28, 28))), is_native(pool))
     last = graph.units[-1].layer

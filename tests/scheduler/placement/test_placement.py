@@ -66,31 +66,31 @@ class Costs:
     def whole_tensors(self) -> bool:
         return False
 
-    def handover_seconds(self, lane: int, others: frozenset[int], size: int, /) -> float:
+    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         return self.fixed * len(others) + self.per_byte * size
 
-    def slowdown(self, lane: int, others: frozenset[int], /) -> float:
-        return 1 + self.slower * len(others) * (1 + lane)
+    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+        return 1 + self.slower * len(others) * (1 + queue)
 
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 6, most_split: int = 2) -> PlacementProblem:
-    """Small problems, in which times may be zero, lanes unable or forbidden to compute a unit, and some units split."""
-    count, lanes = draw(st.integers(1, most)), draw(st.integers(2, 3) if most < 6 else st.just(2))
+    """Small problems, in which times may be zero, queues unable or forbidden to compute a unit, and some units split."""
+    count, queues = draw(st.integers(1, most)), draw(st.integers(2, 3) if most < 6 else st.just(2))
     reads = [tuple(sorted(draw(st.sets(st.integers(0, u - 1), max_size=3)))) if u else () for u in range(count)]
     times = st.integers(0, 6).map(float)
     rows = []
     for _ in range(count):
-        row = [draw(times) for _ in range(lanes)]
+        row = [draw(times) for _ in range(queues)]
         if draw(st.booleans()) and draw(st.booleans()):
-            only = draw(st.integers(0, lanes - 1))
-            row = [t if lane == only else np.inf for lane, t in enumerate(row)]
+            only = draw(st.integers(0, queues - 1))
+            row = [t if queue == only else np.inf for queue, t in enumerate(row)]
         rows.append(row)
     interplay = Costs(*(draw(st.sampled_from(some)) for some in ((0, 0.5, 3), (0, 0.25), (0, 0.25, 1))))
     splits: list[tuple[Way, ...]] = [()] * count
     for unit in draw(st.sets(st.integers(0, count - 1), max_size=most_split)):
-        both = draw(st.permutations(range(lanes)))[: draw(st.integers(2, lanes))]
-        splits[unit] = (tuple(Part(lane, draw(times) / 2, draw(st.integers(0, 2))) for lane in both),)
+        both = draw(st.permutations(range(queues)))[: draw(st.integers(2, queues))]
+        splits[unit] = (tuple(Part(queue, draw(times) / 2, draw(st.integers(0, 2))) for queue in both),)
     sizes = tuple(draw(st.integers(0, 3)) for _ in rows)
     return PlacementProblem(np.array(rows), tuple(reads), sizes, interplay, tuple(splits))
 
@@ -99,7 +99,7 @@ def orders(
     reads: Sequence[Sequence[int]], ways: Sequence[Way], begun: tuple[Turn, ...] = ()
 ) -> Iterator[tuple[Turn, ...]]:
     """All orders of parts in which each comes after all parts of what it reads."""
-    waiting = [(unit, part.lane) for unit, way in enumerate(ways) for part in way if (unit, part.lane) not in begun]
+    waiting = [(unit, part.queue) for unit, way in enumerate(ways) for part in way if (unit, part.queue) not in begun]
     if not waiting:
         yield begun
     held = {unit for unit, _ in waiting}
@@ -114,7 +114,7 @@ def brute_force(problem: PlacementProblem) -> float:
     for ways in itertools.product(*(range(len(ways)) for ways in problem.ways)):
         chosen = [problem.ways[unit][way] for unit, way in enumerate(ways)]
         for order in orders(problem.reads, chosen):
-            sequences = tuple(tuple(u for u, on in order if on == lane) for lane in range(problem.lanes))
+            sequences = tuple(tuple(u for u, on in order if on == queue) for queue in range(problem.queues))
             tried.setdefault((ways, sequences), (ways, order))
     return min(makespan(problem, ways, order) for ways, order in tried.values())
 
@@ -140,7 +140,7 @@ def test_heuristics_make_legal_plans(problem: PlacementProblem, seed: int) -> No
     drawn = [int(rng.integers(len(of_unit))) for of_unit in problem.ways]
     for mine, legal in ((ways, order), (ways, by_rank(problem, ways)), (drawn, by_rank(problem, drawn))):
         position = {turn: place for place, turn in enumerate(legal)}
-        turns = [[(u, part.lane) for part in problem.ways[u][way]] for u, way in enumerate(mine)]
+        turns = [[(u, part.queue) for part in problem.ways[u][way]] for u, way in enumerate(mine)]
         assert sorted(legal) == sorted(itertools.chain(*turns))
         for unit, sources in enumerate(problem.reads):
             before = [position[turn] for source in sources for turn in turns[source]]
@@ -149,7 +149,7 @@ def test_heuristics_make_legal_plans(problem: PlacementProblem, seed: int) -> No
     assert found.bound <= found.makespan + 1e-9
 
 
-def modules(count: int, seed: int, lanes: int = 2) -> PlacementProblem:
+def modules(count: int, seed: int, queues: int = 2) -> PlacementProblem:
     """Inception modules, one after another: a meeting of four paths each."""
     rng = np.random.default_rng(seed)
     reads: list[tuple[int, ...]] = [()]
@@ -160,7 +160,7 @@ def modules(count: int, seed: int, lanes: int = 2) -> PlacementProblem:
         reads += [last, last, (first + 1,), last, (first + 3,), last, (first + 5,)]
         work += [1.0, 1.5, 5.0, 0.3, 0.8, 0.6, 0.7]
         last = (first, first + 2, first + 4, first + 6)
-    seconds = np.array(work)[:, None] * rng.uniform(0.8, 1.3, (len(work), lanes))
+    seconds = np.array(work)[:, None] * rng.uniform(0.8, 1.3, (len(work), queues))
     return PlacementProblem(seconds, tuple(reads), (1,) * len(reads), Costs(0.05, 0.0, 0.1))
 
 
@@ -187,7 +187,7 @@ def test_a_residual_that_crosses_is_no_cut() -> None:
         (np.ones((2, 2)), ((), (0,)), (1,), "sizes"),
         (np.array([[1.0, np.nan]]), ((),), (1,), "measure"),
         (np.ones((2, 2)), ((1,), ()), (1, 1), "earlier"),
-        (np.full((1, 2), np.inf), ((),), (1,), "no lane"),
+        (np.full((1, 2), np.inf), ((),), (1,), "no queue"),
     ],
 )
 def test_problems_that_make_no_sense_are_refused(
@@ -268,11 +268,13 @@ def test_modules_are_shared_out(processors: str) -> None:
     assert report.together < 0.62 * report.alone[report.fastest]  # (5 + 1) / 10 and what takes time without work
     assert bool(report.splits) == (report.together < report.bound * (1 - 1e-6))
     compiled = planned(space)
-    lane_of = {
-        compiled.plan.steps[i].layer: s.lane for s in compiled.plan.subgraphs for i in range(s.first, s.first + s.count)
+    queue_of = {
+        compiled.plan.steps[i].layer: s.queue
+        for s in compiled.plan.subgraphs
+        for i in range(s.first, s.first + s.count)
     }
     names = {unit.outputs[0]: unit.name for unit in space.graph.units}
-    assert all(lane_of[names[f"b{m}"]] != lane_of[names[f"c{m}"]] for m in range(2))
+    assert all(queue_of[names[f"b{m}"]] != queue_of[names[f"c{m}"]] for m in range(2))
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 32, 8, 8)).astype(np.float32)}
     check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
 
@@ -290,22 +292,22 @@ def test_any_network_is_computed_right(processors: str, seed: int) -> None:
 
 
 def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
-    """The space with every layer on a random lane, or with random shares of its channels on several."""
+    """The space with every layer on a random queue, or with random shares of its channels on several."""
     rng = np.random.default_rng(seed)
     contraction = contract(space, [[options[0] for options in space.choices]])
-    seconds = np.full((len(contraction.reads), len(space.pool.lanes)), np.inf)
+    seconds = np.full((len(contraction.reads), len(space.pool.queues)), np.inf)
     seconds[[contraction.begin, contraction.end], 0] = 0.0
     for options, group in zip(space.choices, contraction.group_of, strict=True):
         if group is not None:
-            seconds[group, [choice.lane for choice in options]] = 1.0
+            seconds[group, [choice.queue for choice in options]] = 1.0
     divisions = {}
     for group, number in contraction.alone().items():
         unit = space.graph.units[number]
         channels = unit.layer.outputs[0].shape[1] if is_divisible(unit.layer) and not unit.is_fallback else 0
         if channels > 16:
             first = 16 * int(rng.integers(1, -(-channels // 16)))
-            lanes = tuple(int(lane) for lane in rng.permutation([0, 1]))
-            divisions[group] = [(Division(lanes, (first, channels - first)), (1.0, 1.0))]
+            queues = tuple(int(queue) for queue in rng.permutation([0, 1]))
+            divisions[group] = [(Division(queues, (first, channels - first)), (1.0, 1.0))]
     found = Divisions(divisions, contraction.sizes)
     problem = PlacementProblem(seconds, contraction.reads, contraction.sizes, NoInterplay(), found.ways())
     ways = [int(rng.integers(len(of_unit))) for of_unit in problem.ways]
@@ -442,14 +444,14 @@ def design(size: int = 8) -> ir.Model:
 def test_what_lies_beside_no_branch_of_a_design_is_split(processors: str) -> None:
     model = design()
     compiled = planned(completed(space_of(model, processors), NoInterplay()))
-    lanes: dict[str, set[int]] = {}
+    queues: dict[str, set[int]] = {}
     for subgraph in compiled.plan.subgraphs:
         for step in compiled.plan.steps[subgraph.first : subgraph.first + subgraph.count]:
             if step.macs:
-                lanes.setdefault(step.layer.partition("[")[0], set()).add(subgraph.lane)
-    (head,) = lanes.keys() - {f"segments.{s}.branches.{b}.conv" for s, b in ((0, 0), (1, 0), (1, 1))}
-    assert lanes[head] == lanes["segments.0.branches.0.conv"] == {0, 1}
-    assert (lanes["segments.1.branches.0.conv"], lanes["segments.1.branches.1.conv"]) == ({0}, {1})
+                queues.setdefault(step.layer.partition("[")[0], set()).add(subgraph.queue)
+    (head,) = queues.keys() - {f"segments.{s}.branches.{b}.conv" for s, b in ((0, 0), (1, 0), (1, 1))}
+    assert queues[head] == queues["segments.0.branches.0.conv"] == {0, 1}
+    assert (queues["segments.1.branches.0.conv"], queues["segments.1.branches.1.conv"]) == ({0}, {1})
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 32, 8, 8)).astype(np.float32)}
     check(compiled, feeds, run_proto(ir.to_proto(model), feeds), runs=20)
 
@@ -473,7 +475,7 @@ def test_what_a_design_placed_stays_where_it_is() -> None:
 
 @pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
 def test_what_is_refined_on_one_processor_changes_no_other_costs() -> None:
-    """A fallback runs on lane 0 alone, so that its cost is corrected once."""
+    """A fallback runs on queue 0 alone, so that its cost is corrected once."""
     model = ir.from_proto(
         parser.parse_model(
             """<ir_version: 10, opset_import: ["" : 20]>
@@ -481,13 +483,13 @@ def test_what_is_refined_on_one_processor_changes_no_other_costs() -> None:
         )
     )
     space = corrected = space_of(model, TWO_CPUS)
-    for lane, factor in enumerate((2.0, 3.0)):
-        single = only(corrected, lane)
+    for queue, factor in enumerate((2.0, 3.0)):
+        single = only(corrected, queue)
         assert single is not None
         slower = [[replace(c, seconds=factor * (c.seconds or 0.0)) for c in options] for options in single.choices]
-        corrected = with_costs(corrected, lane, single.with_seconds(slower))
+        corrected = with_costs(corrected, queue, single.with_seconds(slower))
     for unit, before, after in zip(space.graph.units, space.choices, corrected.choices, strict=True):
-        ratios = {c.lane: (c.seconds or 0.0) / (b.seconds or 1.0) for b, c in zip(before, after, strict=True)}
+        ratios = {c.queue: (c.seconds or 0.0) / (b.seconds or 1.0) for b, c in zip(before, after, strict=True)}
         assert ratios == pytest.approx({0: 2.0} if unit.is_fallback else {0: 2.0, 1: 3.0})
 
 
@@ -514,4 +516,4 @@ def test_simulated_processors_share_where_meeting_is_cheap(tmp_path: Path) -> No
         report = compiled.placement
         assert report is not None and report.pays is pays
         assert report.seconds == pytest.approx(timeline.total * 1e-9)
-        assert len({s.lane for s in compiled.plan.subgraphs}) == 1 + pays
+        assert len({s.queue for s in compiled.plan.subgraphs}) == 1 + pays

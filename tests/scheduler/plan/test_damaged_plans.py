@@ -77,7 +77,7 @@ def test_the_engine_trusts_no_plan(data: st.DataObject) -> None:
         (("buffers", 0, "index"), "x"),
         (("buffers", 0, "bytes"), None),
         (("inputs", 0, "type", "dtype"), "float33"),
-        (("lanes", 0, "processor"), 7),
+        (("queues", 0, "processor"), 7),
         (("steps", 0, "launch"), {"source": "a", "defines": [], "global_size": [1] * 6, "local_size": None}),
     ],
 )

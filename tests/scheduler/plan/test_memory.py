@@ -24,7 +24,7 @@ from nnstretch.scheduler.runtime.session import Session
 
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[HappensBefore, int]:
-    """Random sub-graphs on up to three lanes with random waits."""
+    """Random sub-graphs on up to three queues with random waits."""
     subgraphs: list[PlanSubgraph] = []
     first = 0
     for i in range(draw(st.integers(1, 6))):
@@ -58,7 +58,7 @@ def test_a_chain_needs_two_tensors() -> None:
     assert plan_arena(tenants, order.steps)[1] == 2048
 
 
-def test_lanes_that_run_at_once_do_not_share() -> None:
+def test_queues_that_run_at_once_do_not_share() -> None:
     order = HappensBefore([PlanSubgraph(0, 0, 2), PlanSubgraph(1, 2, 2)])
     tenants = [Tenant(1024, (0, 1)), Tenant(1024, (2, 3))]
     assert plan_arena(tenants, order.steps)[1] == 2048

@@ -101,9 +101,9 @@ def drop_a_step(plan: Plan, rng: np.random.Generator) -> Plan:
     return replace(plan, steps=plan.steps[:i] + plan.steps[i + 1 :])
 
 
-def unknown_lane(plan: Plan, rng: np.random.Generator) -> Plan:
+def unknown_queue(plan: Plan, rng: np.random.Generator) -> Plan:
     i = int(rng.integers(len(plan.subgraphs)))
-    return replace(plan, subgraphs=_replace_at(plan.subgraphs, i, replace(plan.subgraphs[i], lane=7)))
+    return replace(plan, subgraphs=_replace_at(plan.subgraphs, i, replace(plan.subgraphs[i], queue=7)))
 
 
 def unknown_buffer(plan: Plan, rng: np.random.Generator) -> Plan:
@@ -134,9 +134,9 @@ def huge_arena(plan: Plan, rng: np.random.Generator) -> Plan:
 
 
 def kernel_on_a_device(plan: Plan, rng: np.random.Generator) -> Plan | None:
-    if len(plan.lanes) < 2 or not any(s.lane == 1 for s in plan.subgraphs):
+    if len(plan.queues) < 2 or not any(s.queue == 1 for s in plan.subgraphs):
         return None
-    return replace(plan, lanes=_replace_at(plan.lanes, 1, replace(plan.lanes[1], kind="opencl")))
+    return replace(plan, queues=_replace_at(plan.queues, 1, replace(plan.queues[1], kind="opencl")))
 
 
 BREAKS: list[Break] = [
@@ -146,7 +146,7 @@ BREAKS: list[Break] = [
     negative_offset,
     overlap_live_buffers,
     drop_a_step,
-    unknown_lane,
+    unknown_queue,
     unknown_buffer,
     swap_two_dependent_steps,
     write_to_constants,
@@ -171,21 +171,21 @@ def test_broken_plans_are_refused(broken: Break) -> None:
 
 
 @pytest.mark.parametrize("ratios", [(1, 2), (0,), (-1,), (1 << 40,)])
-def test_ratios_that_do_not_fit_a_lane_are_refused(ratios: tuple[int, ...]) -> None:
+def test_ratios_that_do_not_fit_a_queue_are_refused(ratios: tuple[int, ...]) -> None:
     plan = plan_of(0)
-    lanes = _replace_at(plan.lanes, 0, replace(plan.lanes[0], ratios=ratios))
+    queues = _replace_at(plan.queues, 0, replace(plan.queues[0], ratios=ratios))
     with pytest.raises(PackageError, match="ratios"):
-        validate(replace(plan, lanes=lanes))
+        validate(replace(plan, queues=queues))
 
 
 def test_ratios_survive_json_and_are_optional_in_it() -> None:
     plan = plan_of(0)
-    with_ratios = replace(plan, lanes=_replace_at(plan.lanes, 0, replace(plan.lanes[0], ratios=(3,))))
+    with_ratios = replace(plan, queues=_replace_at(plan.queues, 0, replace(plan.queues[0], ratios=(3,))))
     validate(with_ratios)
     assert Plan.from_json(with_ratios.to_json()) == with_ratios
     raw = json.loads(plan.to_json())
-    for lane in raw["lanes"]:
-        del lane["ratios"]
+    for queue in raw["queues"]:
+        del queue["ratios"]
     assert Plan.from_json(json.dumps(raw)) == plan
 
 

@@ -93,8 +93,8 @@ def check_answers(session: AdaptiveSession, runs: int = 1, network: RandomNetwor
 
 
 def test_a_design_is_placed_on_the_processors_of_each_plan(cpus: Mapping[str, Compiled]) -> None:
-    lanes = {name: {s.lane for s in compiled.plan.subgraphs} for name, compiled in cpus.items()}
-    assert lanes == {f"{C},{D}": {0, 1}, C: {0}, D: {0}}
+    queues = {name: {s.queue for s in compiled.plan.subgraphs} for name, compiled in cpus.items()}
+    assert queues == {f"{C},{D}": {0, 1}, C: {0}, D: {0}}
     for compiled in cpus.values():
         with Session(compiled) as session:
             for found, expected in zip(run(session), NETWORK.expected(), strict=True):
@@ -165,8 +165,8 @@ def test_times_of_plans_are_kept_in_the_package(cpus: Mapping[str, Compiled], tm
 
 def missing(compiled: Compiled) -> Compiled:
     """The plan for a simulated processor, which is never here."""
-    lanes = tuple(replace(lane, processor="sim:phone/cpu") for lane in compiled.plan.lanes)
-    return replace(compiled, plan=replace(compiled.plan, lanes=lanes))
+    queues = tuple(replace(queue, processor="sim:phone/cpu") for queue in compiled.plan.queues)
+    return replace(compiled, plan=replace(compiled.plan, queues=queues))
 
 
 def test_plans_whose_processors_are_not_here_are_left_out(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from nnstretch.report.tables.timeline import timeline_table, timeline_text
-from nnstretch.scheduler.plan.schema import Plan, PlanLane, PlanStep, PlanSubgraph
-from nnstretch.scheduler.runtime.critical_path import LaneTime, critical_path_seconds, run_summary
+from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep, PlanSubgraph
+from nnstretch.scheduler.runtime.critical_path import QueueTime, critical_path_seconds, run_summary
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 
-# a ── c ── d, and b beside c; b and d on the first lane.
+# a ── c ── d, and b beside c; b and d on the first queue.
 STEPS = {"a": (0, 0, 10), "c": (1, 11, 30), "b": (0, 12, 20), "d": (0, 35, 50)}
 SUBGRAPHS = (PlanSubgraph(0, 0, 1), PlanSubgraph(1, 1, 1, (0,)), PlanSubgraph(0, 2, 1), PlanSubgraph(0, 3, 1, (1,)))
 PLAN = Plan(
     block=4,
-    lanes=(PlanLane("host", "cpu:0", (0,)), PlanLane("host", "cpu:1", (1,))),
+    queues=(PlanQueue("host", "cpu:0", (0,)), PlanQueue("host", "cpu:1", (1,))),
     inputs=(),
     outputs=(),
     buffers=(),
@@ -22,7 +22,7 @@ PLAN = Plan(
     subgraphs=SUBGRAPHS,
     host_bytes=0,
     shared_bytes=(),
-    shared_lanes=(),
+    shared_queues=(),
     opencl_bytes={},
     constant_ranges={},
 )
@@ -31,7 +31,7 @@ WAITS = (Event("wait", "wait", 1, 0, 11), Event("wait", "wait", 0, 20, 35))
 
 def run(**changed: tuple[int, int, int]) -> Timeline:
     events = [Event(name, "step", *times) for name, times in {**STEPS, **changed}.items()]
-    return Timeline(("cpu:0", "cpu:1"), tuple(sorted((*events, *WAITS), key=lambda e: (e.lane, e.begin))), 52)
+    return Timeline(("cpu:0", "cpu:1"), tuple(sorted((*events, *WAITS), key=lambda e: (e.queue, e.begin))), 52)
 
 
 def test_the_path_goes_through_what_was_waited_for() -> None:
@@ -43,12 +43,12 @@ def test_the_path_goes_through_what_was_waited_for() -> None:
     ]
     assert found.critical_path == 10 + 19 + 15
     assert found.over_critical_path == pytest.approx(52 / 44)
-    assert found.lanes == (LaneTime("cpu:0", 33, 15, 4), LaneTime("cpu:1", 19, 11, 22))
+    assert found.queues == (QueueTime("cpu:0", 33, 15, 4), QueueTime("cpu:1", 19, 11, 22))
     waits = [(w.step.name, w.awaited.name, w.duration, w.handover) for w in found.waits]
     assert waits == [("d", "c", 15, 5), ("c", "a", 11, 1)]
 
 
-def test_the_path_stays_on_the_lane_that_was_later() -> None:
+def test_the_path_stays_on_the_queue_that_was_later() -> None:
     found = run_summary(PLAN, run(b=(0, 12, 33)))
     assert [(link.step.name, link.gap, link.is_handover) for link in found.path] == [
         ("a", 0, False),
@@ -67,7 +67,7 @@ def test_words_and_data_say_the_same() -> None:
     data = found.to_json()
     assert [step["layer"] for step in data["path"]] == ["a", "c", "d"]
     assert data["waits"][0]["awaited"] == {"processor": "cpu:1", "layer": "c"}
-    assert data["lanes"][0]["waiting_ms"] == pytest.approx(15e-6)
+    assert data["queues"][0]["waiting_ms"] == pytest.approx(15e-6)
     assert timeline_table(found).row_count == 2
     first, path, *waits = timeline_text(found).splitlines()
     assert "+18.2%" in first

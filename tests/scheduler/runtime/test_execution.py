@@ -1,4 +1,4 @@
-"""Plans end to end: any placement on any lanes gives ONNX Runtime's answer, concurrently and serially alike."""
+"""Plans end to end: any placement on any queues gives ONNX Runtime's answer, concurrently and serially alike."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(network: RandomNetwork, processors: str, runs: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_two_cpu_lanes(seed: int) -> None:
+def test_two_cpu_queues(seed: int) -> None:
     check(RandomNetwork(seed, processors=2, nodes=5 + seed), TWO_CPUS, runs=40)
 
 
@@ -53,7 +53,7 @@ def test_channels_that_do_not_fill_blocks(seed: int) -> None:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("seed", range(8))
-def test_cpu_and_opencl_lanes(seed: int) -> None:
+def test_cpu_and_opencl_queues(seed: int) -> None:
     check(RandomNetwork(100 + seed, processors=2, nodes=10 + seed), CPU_AND_OPENCL, runs=20)
 
 
@@ -70,7 +70,7 @@ def test_one_cpu_with_all_cores() -> None:
 @pytest.mark.parametrize("ratios", ["1:2", "5:1"])
 def test_cores_of_different_speed(ratios: str) -> None:
     network, processors = RandomNetwork(7, processors=0, nodes=20), f"cpu:{CORES[0]}+{CORES[-1]}*{ratios}"
-    assert compiled(network, processors).plan.lanes[0].ratios == tuple(map(int, ratios.split(":")))
+    assert compiled(network, processors).plan.queues[0].ratios == tuple(map(int, ratios.split(":")))
     check(network, processors, runs=10)
 
 
@@ -144,8 +144,8 @@ def test_plan_for_another_block() -> None:
 def test_sub_graphs_are_apart_only_where_somebody_waits(seed: int) -> None:
     plan = compiled(RandomNetwork(seed, processors=2, nodes=24), TWO_CPUS).plan
     awaited = {wait for subgraph in plan.subgraphs for wait in subgraph.waits}
-    for lane in range(len(plan.lanes)):
-        mine = [number for number, subgraph in enumerate(plan.subgraphs) if subgraph.lane == lane]
+    for queue in range(len(plan.queues)):
+        mine = [number for number, subgraph in enumerate(plan.subgraphs) if subgraph.queue == queue]
         assert all(one in awaited or plan.subgraphs[other].waits for one, other in itertools.pairwise(mine))
 
 
@@ -155,14 +155,14 @@ def test_a_timeline_has_every_step_once_and_in_order() -> None:
         timeline = session.profile({"x": network.input}, runs=3)
         steps = [e for e in timeline.events if e.kind == "step"]
         assert len(steps) == len(session.plan.steps)
-        for lane in range(len(session.plan.lanes)):
-            mine = [e for e in timeline.events if e.lane == lane]
+        for queue in range(len(session.plan.queues)):
+            mine = [e for e in timeline.events if e.queue == queue]
             assert all(a.end <= b.begin for a, b in itertools.pairwise(mine))
         assert all(0 <= e.begin <= e.end <= timeline.total for e in timeline.events)
         found = run_summary(session.plan, timeline)
     # The path covers the run without holes or overlaps from its begin to the end of the last step.
     assert sum(link.gap + link.step.end - link.step.begin for link in found.path) == max(e.end for e in steps)
     assert sum(link.step.end - link.step.begin for link in found.path) <= found.critical_path + 1 <= timeline.total + 1
-    assert all(lane.busy + lane.waiting + lane.idle == timeline.total for lane in found.lanes)
+    assert all(queue.busy + queue.waiting + queue.idle == timeline.total for queue in found.queues)
     assert len(found.waits) == sum(e.kind == "wait" for e in timeline.events)
     assert any(link.is_handover for link in found.path)

@@ -1,4 +1,4 @@
-"""Data stored as float16 on a device: selection, casts on the device's lane, and the answers of whole plans."""
+"""Data stored as float16 on a device: selection, casts on the device's queue, and the answers of whole plans."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_halves_do_not_pass_between_two_devices(host: CpuProcessor) -> None:
             u = producer.get(name)
             for i, before in enumerate(space.choices[u] if u is not None else ()):
                 for j, after in enumerate(space.choices[v]):
-                    devices_differ = 0 not in (before.lane, after.lane) and before.lane != after.lane
+                    devices_differ = 0 not in (before.queue, after.queue) and before.queue != after.queue
                     if devices_differ and (before.outputs[0].dtype or after.inputs[position].dtype):
                         assert u is not None
                         assert space.problem.edges[u, v][i, j] == math.inf
@@ -156,8 +156,8 @@ def test_a_device_pays_for_halves_that_it_makes_of_what_the_host_made(host: CpuP
         net (float[1,32,6,6] x) => (float[1,32,6,6] y) { a = Relu (x) y = Sigmoid (a) }"""
     )
     space = choice_space(optimize(ir.from_proto(model)), [host, device], host, prices)
-    first = next(c for c in space.choices[0] if c.lane == 0 and c.outputs == (PLAIN,))
-    second = next(c for c in space.choices[1] if c.lane == 1 and c.inputs[0].dtype == HALF)
+    first = next(c for c in space.choices[0] if c.queue == 0 and c.outputs == (PLAIN,))
+    second = next(c for c in space.choices[1] if c.queue == 1 and c.inputs[0].dtype == HALF)
     contraction = contract(space, [[first, second]])
     tensor = space.graph.types["a"]
     casts = [

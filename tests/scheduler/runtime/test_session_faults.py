@@ -56,7 +56,7 @@ def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults)
         gated: list[str] = []
         for subgraph in plan.subgraphs:
             mine = [step.layer for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]]
-            if plan.lanes[subgraph.lane].kind == "opencl":
+            if plan.queues[subgraph.queue].kind == "opencl":
                 layers += mine
                 gated += [*mine[: bool(subgraph.waits)], *mine]  # a gate is told as the step that it is for
         for number, either in enumerate(zip(layers, gated, strict=False), 1):
@@ -145,11 +145,11 @@ def test_a_session_that_hangs_is_refused_until_it_is_back(faults: Faults) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lanes", [pytest.param("opencl", marks=pytest.mark.opencl), "calls"])
-def test_ten_thousand_runs_take_no_memory(lanes: str) -> None:
+@pytest.mark.parametrize("queues", [pytest.param("opencl", marks=pytest.mark.opencl), "calls"])
+def test_ten_thousand_runs_take_no_memory(queues: str) -> None:
     """In a process of their own: what tests before them have left behind is given back at times of its own choosing."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "tests.scheduler.runtime.many_runs", lanes]
+    command = [sys.executable, "-m", "tests.scheduler.runtime.many_runs", queues]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -293,10 +293,10 @@ def test_a_runner_learns_its_speed_and_gives_back_what_it_cannot_do() -> None:
 
 
 def priced(plan: Plan, milliseconds: Sequence[float]) -> Plan:
-    """The plan with steps that take so long together on each lane."""
+    """The plan with steps that take so long together on each queue."""
     steps = list(plan.steps)
-    for lane, total in enumerate(milliseconds):
-        mine = [i for s in plan.subgraphs if s.lane == lane for i in range(s.first, s.first + s.count)]
+    for queue, total in enumerate(milliseconds):
+        mine = [i for s in plan.subgraphs if s.queue == queue for i in range(s.first, s.first + s.count)]
         for i in mine:
             steps[i] = replace(steps[i], cost_ms=total / len(mine))
     return replace(plan, steps=tuple(steps))
@@ -312,7 +312,7 @@ def test_who_waits_least_is_predicted_to_be_fastest() -> None:
 
     apart = Arrangement("apart", (team(alone, 10, 10), team(alone, 15, 15)))
     assert apart.rate == pytest.approx(100 + 1000 / 15)
-    # One input at a time takes 9 ms; from two on, the lane that computes for 5 ms sets the rate.
+    # One input at a time takes 9 ms; from two on, the queue that computes for 5 ms sets the rate.
     assert Arrangement("one", (team(spread, 9, 5, 4),)).rate == pytest.approx(1000 / 9)
     pipeline = Arrangement("together", (team(spread, 9, 5, 4, streams=3),))
     assert pipeline.rate == pytest.approx(200)

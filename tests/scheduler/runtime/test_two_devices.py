@@ -63,24 +63,24 @@ def planned(model: ir.Model, processors: Sequence[Processor], host: Processor, s
 
 
 def devices_touching(plan: Plan) -> dict[tuple[str, int], set[int]]:
-    """The OpenCL lanes whose steps use each region of memory but weights."""
+    """The OpenCL queues whose steps use each region of memory but weights."""
     touching: dict[tuple[str, int], set[int]] = {}
     for subgraph in plan.subgraphs:
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
             for buffer in (plan.buffers[i] for i in (*step.reads, *step.writes) if i is not None):
-                if buffer.memory != "constant" and plan.lanes[subgraph.lane].kind == "opencl":
-                    touching.setdefault((buffer.memory, buffer.index), set()).add(subgraph.lane)
+                if buffer.memory != "constant" and plan.queues[subgraph.queue].kind == "opencl":
+                    touching.setdefault((buffer.memory, buffer.index), set()).add(subgraph.queue)
     return touching
 
 
 def written_by(plan: Plan, memory: str) -> dict[int, set[int]]:
-    """For each region of a kind of memory the lanes that write to it."""
+    """For each region of a kind of memory the queues that write to it."""
     writers: dict[int, set[int]] = {}
     for subgraph in plan.subgraphs:
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
             for buffer in (plan.buffers[i] for i in step.writes):
                 if buffer.memory == memory:
-                    writers.setdefault(buffer.index, set()).add(subgraph.lane)
+                    writers.setdefault(buffer.index, set()).add(subgraph.queue)
     return writers
 
 
@@ -94,14 +94,14 @@ def written_by(plan: Plan, memory: str) -> dict[int, set[int]]:
 def test_no_bytes_are_given_to_two_devices(
     host: CpuProcessor, network: RandomNetwork, coherent: bool, halves: bool, prices: int | None
 ) -> None:
-    """`make_plan` validates, too: no read before a write, no race, no slot handed over by a lane that does not own it."""
+    """`make_plan` validates, too: no read before a write, no race, no slot handed over by a queue that does not own it."""
     devices = [FakeDevice(i, host.blocked.block, ("float32", "float16")[: 1 + halves]) for i in range(2)]
     for device in devices:
         device.coherent = coherent
     plan = planned(network.graph(), [host, *devices], host, prices).plan
-    assert all(len(lanes) == 1 for lanes in devices_touching(plan).values())
+    assert all(len(queues) == 1 for queues in devices_touching(plan).values())
     if not coherent:
-        assert all(len(lanes) == 1 or 0 not in lanes for lanes in written_by(plan, "shared").values())
+        assert all(len(queues) == 1 or 0 not in queues for queues in written_by(plan, "shared").values())
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def test_any_network(processors: Processors, sharing: Sharing, network: RandomNe
     check(network.graph(), {"x": network.input}, network.expected(), processors, runs=5)
 
 
-def placed(body: str, outputs: str, weights: Sequence[str], lanes: dict[str, int]) -> ir.Model:
-    """A network over 1x32x6x6 tensors; `lanes` says where each tensor is made; weights are 32x32x3x3."""
+def placed(body: str, outputs: str, weights: Sequence[str], queues: dict[str, int]) -> ir.Model:
+    """A network over 1x32x6x6 tensors; `queues` says where each tensor is made; weights are 32x32x3x3."""
     text = f"""
     <ir_version: 10, opset_import: ["" : 20]>
     net (float[1,32,6,6] x) => ({outputs}) <{", ".join(f"float[32,32,3,3] {name}" for name in weights)}> {{ {body} }}
@@ -156,7 +156,7 @@ def placed(body: str, outputs: str, weights: Sequence[str], lanes: dict[str, int
         model.graph.initializer.append(numpy_helper.from_array(values, name))
     for node in model.graph.node:
         entry = node.metadata_props.add()
-        entry.key, entry.value = PLACEMENT_KEY, str(lanes[node.output[0]])
+        entry.key, entry.value = PLACEMENT_KEY, str(queues[node.output[0]])
     return ir.from_proto(model)
 
 
@@ -203,13 +203,13 @@ ROWS = placed(
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("home", [0, 1, 2])
-def test_a_concat_of_three_lanes(processors: Processors, sharing: Sharing, home: int) -> None:
+def test_a_concat_of_three_queues(processors: Processors, sharing: Sharing, home: int) -> None:
     model = CONCAT.clone()
     for node in model.graph:
         if node.op_type == "Concat":
             node.metadata_props[PLACEMENT_KEY] = str(home)
     plan = compared(model, processors)
-    assert {s.lane for s in plan.subgraphs} == {0, 1, 2}
+    assert {s.queue for s in plan.subgraphs} == {0, 1, 2}
     if sharing is not Sharing.COPIED:
         # The host and one device write their parts in place; of what the other one makes there is one copy.
         copies = [s for s in plan.steps if s.op == "Reorder" and _bytes(plan, s.writes) == 4 * 32 * 36]

@@ -41,18 +41,18 @@ NAMES = ("a", "b", "c")
 ALONE = NoInterplay()
 
 
-def never(lane: int, others: frozenset[int]) -> float:
+def never(queue: int, others: frozenset[int]) -> float:
     return 1.0
 
 
-def twice(lane: int, others: frozenset[int]) -> float:
+def twice(queue: int, others: frozenset[int]) -> float:
     return 2.0 if others else 1.0
 
 
 # -- tasks by hand -------------------------------------------------------------------------------------------------
 
 
-def test_lanes_run_at_the_same_time_and_meet() -> None:
+def test_queues_run_at_the_same_time_and_meet() -> None:
     tasks = [Task(1, (), 0.0, (4.0, 1.0)), Task(0, (), 0.0, (3.0,)), Task(0, (0,), 0.5, (2.0,))]
     one, two, three = run_tasks(tasks, never)
     assert one.steps == ((0.0, 4.0), (4.0, 5.0))
@@ -61,7 +61,7 @@ def test_lanes_run_at_the_same_time_and_meet() -> None:
     assert three.steps == ((5.5, 7.5),)
 
 
-def test_lanes_slow_each_other_down_as_long_as_both_compute() -> None:
+def test_queues_slow_each_other_down_as_long_as_both_compute() -> None:
     # Both at half speed until 6, when the second is done; the first has 1 s of work left.
     one, two = run_tasks([Task(0, (), 0.0, (4.0,)), Task(1, (), 0.0, (3.0,))], twice)
     assert one.steps == ((0.0, 7.0),)
@@ -69,8 +69,8 @@ def test_lanes_slow_each_other_down_as_long_as_both_compute() -> None:
 
 
 def test_only_the_slowed_one_is_slow() -> None:
-    def first(lane: int, others: frozenset[int]) -> float:
-        return 3.0 if lane == 0 and 1 in others else 1.0
+    def first(queue: int, others: frozenset[int]) -> float:
+        return 3.0 if queue == 0 and 1 in others else 1.0
 
     # Two seconds beside the other give 2/3 of a second of work.
     one, two = run_tasks([Task(0, (), 0.0, (2.0,)), Task(1, (), 0.0, (2.0,))], first)
@@ -80,7 +80,7 @@ def test_only_the_slowed_one_is_slow() -> None:
 
 def test_a_handover_neither_slows_nor_is_slowed() -> None:
     one, two = run_tasks([Task(0, (), 2.0, (1.0,)), Task(1, (), 0.0, (3.0,))], twice)
-    # Lane 1 works alone until 2, then both share: lane 0 is done at 4, as is lane 1.
+    # Queue 1 works alone until 2, then both share: queue 0 is done at 4, as is queue 1.
     assert one.steps == ((2.0, 4.0),)
     assert two.steps == ((0.0, 4.0),)
 
@@ -108,7 +108,7 @@ def longest_chain(tasks: list[Task]) -> float:
     """Independent of the simulation: the end of every task from those that it must follow."""
     ends: list[float] = []
     for number, task in enumerate(tasks):
-        before = [*task.waits, *(i for i in range(number) if tasks[i].lane == task.lane)]
+        before = [*task.waits, *(i for i in range(number) if tasks[i].queue == task.queue)]
         ends.append(max([ends[i] for i in before], default=0.0) + task.handover + sum(task.steps))
     return max(ends)
 
@@ -125,7 +125,7 @@ def test_without_slowdown_the_longest_chain_decides(tasks: list[Task]) -> None:
 
 @given(task_lists(), st.floats(1, 5))
 def test_slowdown_stretches_steps_within_bounds(tasks: list[Task], factor: float) -> None:
-    def slowed(lane: int, others: frozenset[int]) -> float:
+    def slowed(queue: int, others: frozenset[int]) -> float:
         return factor ** len(others)
 
     tasks = [replace(task, steps=(*task.steps, 0.0)) for task in tasks]
@@ -133,14 +133,14 @@ def test_slowdown_stretches_steps_within_bounds(tasks: list[Task], factor: float
     assert end_of(list(times)) >= longest_chain(tasks) - 1e-6
     busy: dict[int, float] = {}
     for task, found in zip(tasks, times, strict=True):
-        assert found.ready >= busy.get(task.lane, 0.0) - 1e-9
+        assert found.ready >= busy.get(task.queue, 0.0) - 1e-9
         assert all(found.ready >= times[wait].steps[-1][1] - 1e-9 for wait in task.waits)
         at = found.ready + task.handover
         for (begin, end), seconds in zip(found.steps, task.steps, strict=True):
             assert begin == pytest.approx(at, abs=1e-6)
             assert seconds - 1e-6 <= end - begin <= seconds * factor**2 + 1e-6
             at = end
-        busy[task.lane] = at
+        busy[task.queue] = at
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------
@@ -199,15 +199,15 @@ def test_a_chain_across_processors_by_hand(tmp_path: Path) -> None:
     slow, fast = (round(layer_seconds(soc.processors[name], node.layer, 4) * 1e9) for name in "ab")
     handover = 7000 + 4 * 800 / 2
     assert timeline.total == pytest.approx(2 * slow + 2 * fast + 2 * handover, abs=5)
-    steps = [(e.lane, e.end - e.begin) for e in sorted(timeline.events, key=lambda e: e.begin) if e.kind == "step"]
-    assert [lane for lane, _ in steps] == [0, 1, 1, 0]
+    steps = [(e.queue, e.end - e.begin) for e in sorted(timeline.events, key=lambda e: e.begin) if e.kind == "step"]
+    assert [queue for queue, _ in steps] == [0, 1, 1, 0]
     assert [length for _, length in steps] == pytest.approx([slow, fast, fast, slow], abs=2)
-    waits = [(e.lane, e.end - e.begin) for e in timeline.events if e.kind == "wait"]
-    assert [lane for lane, _ in waits] == [0, 1]
-    assert timeline.lanes == tuple(specs(tmp_path, soc, 2).split(","))
+    waits = [(e.queue, e.end - e.begin) for e in timeline.events if e.kind == "wait"]
+    assert [queue for queue, _ in waits] == [0, 1]
+    assert timeline.queues == tuple(specs(tmp_path, soc, 2).split(","))
 
 
-def test_the_input_is_where_lane_0_reads_it(tmp_path: Path) -> None:
+def test_the_input_is_where_queue_0_reads_it(tmp_path: Path) -> None:
     soc = some_soc(sync=7.0, gb_per_s=2.0)
     (node, *_) = layers(optimize(chain((0,))))
     fast = layer_seconds(soc.processors["b"], node.layer, 4) * 1e9
@@ -230,10 +230,10 @@ def test_random_networks_obey_their_plan(tmp_path_factory: pytest.TempPathFactor
     soc = some_soc(sync=5.0, gb_per_s=1.0, slowdown=(1.3, 1.7))
     plan, interplay, timeline = planned(model, folder, soc, count)
     assert timeline.total >= critical_path(plan, interplay) * 1e9 - 1
-    lanes_busy = [timeline.busy(lane) for lane in range(len(timeline.lanes))]
-    assert max(lanes_busy) <= timeline.total
-    for lane in range(len(timeline.lanes)):
-        mine = sorted((e for e in timeline.events if e.lane == lane), key=lambda e: (e.begin, e.end))
+    queues_busy = [timeline.busy(queue) for queue in range(len(timeline.queues))]
+    assert max(queues_busy) <= timeline.total
+    for queue in range(len(timeline.queues)):
+        mine = sorted((e for e in timeline.events if e.queue == queue), key=lambda e: (e.begin, e.end))
         assert all(one.end <= other.begin for one, other in itertools.pairwise(mine))
 
 
@@ -265,9 +265,9 @@ def test_unplaced_layers_leave_a_processor_where_that_pays(tmp_path: Path) -> No
     model = chain((0, 0, 0, 0))
     for node in model.graph:
         node.metadata_props.clear()
-    for sync, lane in ((0.0, 1), (1000.0, 0)):  # lane 1 is twice as fast
+    for sync, queue in ((0.0, 1), (1000.0, 0)):  # queue 1 is twice as fast
         plan, _, _ = planned(model, tmp_path, some_soc(sync=sync), 2)
-        assert {subgraph.lane for subgraph in plan.subgraphs} == {lane}
+        assert {subgraph.queue for subgraph in plan.subgraphs} == {queue}
 
 
 def test_the_script_fits_a_profile(tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
-/* Starts and stops what lanes need: their pools, their threads, and shared memory for the host. */
+/* Starts and stops what queues need: their pools, their threads, and shared memory for the host. */
 #include <stdlib.h>
 
 #include "executor.h"
 #include "opencl.h"
 #include "run.h"
 
-static void *lane_thread(void *argument) {
-    nns_lane_thread *thread = argument;
+static void *queue_thread(void *argument) {
+    nns_queue_thread *thread = argument;
     nns_executor *executor = thread->executor;
     const int64_t spin_ns = executor->spin_ns < BETWEEN_RUNS_SPIN_NS ? executor->spin_ns : BETWEEN_RUNS_SPIN_NS;
     uint32_t seen = 0;
     for (;;) {
         seen = nns_signal_await(&thread->go, seen, spin_ns);
         if (executor->stop) return NULL;
-        nns_walk_lane(executor, &executor->program->lanes[thread->lane]);
+        nns_walk_queue(executor, &executor->program->queues[thread->queue]);
         atomic_fetch_sub(&executor->walking, 1);
         nns_announce(executor);
     }
@@ -21,9 +21,9 @@ static void *lane_thread(void *argument) {
 
 static int64_t count_working(const nns_program *program) {
     int64_t threads = 0;
-    for (int64_t i = 0; i < program->n_lanes; i++) {
-        const nns_lane *lane = &program->lanes[i];
-        threads += lane->n_cores ? lane->n_cores : lane->kind != NNS_LANE_OPENCL;
+    for (int64_t i = 0; i < program->n_queues; i++) {
+        const nns_queue *queue = &program->queues[i];
+        threads += queue->n_cores ? queue->n_cores : queue->kind != NNS_QUEUE_OPENCL;
     }
     return threads;
 }
@@ -32,39 +32,39 @@ static int64_t count_working(const nns_program *program) {
 static bool is_crowded(const nns_executor *executor) {
     const nns_program *program = executor->program;
     bool taken[NNS_MAX_CORES] = {false};
-    for (int64_t i = 0; i < program->n_lanes; i++) {
-        const nns_lane *lane = &program->lanes[i];
-        for (int32_t c = 0; c < lane->n_cores; c++) {
-            if (taken[lane->cores[c]]) return true;
-            taken[lane->cores[c]] = true;
+    for (int64_t i = 0; i < program->n_queues; i++) {
+        const nns_queue *queue = &program->queues[i];
+        for (int32_t c = 0; c < queue->n_cores; c++) {
+            if (taken[queue->cores[c]]) return true;
+            taken[queue->cores[c]] = true;
         }
     }
     return executor->n_working > executor->n_cores;
 }
 
-static bool same_cores(const nns_lane *a, const nns_lane *b) {
+static bool same_cores(const nns_queue *a, const nns_queue *b) {
     return a->n_cores == b->n_cores && memcmp(a->cores, b->cores, sizeof *a->cores * (size_t)a->n_cores) == 0;
 }
 
 static int64_t most_threads(const nns_program *program) {
     int64_t most = 1;
-    for (int64_t i = 0; i < program->n_lanes; i++)
-        if (program->lanes[i].kind == NNS_LANE_HOST) most = nns_max_int(most, program->lanes[i].n_cores);
+    for (int64_t i = 0; i < program->n_queues; i++)
+        if (program->queues[i].kind == NNS_QUEUE_HOST) most = nns_max_int(most, program->queues[i].n_cores);
     return most;
 }
 
-/* Cuts the kernel steps of a lane up for its threads. */
-static void make_tasks(nns_executor *executor, const nns_lane *lane) {
+/* Cuts the kernel steps of a queue up for its threads. */
+static void make_tasks(nns_executor *executor, const nns_queue *queue) {
     const nns_program *program = executor->program;
-    const int32_t n_threads = (int32_t)nns_max_int(lane->n_cores, 1);
-    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
-        const nns_subgraph *subgraph = &program->subgraphs[lane->subgraphs[i]];
+    const int32_t n_threads = (int32_t)nns_max_int(queue->n_cores, 1);
+    for (int64_t i = 0; i < queue->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &program->subgraphs[queue->subgraphs[i]];
         const nns_task *previous = NULL;
         for (int64_t s = subgraph->first; s < subgraph->end; s++) {
             const nns_step *step = &program->steps[s];
             nns_task *task = step->kind == NNS_STEP_KERNEL ? &executor->tasks[s] : NULL;
             if (task)
-                nns_task_make(task, step->kernel, &step->args, step->work.units, lane->ratios, n_threads,
+                nns_task_make(task, step->kernel, &step->args, step->work.units, queue->ratios, n_threads,
                               executor->bounds + s * executor->stride, previous);
             previous = task;
         }
@@ -72,56 +72,56 @@ static void make_tasks(nns_executor *executor, const nns_lane *lane) {
 }
 
 static int32_t start_pool(nns_program *program, int64_t index, nns_report *report) {
-    nns_lane *lane = &program->lanes[index];
+    nns_queue *queue = &program->queues[index];
     int32_t ordinal = 0;
-    for (int64_t i = 0; i < index; i++) ordinal += program->lanes[i].pool && same_cores(lane, &program->lanes[i]);
-    lane->pool = nns_pool_acquire(lane->cores, lane->n_cores, ordinal, report);
-    if (!lane->pool) return report->status;
+    for (int64_t i = 0; i < index; i++) ordinal += program->queues[i].pool && same_cores(queue, &program->queues[i]);
+    queue->pool = nns_pool_acquire(queue->cores, queue->n_cores, ordinal, report);
+    if (!queue->pool) return report->status;
     int64_t scratch = 0;
-    for (int64_t i = 0; i < lane->n_subgraphs; i++) {
-        const nns_subgraph *subgraph = &program->subgraphs[lane->subgraphs[i]];
+    for (int64_t i = 0; i < queue->n_subgraphs; i++) {
+        const nns_subgraph *subgraph = &program->subgraphs[queue->subgraphs[i]];
         for (int64_t s = subgraph->first; s < subgraph->end; s++)
             scratch = nns_max_int(scratch, program->steps[s].work.scratch);
     }
-    return nns_pool_reserve(lane->pool, scratch, report);
+    return nns_pool_reserve(queue->pool, scratch, report);
 }
 
 static int32_t start_thread(nns_executor *executor, int32_t index, nns_report *report) {
-    const nns_lane *lane = &executor->program->lanes[index];
-    nns_lane_thread *thread = &executor->threads[index];
-    /* A host lane's thread is the first of its pool; a call may use all cores of its lane. */
-    const int32_t n_cores = lane->kind == NNS_LANE_HOST ? (int32_t)nns_min_int(lane->n_cores, 1) : lane->n_cores;
-    thread->lane = index;
+    const nns_queue *queue = &executor->program->queues[index];
+    nns_queue_thread *thread = &executor->threads[index];
+    /* A host queue's thread is the first of its pool; a call may use all cores of its queue. */
+    const int32_t n_cores = queue->kind == NNS_QUEUE_HOST ? (int32_t)nns_min_int(queue->n_cores, 1) : queue->n_cores;
+    thread->queue = index;
     thread->executor = executor;
     const int32_t status =
-        nns_thread_start(&thread->thread, "nns-lane", lane->cores, n_cores, lane_thread, thread, report);
+        nns_thread_start(&thread->thread, "nns-queue", queue->cores, n_cores, queue_thread, thread, report);
     if (status) return status;
     thread->started = true;
     executor->n_threads++;
     return NNS_OK;
 }
 
-static int32_t start_lane(nns_executor *executor, int32_t index, nns_report *report) {
-    nns_lane *lane = &executor->program->lanes[index];
-    if (lane->kind == NNS_LANE_OPENCL) {
+static int32_t start_queue(nns_executor *executor, int32_t index, nns_report *report) {
+    nns_queue *queue = &executor->program->queues[index];
+    if (queue->kind == NNS_QUEUE_OPENCL) {
         executor->has_opencl = true;
         return nns_opencl_loaded()
                    ? NNS_OK
-                   : nns_fail(report, NNS_EINVALID, "OpenCL lane %d: nns_opencl_load comes first", (int)index);
+                   : nns_fail(report, NNS_EINVALID, "OpenCL queue %d: nns_opencl_load comes first", (int)index);
     }
-    if (lane->kind == NNS_LANE_HOST) {
+    if (queue->kind == NNS_QUEUE_HOST) {
         const int32_t status = start_pool(executor->program, index, report);
         if (status) return status;
-        make_tasks(executor, lane);
+        make_tasks(executor, queue);
     }
-    return index && lane->n_subgraphs ? start_thread(executor, index, report) : NNS_OK;
+    return index && queue->n_subgraphs ? start_thread(executor, index, report) : NNS_OK;
 }
 
 static int32_t map_shared(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         if (!nns_needs_mapping(area)) continue;
-        const int32_t status = nns_opencl_map(area, program->lanes[area->lane].queue, true, NULL, report);
+        const int32_t status = nns_opencl_map(area, program->queues[area->queue].command_queue, true, NULL, report);
         if (status) return status;
     }
     return NNS_OK;
@@ -149,13 +149,13 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
     executor->tasks = zeroed((size_t)program->n_steps, sizeof *executor->tasks);
     executor->bounds = zeroed((size_t)(program->n_steps * executor->stride), sizeof *executor->bounds);
-    executor->threads = zeroed((size_t)program->n_lanes, sizeof *executor->threads);
+    executor->threads = zeroed((size_t)program->n_queues, sizeof *executor->threads);
     executor->step_events = zeroed((size_t)program->n_steps, sizeof *executor->step_events);
     if (!executor->marks || !executor->tasks || !executor->bounds || !executor->threads || !executor->step_events)
         return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld steps and %lld sub-graphs",
                         (long long)program->n_steps, (long long)program->n_subgraphs);
-    for (int32_t i = 0; i < program->n_lanes; i++) {
-        const int32_t status = start_lane(executor, i, report);
+    for (int32_t i = 0; i < program->n_queues; i++) {
+        const int32_t status = start_queue(executor, i, report);
         if (status) return status;
     }
     return map_shared(program, report);
@@ -166,8 +166,8 @@ static void unmap_shared(nns_program *program) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         if (!area->mapped) continue;
-        nns_opencl_unmap(area, program->lanes[area->lane].queue, &ignored);
-        nns_opencl_finish(program->lanes[area->lane].queue, &ignored);
+        nns_opencl_unmap(area, program->queues[area->queue].command_queue, &ignored);
+        nns_opencl_finish(program->queues[area->queue].command_queue, &ignored);
     }
 }
 
@@ -176,14 +176,14 @@ void nns_executor_stop(nns_program *program) {
     if (!executor) return;
     const bool alive = program->process == getpid();
     executor->stop = true;
-    for (int64_t i = 0; alive && executor->threads && i < program->n_lanes; i++) {
+    for (int64_t i = 0; alive && executor->threads && i < program->n_queues; i++) {
         if (!executor->threads[i].started) continue;
         nns_signal_send(&executor->threads[i].go, (executor->run + 1) << 1);
         pthread_join(executor->threads[i].thread, NULL);
     }
     if (alive) unmap_shared(program);
-    for (int64_t i = 0; i < program->n_lanes; i++)
-        if (program->lanes[i].pool) nns_pool_release(program->lanes[i].pool);
+    for (int64_t i = 0; i < program->n_queues; i++)
+        if (program->queues[i].pool) nns_pool_release(program->queues[i].pool);
     pthread_mutex_destroy(&executor->failing);
     free(executor->marks);
     free(executor->tasks);

@@ -1,4 +1,4 @@
-"""Pools, lanes, call steps, traces and concurrent runs."""
+"""Pools, queues, call steps, traces and concurrent runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.engine.binding.execution import CallFunction
-from nnstretch.devices.engine.binding.image import Buffer, Lane, LaneKind, Region, RegionKind, Step, StepKind, SubGraph
+from nnstretch.devices.engine.binding.image import (
+    Buffer,
+    Queue,
+    QueueKind,
+    Region,
+    RegionKind,
+    Step,
+    StepKind,
+    SubGraph,
+)
 from nnstretch.devices.engine.binding.library import MAX_RATIO, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.build import build_engine
@@ -36,12 +45,12 @@ def add(reads: tuple[int, int], write: int, floats: int) -> Step:
 
 
 def call_program(
-    *calls: CallFunction, lanes: Sequence[Lane] = (), waits: Sequence[tuple[int, ...]] = (), keep: object = None
+    *calls: CallFunction, queues: Sequence[Queue] = (), waits: Sequence[tuple[int, ...]] = (), keep: object = None
 ) -> Program:
-    """A program of call steps, each a sub-graph on the lane of its number."""
+    """A program of call steps, each a sub-graph on the queue of its number."""
     count = len(calls)
     return Program(
-        lanes or [Lane(LaneKind.HOST), *[Lane(LaneKind.CALL)] * (count - 1)],
+        queues or [Queue(QueueKind.HOST), *[Queue(QueueKind.CALL)] * (count - 1)],
         [],
         [],
         [Step(StepKind.CALL, i) for i in range(count)],
@@ -64,7 +73,7 @@ def test_any_number_of_threads_computes_all_of_it(cores: list[int], floats: int)
     regions = [Region(RegionKind.FIXED, size, memory=m) for m in memory]
     buffers = [Buffer(i, 0, size) for i in range(3)]
     steps = [add((0, 1), 2, floats), add((2, 1), 2, floats)]
-    with Program([Lane(LaneKind.HOST, tuple(cores))], regions, buffers, steps, [SubGraph(0, 2)]) as program:
+    with Program([Queue(QueueKind.HOST, tuple(cores))], regions, buffers, steps, [SubGraph(0, 2)]) as program:
         program.run()
     assert np.array_equal(z[:floats], (x + y + y)[:floats])
     assert (z[floats:] == -1).all()
@@ -130,8 +139,8 @@ def test_a_clock_is_read_on_the_core_that_is_asked_for() -> None:
 
 def test_the_calling_thread_is_pinned_for_the_run_only() -> None:
     before, during = os.sched_getaffinity(0), []
-    lanes = [Lane(LaneKind.HOST, CORES[-1:])]
-    with call_program(lambda _r, _w: during.append(os.sched_getaffinity(0)), lanes=lanes) as program:
+    queues = [Queue(QueueKind.HOST, CORES[-1:])]
+    with call_program(lambda _r, _w: during.append(os.sched_getaffinity(0)), queues=queues) as program:
         program.run()
     assert during == [{CORES[-1]}]
     assert os.sched_getaffinity(0) == before
@@ -142,10 +151,10 @@ def test_threads_end_with_their_program() -> None:
         return len(list(Path("/proc/self/task").iterdir()))
 
     before = threads()
-    lanes = [Lane(LaneKind.HOST, (CORES[0],) * 4), Lane(LaneKind.HOST, (CORES[0],) * 4), Lane(LaneKind.CALL)]
+    queues = [Queue(QueueKind.HOST, (CORES[0],) * 4), Queue(QueueKind.HOST, (CORES[0],) * 4), Queue(QueueKind.CALL)]
     calls = [lambda _r, _w: None] * 3
-    with call_program(*calls, lanes=lanes) as first, call_program(*calls, lanes=lanes) as second:
-        assert threads() == before + 3 + 3 + 4  # pools are shared by core list, lanes' threads are not
+    with call_program(*calls, queues=queues) as first, call_program(*calls, queues=queues) as second:
+        assert threads() == before + 3 + 3 + 4  # pools are shared by core list, queues' threads are not
         first.run()
         second.run()
     # A thread is joined a moment before the kernel stops listing it.
@@ -155,17 +164,17 @@ def test_threads_end_with_their_program() -> None:
     assert threads() == before
 
 
-# ---- lanes
+# ---- queues
 
 
 @settings(max_examples=40)
 @given(st.data())
-def test_a_network_over_lanes_equals_numpy(data: st.DataObject) -> None:
-    """Additions on host lanes and, in Python and after random delays, on call lanes."""
+def test_a_network_over_queues_equals_numpy(data: st.DataObject) -> None:
+    """Additions on host queues and, in Python and after random delays, on call queues."""
     floats = 3000
     size = 4 * floats
     rng = random.Random(data.draw(st.integers(0, 1 << 30)))
-    kinds = [LaneKind.HOST, *data.draw(st.lists(st.sampled_from((LaneKind.HOST, LaneKind.CALL)), max_size=3))]
+    kinds = [QueueKind.HOST, *data.draw(st.lists(st.sampled_from((QueueKind.HOST, QueueKind.CALL)), max_size=3))]
     nodes = data.draw(st.integers(1, 16))
 
     def late_add(reads: Arrays, writes: Arrays) -> None:
@@ -179,15 +188,15 @@ def test_a_network_over_lanes_equals_numpy(data: st.DataObject) -> None:
     steps, subgraphs, placed = [], [], [-1]
     for node in range(1, nodes + 1):
         reads = (rng.randrange(node), rng.randrange(node))
-        lane = rng.randrange(len(kinds))
-        called = kinds[lane] is LaneKind.CALL or rng.random() < 0.3
+        queue = rng.randrange(len(kinds))
+        called = kinds[queue] is QueueKind.CALL or rng.random() < 0.3
         steps.append(Step(StepKind.CALL, 0, reads, (node,)) if called else add(reads, node, floats))
-        waits = {read - 1 for read in reads if read and placed[read] != lane}
-        subgraphs.append(SubGraph(lane, 1, tuple(sorted(waits))))
-        placed.append(lane)
+        waits = {read - 1 for read in reads if read and placed[read] != queue}
+        subgraphs.append(SubGraph(queue, 1, tuple(sorted(waits))))
+        placed.append(queue)
         values.append(values[reads[0]] + values[reads[1]])
     with Program(
-        [Lane(kind) for kind in kinds],
+        [Queue(kind) for kind in kinds],
         [Region(RegionKind.FIXED, size, memory=row) for row in memory],
         [Buffer(i, 0, size) for i in range(nodes + 1)],
         steps,
@@ -200,12 +209,12 @@ def test_a_network_over_lanes_equals_numpy(data: st.DataObject) -> None:
             assert np.array_equal(memory, values)
 
 
-@pytest.mark.parametrize("kinds", [(LaneKind.HOST, LaneKind.HOST, LaneKind.CALL), (LaneKind.HOST, LaneKind.CALL)])
-def test_lanes_run_at_the_same_time(kinds: tuple[LaneKind, ...]) -> None:
+@pytest.mark.parametrize("kinds", [(QueueKind.HOST, QueueKind.HOST, QueueKind.CALL), (QueueKind.HOST, QueueKind.CALL)])
+def test_queues_run_at_the_same_time(kinds: tuple[QueueKind, ...]) -> None:
     """Each call meets the others at a barrier, which only opens if all of them run at once."""
     barrier = threading.Barrier(len(kinds))
     calls: list[CallFunction] = [lambda _r, _w: void(barrier.wait(30))] * len(kinds)
-    with call_program(*calls, lanes=[Lane(kind) for kind in kinds]) as program:
+    with call_program(*calls, queues=[Queue(kind) for kind in kinds]) as program:
         program.run()
         program.run()
 
@@ -220,8 +229,8 @@ def test_a_trace_shows_steps_after_what_they_wait_for() -> None:
         lambda _r, _w: time.sleep(0.01),
         lambda _r, _w: None,
     ]
-    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.HOST), Lane(LaneKind.CALL)]
-    with call_program(*calls, lanes=lanes, waits=[(), (0,), (0, 1)]) as program:
+    queues = [Queue(QueueKind.HOST), Queue(QueueKind.HOST), Queue(QueueKind.CALL)]
+    with call_program(*calls, queues=queues, waits=[(), (0,), (0, 1)]) as program:
         for _ in range(2):
             trace = program.run_traced()
             assert trace.steps.shape == trace.waits.shape == (3, 2)
@@ -250,8 +259,8 @@ def test_times_are_as_many_as_asked_for() -> None:
 # ---- errors
 
 
-@pytest.mark.parametrize("lane", [0, 1, 2])
-def test_an_error_in_a_call_comes_out_and_the_next_run_works(lane: int) -> None:
+@pytest.mark.parametrize("queue", [0, 1, 2])
+def test_an_error_in_a_call_comes_out_and_the_next_run_works(queue: int) -> None:
     broken: list[BaseException] = []
 
     def call(_reads: Arrays, _writes: Arrays) -> None:
@@ -259,9 +268,9 @@ def test_an_error_in_a_call_comes_out_and_the_next_run_works(lane: int) -> None:
             raise broken[0]
 
     calls: list[CallFunction] = [lambda _r, _w: None] * 3
-    calls[lane] = call
-    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.HOST), Lane(LaneKind.CALL)]
-    with call_program(*calls, lanes=lanes, waits=[(), (0,), (1,)]) as program:
+    calls[queue] = call
+    queues = [Queue(QueueKind.HOST), Queue(QueueKind.HOST), Queue(QueueKind.CALL)]
+    with call_program(*calls, queues=queues, waits=[(), (0,), (1,)]) as program:
         for error in (FeedError("the feed is odd"), ValueError("odd"), KeyboardInterrupt()):
             program.run()
             broken.append(error)
@@ -270,7 +279,7 @@ def test_an_error_in_a_call_comes_out_and_the_next_run_works(lane: int) -> None:
                 program.run()
             if isinstance(error, ValueError):
                 assert caught.value.__cause__ is error
-                assert f"step {lane}" in str(caught.value)
+                assert f"step {queue}" in str(caught.value)
             else:
                 assert caught.value is error
             broken.clear()
@@ -284,8 +293,8 @@ def test_nothing_runs_after_a_failed_step() -> None:
         raise FeedError("stop")
 
     calls: list[CallFunction] = [fail, lambda _r, _w: ran.append(1), lambda _r, _w: ran.append(2)]
-    lanes = [Lane(LaneKind.HOST), Lane(LaneKind.CALL), Lane(LaneKind.CALL)]
-    with call_program(*calls, lanes=lanes, waits=[(), (0,), (1,)]) as program:
+    queues = [Queue(QueueKind.HOST), Queue(QueueKind.CALL), Queue(QueueKind.CALL)]
+    with call_program(*calls, queues=queues, waits=[(), (0,), (1,)]) as program:
         for _ in range(20):
             with pytest.raises(FeedError):
                 program.run()
@@ -298,7 +307,7 @@ import os
 from nnstretch.devices.engine.binding.image import *
 from nnstretch.devices.engine.binding.program import *
 from nnstretch.errors import PackageError
-program = Program([Lane(LaneKind.HOST, (0, 0)), Lane(LaneKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
+program = Program([Queue(QueueKind.HOST, (0, 0)), Queue(QueueKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
                   calls=[lambda reads, writes: None])
 program.run()
 child = os.fork()
@@ -324,7 +333,7 @@ def test_threads_that_run_one_program_take_turns() -> None:
     size = 4 * floats
     workspace = aligned_array(size)
     with Program(
-        [Lane(LaneKind.HOST, CORES[:2]), Lane(LaneKind.HOST, CORES[:1])],
+        [Queue(QueueKind.HOST, CORES[:2]), Queue(QueueKind.HOST, CORES[:1])],
         [
             Region(RegionKind.INPUT, size),
             Region(RegionKind.FIXED, size, memory=workspace),
@@ -360,9 +369,9 @@ def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() 
         memory = np.ones((2, 50000), np.float32)
         regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
         buffers = [Buffer(i, 0, memory[i].nbytes) for i in range(2)]
-        lanes = [Lane(LaneKind.HOST, (cores[first],) * 2), Lane(LaneKind.HOST, (cores[second],) * 2)]
+        queues = [Queue(QueueKind.HOST, (cores[first],) * 2), Queue(QueueKind.HOST, (cores[second],) * 2)]
         steps = [add((0, 0), 1, 50000), add((1, 0), 1, 50000)]
-        programs.append(Program(lanes, regions, buffers, steps, [SubGraph(0, 1), SubGraph(1, 1, (0,))]))
+        programs.append(Program(queues, regions, buffers, steps, [SubGraph(0, 1), SubGraph(1, 1, (0,))]))
 
     def work(program: Program) -> None:
         for _ in range(50):
@@ -378,23 +387,23 @@ def test_programs_that_share_pools_in_other_orders_do_not_wait_for_each_other() 
         program.close()
 
 
-@pytest.mark.parametrize("elsewhere", [LaneKind.HOST, LaneKind.CALL])
-def test_a_lane_that_waits_for_another_one_is_free_for_other_programs(elsewhere: LaneKind) -> None:
-    """The first program's second lane ends only when the second program has run on the first one's cores."""
+@pytest.mark.parametrize("elsewhere", [QueueKind.HOST, QueueKind.CALL])
+def test_a_queue_that_waits_for_another_one_is_free_for_other_programs(elsewhere: QueueKind) -> None:
+    """The first program's second queue ends only when the second program has run on the first one's cores."""
     reached, ended = threading.Event(), threading.Event()
 
     def hold(_reads: Arrays, _writes: Arrays) -> None:
         reached.set()
         assert ended.wait(30)
 
-    lanes = [Lane(LaneKind.HOST, CORES[:1]), Lane(elsewhere, CORES[-1:] if elsewhere is LaneKind.CALL else ())]
+    queues = [Queue(QueueKind.HOST, CORES[:1]), Queue(elsewhere, CORES[-1:] if elsewhere is QueueKind.CALL else ())]
     memory = np.ones((2, 1000), np.float32)
     regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
     buffers = [Buffer(i, 0, memory[i].nbytes) for i in range(2)]
     steps = [add((0, 0), 1, 1000), Step(StepKind.CALL, 0), add((1, 1), 1, 1000)]
     subgraphs = [SubGraph(0, 1), SubGraph(1, 1, (0,)), SubGraph(0, 1, (1,))]
-    first = Program(lanes, regions, buffers, steps, subgraphs, calls=[hold])
-    with call_program(lambda _r, _w: None, lanes=[Lane(LaneKind.HOST, CORES[:1])]) as second, first:
+    first = Program(queues, regions, buffers, steps, subgraphs, calls=[hold])
+    with call_program(lambda _r, _w: None, queues=[Queue(QueueKind.HOST, CORES[:1])]) as second, first:
         running = threading.Thread(target=first.run, daemon=True)
         running.start()
         assert reached.wait(30)
@@ -405,11 +414,11 @@ def test_a_lane_that_waits_for_another_one_is_free_for_other_programs(elsewhere:
     assert (memory[1] == 4).all()
 
 
-@pytest.mark.parametrize("scenario", ["lanes", "lists"])
+@pytest.mark.parametrize("scenario", ["queues", "lists"])
 def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
     folder = Path(__file__).parent
     command = [sys.executable, str(folder / "engine_scenarios.py"), scenario, str(build_engine()), "30"]
-    if scenario == "lanes":
+    if scenario == "queues":
         command.append(str(c_library(folder.parents[1] / "kits" / "opencl_double.c")))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr

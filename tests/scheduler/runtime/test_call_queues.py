@@ -1,4 +1,4 @@
-"""Plans with lanes of calls: LiteRT and ONNX Runtime as processors beside CPU cores and an OpenCL device."""
+"""Plans with queues of calls: LiteRT and ONNX Runtime as processors beside CPU cores and an OpenCL device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nnstretch.scheduler.lowering.calls import inner_seconds
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.schema import Plan, PlanLane
+from nnstretch.scheduler.plan.schema import Plan, PlanQueue
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.planner import make_plan
@@ -134,9 +134,9 @@ def test_a_branch_is_one_call() -> None:
     plan = planned(placed(*BRANCHES), usable).plan
     (call,) = [step for step in plan.steps if step.kind == "call"]
     assert call.op == "Chain" and call.routine == "tflite:float32/xnnpack"
-    (subgraph,) = [s for s in plan.subgraphs if plan.lanes[s.lane].kind == "call"]
+    (subgraph,) = [s for s in plan.subgraphs if plan.queues[s.queue].kind == "call"]
     assert subgraph.count == 1 and not subgraph.waits
-    assert plan.lanes[subgraph.lane] == PlanLane("call", f"tflite@{LAST}", (LAST,))
+    assert plan.queues[subgraph.queue] == PlanQueue("call", f"tflite@{LAST}", (LAST,))
     assert plan.macs == 4 * 16 * 16 * 9 * 144
 
 
@@ -148,8 +148,8 @@ def test_alone_a_processor_makes_one_call() -> None:
         assert not plan.fallback_layers
 
 
-def test_calls_end_where_lanes_meet() -> None:
-    """Another lane wants `p` before `q` is begun, and `r`, which adds `a`, waits for that lane."""
+def test_calls_end_where_queues_meet() -> None:
+    """Another queue wants `p` before `q` is begun, and `r`, which adds `a`, waits for that queue."""
     usable = build_processors(TOGETHER[0])
     model = placed(
         ("Conv", ["x"], "p", 1),
@@ -192,12 +192,12 @@ def test_a_call_that_fails_stays_apart() -> None:
     assert len(calls(apart.plan)) == 2
 
 
-def test_lanes_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that computes holds neither Python's lock nor another lane: that one goes on while it lasts."""
+def test_queues_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that computes holds neither Python's lock nor another queue: that one goes on while it lasts."""
     usable = build_processors(TOGETHER[1])
     chains = [
-        ("Conv", ["x" if i == 0 else f"{lane}{i - 1}"], f"{lane}{i}", number)
-        for number, lane in enumerate("ab")
+        ("Conv", ["x" if i == 0 else f"{queue}{i - 1}"], f"{queue}{i}", number)
+        for number, queue in enumerate("ab")
         for i in range(30)
     ]
     model = placed(*chains, ("Concat", ["a29", "b29"], "y", 0))
@@ -217,7 +217,7 @@ def test_lanes_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
                 break
         seen.set()
         if not went_on:
-            raise DeviceError("the other lane never went on")
+            raise DeviceError("the other queue never went on")
 
     monkeypatch.setattr(OnnxRuntimeModel, "run", tick)
     monkeypatch.setattr(LiteRtModel, "run", watch)
@@ -243,14 +243,14 @@ def test_packages(tmp_path: Path) -> None:
         assert relative_error(y, expected) < 1e-4
 
 
-def test_what_lanes_of_calls_cannot_run() -> None:
+def test_what_queues_of_calls_cannot_run() -> None:
     plan = planned(placed(*BRANCHES), build_processors(TOGETHER[0])).plan
-    lane = next(i for i, one in enumerate(plan.lanes) if one.kind == "call")
-    moved = [replace(s, lane=lane) if plan.steps[s.first].kind == "kernel" else s for s in plan.subgraphs]
+    queue = next(i for i, one in enumerate(plan.queues) if one.kind == "call")
+    moved = [replace(s, queue=queue) if plan.steps[s.first].kind == "kernel" else s for s in plan.subgraphs]
     for wrong in (
         replace(plan, subgraphs=tuple(moved)),
-        replace(plan, lanes=tuple(replace(one, kind="abacus") for one in plan.lanes)),  # type: ignore[arg-type]
-        replace(plan, lanes=tuple(replace(one, ratios=(1,)) for one in plan.lanes)),
+        replace(plan, queues=tuple(replace(one, kind="abacus") for one in plan.queues)),  # type: ignore[arg-type]
+        replace(plan, queues=tuple(replace(one, ratios=(1,)) for one in plan.queues)),
     ):
         with pytest.raises(PackageError):
             validate(wrong)
@@ -270,7 +270,7 @@ def test_a_call_is_measured_as_a_whole(tmp_path: Path) -> None:
         image = TensorType((1, 16, 12, 12))
         assert profiler.handover(image) > 0
         layer = Layer("relu", "Activation", (image,), (image,))
-        processor = next(p for p in usable.named if p.lane == "call")
+        processor = next(p for p in usable.named if p.queue == "call")
         assert inner_seconds(processor, layer, 1.0, profiler) < 1.0
         assert inner_seconds(usable.host, layer, 1.0, profiler) == 1.0
         assert 0 < inner_seconds(processor, layer, 1e-9, profiler) < 1e-9, "never nothing"
@@ -283,20 +283,20 @@ def test_a_call_is_measured_as_a_whole(tmp_path: Path) -> None:
         assert call.cost_ms is not None and call.cost_ms > 0
 
 
-def test_changes_of_layout_are_lane_0s() -> None:
+def test_changes_of_layout_are_queue_0s() -> None:
     usable = build_processors(TOGETHER[0])
     for seed in range(8):
         plan = planned(RandomNetwork(seed, processors=2).graph(), usable, seed).plan
-        lanes = {i: s.lane for s in plan.subgraphs for i in range(s.first, s.first + s.count)}
-        assert {plan.lanes[lanes[i]].kind for i, step in enumerate(plan.steps) if step.op == REORDER} <= {"host"}
+        queues = {i: s.queue for s in plan.subgraphs for i in range(s.first, s.first + s.count)}
+        assert {plan.queues[queues[i]].kind for i, step in enumerate(plan.steps) if step.op == REORDER} <= {"host"}
 
 
 def test_cores_that_are_not_there_are_replaced() -> None:
-    """A plan made for other cores runs on those that there are, its calls on those of their lane."""
+    """A plan made for other cores runs on those that there are, its calls on those of their queue."""
     (spec,) = parse_processors(f"tflite@{LAST}")
     compiled = planned(placed(*BRANCHES), build_processors(TOGETHER[0]))
-    lanes = tuple(replace(lane, cores=(1000 + i,)) for i, lane in enumerate(compiled.plan.lanes))
-    moved = replace(compiled, plan=replace(compiled.plan, lanes=lanes))
+    queues = tuple(replace(queue, cores=(1000 + i,)) for i, queue in enumerate(compiled.plan.queues))
+    moved = replace(compiled, plan=replace(compiled.plan, queues=queues))
     with Session(moved) as session:
         session.run(None, {"x": np.zeros((1, 16, 12, 12), np.float32)})
     assert spec.cores == (LAST,)

@@ -19,7 +19,7 @@ from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.lowering.calls import join_calls
 from nnstretch.scheduler.lowering.candidates import Progress, QueuePool, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.lowering.lower import Price, draft
-from nnstretch.scheduler.lowering.program import Draft, Step, Value
+from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
 from nnstretch.scheduler.parameter_search.coordinate_descent import climb
@@ -160,7 +160,9 @@ def _queue(processor: Processor) -> PlanQueue:
     return PlanQueue(processor.queue, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
-def assemble(graph: UnitGraph, steps: Draft, queues: Sequence[PlanQueue], block: int) -> tuple[Plan, PackedLater]:
+def assemble(
+    graph: UnitGraph, steps: LoweredProgram, queues: Sequence[PlanQueue], block: int
+) -> tuple[Plan, PackedLater]:
     """The validated plan of a draft, and its constants."""
     return _Assembler(graph, steps, queues, block).assemble()
 
@@ -168,11 +170,11 @@ def assemble(graph: UnitGraph, steps: Draft, queues: Sequence[PlanQueue], block:
 class _Assembler:
     """Gives a draft's steps their order and its values their places."""
 
-    def __init__(self, graph: UnitGraph, drafted: Draft, queues: Sequence[PlanQueue], block: int) -> None:
+    def __init__(self, graph: UnitGraph, lowered: LoweredProgram, queues: Sequence[PlanQueue], block: int) -> None:
         self._graph, self._queues, self._block = graph, queues, block
-        self._constants = drafted.constants
-        subgraphs = partition(drafted.steps)
-        self._steps: list[Step] = [drafted.steps[number] for s in subgraphs for number in s.steps]
+        self._constants = lowered.constants
+        subgraphs = partition(lowered.steps)
+        self._steps: list[Step] = [lowered.steps[number] for s in subgraphs for number in s.steps]
         self._subgraphs = subgraphs
         self._users: dict[Value, list[int]] = defaultdict(list)
         for number, step in enumerate(self._steps):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
-    from nnstretch.bench.ablation.result import Proof
+    from nnstretch.bench.ablation.result import Ablation
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingResult
@@ -162,11 +162,11 @@ def run(out: Path, processors: str, seed: int, quick: bool) -> None:
         "control": control.result.top1,
         "branched": branched.result.top1,
     }
-    proof = prove_it(graphs, processors, top1)
+    ablation = prove_it(graphs, processors, top1)
     write_products(
-        out, proof, found, branched, graphs, {"original": original, "branched": branched, "control": control}
+        out, ablation, found, branched, graphs, {"original": original, "branched": branched, "control": control}
     )
-    show(proof, out, time.perf_counter() - started)
+    show(ablation, out, time.perf_counter() - started)
 
 
 def make_folder(out: Path) -> None:
@@ -244,19 +244,19 @@ def export_all(
     return graphs
 
 
-def prove_it(graphs: dict[str, ir.Model], processors: str, top1: dict[str, float]) -> Proof:
+def prove_it(graphs: dict[str, ir.Model], processors: str, top1: dict[str, float]) -> Ablation:
     """Compiles and measures everything that the table shows."""
-    from nnstretch.bench.ablation.ablation import prove
+    from nnstretch.bench.ablation.ablation import ablate
 
     with Stage("compiling and measuring") as stage:
-        return prove(
+        return ablate(
             graphs["original"], graphs["control"], graphs["branched"], processors, top1=top1, progress=stage.show
         )
 
 
 def write_products(
     out: Path,
-    proof: Proof,
+    ablation: Ablation,
     found: StretchResult,
     branched: Trained,
     graphs: dict[str, ir.Model],
@@ -275,13 +275,13 @@ def write_products(
     save(graphs["branched"].clone(), out / "branched.onnx")
     save_weights(branched.module, out / "branched.safetensors", {"design": found.design.id})
     save_design(found.design, out / "design.json")
-    with compile_model(graphs["branched"], build_processors(",".join(proof.processors))) as session:
+    with compile_model(graphs["branched"], build_processors(",".join(ablation.processors))) as session:
         session.save(out / "branched.nns", {"name": "branched ResNet-18", "top1": branched.result.top1})
         check_package(out / "branched.nns", session.zeros())
-    write_text(out / "timeline.json", proof.timeline.to_chrome_json())
-    write_text(out / "timeline.svg", timeline_svg(proof.timeline))
+    write_text(out / "timeline.json", ablation.timeline.to_chrome_json())
+    write_text(out / "timeline.svg", timeline_svg(ablation.timeline))
     histories = {name: one.result.history for name, one in trained.items()}
-    write_report(out / "report.html", proof, histories=histories, design=found.design)
+    write_report(out / "report.html", ablation, histories=histories, design=found.design)
 
 
 def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
@@ -292,11 +292,11 @@ def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
         session.run(None, feeds)
 
 
-def show(proof: Proof, out: Path, seconds: float) -> None:
+def show(ablation: Ablation, out: Path, seconds: float) -> None:
     """The table and what follows from it."""
-    from nnstretch.report.tables.ablation import proof_table
+    from nnstretch.report.tables.ablation import ablation_table
 
-    console.print(proof_table(proof))
+    console.print(ablation_table(ablation))
     console.print(f"written to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}    ({seconds / 60:.1f} min)")
 
 

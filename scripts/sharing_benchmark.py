@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(model: str, processors: str, seconds: float, tune: bool) -> dict[str, Any]:
-    """For every way to share: runs and median of each session, the slowdown, the evenness, and whether all was right."""
+    """Per way to share: runs and median of each session, contention factor, evenness, and correctness."""
     report: dict[str, Any] = {"model": model, "processors": processors, "sharings": {}}
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "model.nns"
@@ -137,7 +137,7 @@ def show(report: dict[str, Any]) -> None:
             name,
             medians,
             runs,
-            f"{found['slowdown']:.2f}",
+            f"{found['contention_factor']:.2f}",
             f"{found['evenness']:.2f}",
             "yes" if found["right"] else "NO",
         )

@@ -65,20 +65,20 @@ class CpuProcessor(Processor):
     dtypes = ("float32",)
     memory = "host"
 
-    def __init__(self, spec: ProcessorSpec, isa: Isa | None = None, guests: Sequence[Routine] = ()) -> None:
+    def __init__(self, spec: ProcessorSpec, isa: Isa | None = None, external_engines: Sequence[Routine] = ()) -> None:
         """A group of cores.
 
         Args:
             spec: names the cores.
             isa: the instruction set of another machine's CPU, for plans that run there.
-            guests: routines of other engines that compete with the native ones, for tuned plans of this machine.
+            external_engines: routines of other engines that compete with the native ones, for tuned plans of this machine.
 
         Raises:
             DeviceError: the engine is not written for this machine's CPU.
         """
         self.spec = spec
         self._isa = isa or local_isa()
-        self._guests = tuple(guests)
+        self._external_engines = tuple(external_engines)
         self.blocked = Layout(self._isa.block)
 
     @property
@@ -117,7 +117,7 @@ class CpuProcessor(Processor):
 
     @cached_property
     def _routines(self) -> tuple[Routine, ...]:
-        return (*native_routines(self._isa), *self._guests)
+        return (*native_routines(self._isa), *self._external_engines)
 
     def reorder(self) -> Routine:
         """The routine that changes layouts."""

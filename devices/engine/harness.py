@@ -129,15 +129,15 @@ def _prepared(
         for i, (layout, tensor) in enumerate(zip(layouts_out, layer.outputs, strict=True))
     }
     sizes |= {f"workspace {i}": size for i, size in enumerate(lowering.workspaces)}
-    home, guest = _in_place_names(lowering) if in_place else ("", "")
+    home, external_engine = _in_place_names(lowering) if in_place else ("", "")
     if in_place:
-        assert sizes.pop(guest) == sizes[home]
+        assert sizes.pop(external_engine) == sizes[home]
     guarded = {name: _Guarded.of(size) for name, size in sizes.items()}
     for name, source in sources.items():
         guarded[name].bytes[:] = source.reshape(-1).view(np.uint8)
     numbers = {name: i for i, name in enumerate(guarded)}
     if in_place:
-        guarded[guest], numbers[guest] = guarded[home], numbers[home]
+        guarded[external_engine], numbers[external_engine] = guarded[home], numbers[home]
         del sources[home]
 
     def number(operand: Operand | None) -> int:

@@ -1,6 +1,7 @@
-"""Guests: engines of others that compute a layer, or a run of layers, as one step of a plan.
+"""External engines: engines of others that compute a layer, or a run of layers, as one step of a plan.
 
-A guest's step reads and writes plain tensors in the plan's memory. It runs on the thread of its queue and as many threads as
+An external engine's step reads and writes plain tensors in the plan's memory. It runs on the thread of its queue and
+as many threads as
 that queue has cores, on these cores alone. On a queue of the CPU, where it competes with native kernels, the queue's
 own threads
 sleep meanwhile. As a processor of its own (`nnstretch.devices.external.processor`) it has a queue where nothing but calls run,
@@ -35,44 +36,44 @@ from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 ONNXRUNTIME = "cpu:float32/onnxruntime"
 ONNXRUNTIME_INT8 = "cpu:int8/onnxruntime"
 LITERT = "cpu:float32/litert"
-GuestDtype = Literal["float32", "int8"]
-"""What a guest's layers compute in: float32 alone, or int8 in some or all of them."""
+ExternalDtype = Literal["float32", "int8"]
+"""What an external engine's layers compute in: float32 alone, or int8 in some or all of them."""
 
-_KEPT: Mapping[GuestDtype, tuple[str, ...]] = {"float32": ("float32",), "int8": ("int8", "int32", "float32")}
+_KEPT: Mapping[ExternalDtype, tuple[str, ...]] = {"float32": ("float32",), "int8": ("int8", "int32", "float32")}
 """Element types that tensors of such layers may have."""
 _MOVES_NOTHING = ("Reshape",)
 _WEIGHTED = ("Conv", "Dense", "Affine")
 
 
-class GuestModel(ABC):
-    """A model that a guest has loaded, ready to run."""
+class ExternalModel(ABC):
+    """A model that an external engine has loaded, ready to run."""
 
     @abstractmethod
     def run(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """Computes `writes` from `reads`: contiguous arrays of the model's types, in its order.
 
         Raises:
-            DeviceError: the guest failed.
+            DeviceError: the external engine failed.
         """
 
 
-def open_guest(
+def open_external_model(
     routine: str, content: bytes, cores: Sequence[int], reads: Sequence[TensorType], writes: Sequence[TensorType]
-) -> GuestModel:
-    """Loads a model into the guest that a step's routine names.
+) -> ExternalModel:
+    """Loads a model into the external engine that a step's routine names.
 
     Args:
         routine: descriptor of the step's routine.
         content: the model, which need not be trusted.
-        cores: those of the step's queue; the guest gets a thread for each.
+        cores: those of the step's queue; the external engine gets a thread for each.
         reads: types of what the step gives it.
         writes: types of what the step wants of it.
 
     Raises:
-        MissingExtraError: the guest is not installed.
-        ModelError: the guest refuses the model.
+        MissingExtraError: the external engine is not installed.
+        ModelError: the external engine refuses the model.
         DeviceError: a delegate cannot be used.
-        PackageError: there is no such guest, or the model is for other tensors.
+        PackageError: there is no such external engine, or the model is for other tensors.
     """
     threads = max(1, len(cores))
     with _on(cores):
@@ -130,7 +131,7 @@ class ModelRoutine(Routine):
         """One call.
 
         Raises:
-            ModelError: the layer cannot be written for this guest.
+            ModelError: the layer cannot be written for this external engine.
         """
         reads = tuple(Operand("input", i) for i in layer.activations)
         writes = tuple(Operand("output", i) for i in range(len(layer.outputs)))
@@ -138,24 +139,24 @@ class ModelRoutine(Routine):
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:
-        """The layer in the guest's format, its run-time inputs and outputs in their order.
+        """The layer in the external engine's format, its run-time inputs and outputs in their order.
 
         Raises:
             ModelError: the format has no words for it, or it is too large.
         """
 
 
-class GuestRoutine(ModelRoutine):
-    """Layers and runs of layers as one call of a guest, all tensors plain.
+class ExternalRoutine(ModelRoutine):
+    """Layers and runs of layers as one call of an external engine, all tensors plain.
 
-    What the guest does with layouts of its own is part of its call, and so of its measured time.
+    What the external engine does with layouts of its own is part of its call, and so of its measured time.
 
     Routine parameters:
-        release: of the guest that was measured, two digits per part of its version: it is not tuned, but tells apart
+        release: of the external engine that was measured, two digits per part of its version: it is not tuned, but tells apart
             measurements of different releases.
     """
 
-    def __init__(self, release: int, *, alone: bool = False, dtype: GuestDtype = "float32") -> None:
+    def __init__(self, release: int, *, alone: bool = False, dtype: ExternalDtype = "float32") -> None:
         """For the layers that compute in `dtype`.
 
         `alone` says that its kind is all that its processor has, and not one routine of a CPU beside others.
@@ -168,7 +169,8 @@ class GuestRoutine(ModelRoutine):
     def supports(self, layer: Layer) -> bool:
         """Whatever nnstretch computes itself, in its element type, with something to compute and something to read.
 
-        A guest that has no others beside it takes layers that move nothing too, so that its calls go on through them; but none
+        An external engine that has no others beside it takes layers that move nothing too, so that its calls go on
+        through them; but none
         that its format has no words for.
         """
         links = layer.chain or (layer,)
@@ -207,11 +209,11 @@ def release_number(version: str) -> int:
     return sum(min(part, 99) * 100**place for place, part in enumerate(reversed(parts)))
 
 
-def guest_routines(names: Sequence[str]) -> tuple[Routine, ...]:
-    """The routines of guests by their short names, `ort` and `litert`.
+def routines_of_engines(names: Sequence[str]) -> tuple[Routine, ...]:
+    """The routines of external engines by their short names, `ort` and `litert`.
 
     Raises:
-        UsageError: there is no guest of that name, or one is named twice.
+        UsageError: there is no external engine of that name, or one is named twice.
         MissingExtraError: one is not installed.
     """
     known = ("ort", "litert")

@@ -1,4 +1,4 @@
-"""Guests as processors: an engine of others on cores of its own, or on what its delegate drives.
+"""External engines as processors: an engine of others on cores of its own, or on what its delegate drives.
 
 Such an engine has a synchronous interface: a call returns when the answer is there. In a plan its queue has a thread of its own
 that makes these calls, so that the other queues go on meanwhile, and meets them as any queue does. All that lies between two
@@ -15,19 +15,19 @@ from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, Routine, reor
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
-from nnstretch.devices.external.engine import GuestDtype, GuestRoutine, ModelRoutine, open_guest
+from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, ModelRoutine, open_external_model
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 
-GUEST_DTYPES: Sequence[GuestDtype] = ("float32", "int8")
-"""What guests as processors compute in."""
+GUEST_DTYPES: Sequence[ExternalDtype] = ("float32", "int8")
+"""What external engines as processors compute in."""
 
-GUESTS: Mapping[str, str] = {"tflite": "LiteRT", "ort": "ONNX Runtime"}
-"""Kinds of processors that are guests, and what the guests are called."""
+EXTERNAL_KINDS: Mapping[str, str] = {"tflite": "LiteRT", "ort": "ONNX Runtime"}
+"""Kinds of processors that are external engines, and what the external engines are called."""
 
 
-def open_guest_processor(spec: ProcessorSpec) -> GuestProcessor:
-    """The processor of a kind in `GUESTS`; errors as for `GuestProcessor`."""
+def open_external_processor(spec: ProcessorSpec) -> ExternalProcessor:
+    """The processor of a kind in `EXTERNAL_KINDS`; errors as for `ExternalProcessor`."""
     if spec.kind == "tflite":
         from nnstretch.devices.external.litert.processor import TfliteProcessor
 
@@ -41,19 +41,19 @@ class HandThrough(ModelRoutine):
     """A call that hands a plain tensor through and computes nothing: what a call costs beside its layers."""
 
     def supports(self, layer: Layer) -> bool:
-        """A plain copy of what guests compute in."""
+        """A plain copy of what external engines compute in."""
         return layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype in GUEST_DTYPES
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:
-        """A model in the guest's format that does to what it reads and writes what its models of layers do."""
+        """A model in the external engine's format that does to what it reads and writes what its models of layers do."""
 
 
-class GuestProcessor(Processor):
-    """A guest on cores of its own.
+class ExternalProcessor(Processor):
+    """An external engine on cores of its own.
 
     Attributes:
-        device: the guest with its release, for people.
+        device: the external engine with its release, for people.
     """
 
     dtypes = tuple(GUEST_DTYPES)
@@ -62,28 +62,28 @@ class GuestProcessor(Processor):
     def __init__(
         self,
         spec: ProcessorSpec,
-        routines: Sequence[GuestRoutine],
+        routines: Sequence[ExternalRoutine],
         through: HandThrough,
         release: str,
         settings: str = "",
     ) -> None:
-        """Tries the guest with a model that computes nothing.
+        """Tries the external engine with a model that computes nothing.
 
         Args:
-            spec: with its cores, of which the guest gets a thread each.
+            spec: with its cores, of which the external engine gets a thread each.
             routines: for layers that compute in each of `GUEST_DTYPES`.
             through: tells what a call costs.
-            release: of the guest.
+            release: of the external engine.
             settings: what else must be equal for a measured latency to hold.
 
         Raises:
-            MissingExtraError: the guest is not installed.
+            MissingExtraError: the external engine is not installed.
             DeviceError: it does not work here, or a delegate cannot be used.
         """
         self.spec = spec
         self.blocked = Layout(local_isa().block)
         self._routines, self._through = tuple(routines), through
-        self.device = f"{GUESTS[spec.kind]} {release}"
+        self.device = f"{EXTERNAL_KINDS[spec.kind]} {release}"
         self._settings = settings
         self._try()
 
@@ -91,7 +91,7 @@ class GuestProcessor(Processor):
         kind = TensorType((1, 1, 1, 1))
         content = self._through.model(reorder_layer(kind, PLAIN, PLAIN))
         try:
-            open_guest(str(self._through.descriptor), content, self.spec.cores, [kind], [kind])
+            open_external_model(str(self._through.descriptor), content, self.spec.cores, [kind], [kind])
         except ModelError as error:
             raise DeviceError(f"processor {self.name} does not work: {error}; use another one") from error
 
@@ -101,7 +101,7 @@ class GuestProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """The guest, the CPU model and the number of cores."""
+        """The external engine, the CPU model and the number of cores."""
         return f"{self.device}|{self._settings}|{cpu_model()}|{len(self.spec.cores)} cores"
 
     @property

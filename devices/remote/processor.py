@@ -14,7 +14,7 @@ from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.errors import DeviceError
 
 
-class AbsentProcessor(Processor):
+class ProfiledProcessor(Processor):
     """A processor that is not here. It has the routines of one that is, but nothing can be run or measured on it."""
 
     dtypes = ("float32",)

@@ -126,7 +126,7 @@ class SocProfile:
             factors.append(pair.slowdown[pair.processors.index(processor)])
         return math.prod(factors)
 
-    def handover_seconds(self, processor: str, others: frozenset[str], elements: float) -> float:
+    def transfer_seconds(self, processor: str, others: frozenset[str], elements: float) -> float:
         """Seconds until a processor can read a tensor of so many elements that `others` have written parts of.
 
         The slowest of the others decides.

@@ -1,1 +1,1 @@
-"""Benchmarks: engines side by side in processes of their own, and the proof of a branching."""
+"""Benchmarks: engines side by side in processes of their own, and the ablation of a branching."""

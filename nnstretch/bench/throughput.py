@@ -59,7 +59,9 @@ class Rate:
         }
         if (found := self.arrangement) is not None:
             answer |= {
-                "teams": [{"processors": list(team.processors), "streams": team.streams} for team in found.teams],
+                "replica_groups": [
+                    {"processors": list(group.processors), "streams": group.streams} for group in found.groups
+                ],
                 "predicted_per_s": None if found.rate is None else significant(found.rate * batch),
                 "weight_bytes": found.weight_bytes,
                 "stream_bytes": found.stream_bytes,
@@ -78,7 +80,7 @@ class Throughput:
         alone: our own engine with one input at a time.
         rates: of all arrangements.
         chosen: name of the arrangement that was predicted to be fastest, which `nns.compile(streams=…)` takes.
-        peers: of ONNX Runtime on the same cores.
+        baselines: of ONNX Runtime on the same cores.
         failure: why ONNX Runtime could not run; "" if it could.
         max_rel_error: of all answers against ONNX Runtime's, relative to the output's range.
     """
@@ -89,7 +91,7 @@ class Throughput:
     alone: Rate
     rates: tuple[Rate, ...]
     chosen: str
-    peers: tuple[Rate, ...]
+    baselines: tuple[Rate, ...]
     failure: str
     max_rel_error: float
 
@@ -100,15 +102,15 @@ class Throughput:
 
     def to_json(self) -> dict[str, Any]:
         """What `bench --streams --json` prints."""
-        peer = max((rate.per_second for rate in self.peers), default=None)
+        baseline = max((rate.per_second for rate in self.baselines), default=None)
         return {
             "model": self.model,
             "batch": self.batch,
             "streams": self.streams,
             "chosen": self.chosen,
-            "results": [rate.to_json(self.batch) for rate in (self.alone, *self.rates, *self.peers)],
+            "results": [rate.to_json(self.batch) for rate in (self.alone, *self.rates, *self.baselines)],
             "over_one_at_a_time": significant(self.best.per_second / self.alone.per_second),
-            "over_onnxruntime": None if peer is None else significant(self.best.per_second / peer),
+            "over_onnxruntime": None if baseline is None else significant(self.best.per_second / baseline),
             "onnxruntime_error": self.failure or None,
             "max_rel_error": significant(self.max_rel_error, 3),
         }
@@ -158,10 +160,10 @@ def measure_throughput(
         single = stack.enter_context(compile_model(graph.clone(), usable, tune=settings.tune, progress=progress))
         ways = arrangements(graph, usable, streams, tune=settings.tune, progress=progress)
         sessions = [stack.enter_context(StreamSession(way)) for way in ways]
-        peers, failure = _peers(stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress)
+        baselines, failure = _peers(stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress)
         ours = [_Candidate("one at a time", _one_by_one(single, feeds))]
         ours += [_Candidate(way.name, _streaming(one, feeds), way) for way, one in zip(ways, sessions, strict=True)]
-        candidates = [*ours, *peers]
+        candidates = [*ours, *baselines]
         turns = take_turns([candidate.per_image(batch) for candidate in candidates], settings, progress)
         rates = [_rate(candidate, slices) for candidate, slices in zip(candidates, turns, strict=True)]
         wanted = reference_outputs(graph, feeds)
@@ -175,7 +177,7 @@ def measure_throughput(
             alone=rates[0],
             rates=tuple(rates[1 : len(ours)]),
             chosen=choose(ways).name,
-            peers=tuple(rates[len(ours) :]),
+            baselines=tuple(rates[len(ours) :]),
             failure=failure,
             max_rel_error=max(errors),
         )

@@ -26,7 +26,7 @@ from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration
 from nnstretch.scheduler.parameter_search.thoroughness import Search, all_settings, explore, remembered_settings
-from nnstretch.scheduler.placement.interference import MeasuredInterplay
+from nnstretch.scheduler.placement.interference import MeasuredInterference
 from nnstretch.scheduler.placement.joint import completed, is_placed, placed
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of, queue_pool
@@ -34,7 +34,7 @@ from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, SimulatedPredictor, one_soc
-from nnstretch.scheduler.simulation.timing import ProfileInterplay, simulate
+from nnstretch.scheduler.simulation.timing import ProfiledInterference, simulate
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
@@ -110,12 +110,12 @@ def _space_on_paper(model: ir.Model, processors: Processors, progress: Progress 
     space = choice_space(optimize(model), processors.named, processors.host, costs, progress)
     if is_placed(space):
         return space
-    interplay = (
-        MeasuredInterplay(space.pool, costs, lambda group: [1.0] * len(group))
+    interference = (
+        MeasuredInterference(space.pool, costs, lambda group: [1.0] * len(group))
         if soc is None
-        else ProfileInterplay(soc, dict(enumerate(_parts(processors))))
+        else ProfiledInterference(soc, dict(enumerate(_parts(processors))))
     )
-    return placed(space, interplay)
+    return placed(space, interference)
 
 
 def simulate_model(
@@ -134,7 +134,7 @@ def simulate_model(
     made = plan_model(model, processors, progress=progress)
     parts = {p.name: p.spec.part for p in processors.named}
     queues = {queue: parts[found.processor] for queue, found in enumerate(made.plan.queues)}
-    return made, simulate(made.plan, ProfileInterplay(soc, queues))
+    return made, simulate(made.plan, ProfiledInterference(soc, queues))
 
 
 def _parts(processors: Processors) -> list[str]:
@@ -158,19 +158,19 @@ def measured_space(
     space = choice_space(optimize(model), processors.named, processors.host, costs, progress, NEAR, climbing=climbing)
     if len(processors.named) == 1:
         return refined(space, costs)
-    interplay = MeasuredInterplay(space.pool, costs, _contention(processors))
+    interference = MeasuredInterference(space.pool, costs, _contention(processors))
     if is_placed(space):
-        return completed(space, interplay)
-    return placed(space, interplay, lambda single: refined(single, costs))
+        return completed(space, interference)
+    return placed(space, interference, lambda single: refined(single, costs))
 
 
 def _contention(processors: Processors) -> Contention:
     """How much longer groups of processors take together, measured when it is asked for and remembered."""
-    from nnstretch.latency.contention import slowdowns
+    from nnstretch.latency.contention import contention_factors
 
     def measured(group: Sequence[int]) -> Sequence[float]:
         with closing(ProfileStore()) as store:
-            return slowdowns(processors, group, store)
+            return contention_factors(processors, group, store)
 
     return measured
 

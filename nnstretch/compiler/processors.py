@@ -12,8 +12,8 @@ from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
 from nnstretch.devices.engine.binding.library import MAX_CORES
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.external.engine import guest_routines
-from nnstretch.devices.external.processor import GUESTS, open_guest_processor
+from nnstretch.devices.external.engine import routines_of_engines
+from nnstretch.devices.external.processor import EXTERNAL_KINDS, open_external_processor
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.measurement.profiler import TOLERANCE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
@@ -61,8 +61,8 @@ def build_processors(
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
-    guests = guest_routines(engines)
-    if guests and all(spec.kind != "cpu" for spec in specs):
+    external_engines = routines_of_engines(engines)
+    if external_engines and all(spec.kind != "cpu" for spec in specs):
         raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
     if "*" not in text:
         specs = tuple(_with_ratios(spec) for spec in specs)
@@ -71,7 +71,7 @@ def build_processors(
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:
         _load_drivers(devices)
-    named = tuple(_open(spec, guests if spec is first else (), dtypes) for spec in specs)
+    named = tuple(_open(spec, external_engines if spec is first else (), dtypes) for spec in specs)
     one_soc(named)
     hosts = [p for p in named if p.queue == "host"]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
@@ -99,17 +99,19 @@ def _with_ratios(spec: ProcessorSpec) -> ProcessorSpec:
     return replace(spec, ratios=measured_ratios(spec.cores)) if spec.kind == "cpu" and len(spec.cores) > 1 else spec
 
 
-def _open(spec: ProcessorSpec, guests: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)) -> Processor:
+def _open(
+    spec: ProcessorSpec, external_engines: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)
+) -> Processor:
     if spec.kind == "cpu":
         from nnstretch.devices.cpu.processor import CpuProcessor
 
-        return CpuProcessor(spec, guests=guests)
+        return CpuProcessor(spec, external_engines=external_engines)
     if spec.kind == "sim":
         from nnstretch.devices.simulated.processor import SimulatedProcessor
 
         return SimulatedProcessor(spec)
-    if spec.kind in GUESTS:
-        return open_guest_processor(spec)
+    if spec.kind in EXTERNAL_KINDS:
+        return open_external_processor(spec)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec, dtypes)

@@ -15,15 +15,15 @@ from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
-from nnstretch.latency.contention import slowdowns
+from nnstretch.latency.contention import contention_factors
 from nnstretch.scheduler.lowering.candidates import Progress
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import Session
-from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, Team, relocated, working
+from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, ReplicaGroup, relocated, working
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from nnstretch.scheduler.simulation.costs import one_soc
-from nnstretch.scheduler.simulation.timing import NoInterplay, simulate
+from nnstretch.scheduler.simulation.timing import NoInterference, simulate
 
 _MOST_MEASURED = 16
 """Processors that a plan can have (NNS_MAX_QUEUES): how much more of them slow each other down is not measured."""
@@ -38,8 +38,8 @@ def load_streams(path: str | Path, streams: int) -> StreamSession:
     """
     _check(streams)
     with Session.load(path) as session:
-        team = Team(session.compiled, streams, sources=session.sources)
-    return StreamSession(Arrangement("as the package has it", (team,)))
+        group = ReplicaGroup(session.compiled, streams, sources=session.sources)
+    return StreamSession(Arrangement("as the package has it", (group,)))
 
 
 def arrangements(
@@ -82,7 +82,7 @@ def _check(streams: int) -> None:
 
 
 def _partings(specs: Sequence[ProcessorSpec], streams: int) -> dict[str, list[ProcessorSpec]]:
-    """Teams of one processor each, by what that is called: with the cores of CPUs divided, and as they are."""
+    """ReplicaGroups of one processor each, by what that is called: with the cores of CPUs divided, and as they are."""
     cpus = sum(spec.kind == "cpu" for spec in specs)
     groups = max(1, (streams - len(specs) + cpus) // cpus) if cpus else 1
     divided = [part for spec in specs for part in _divided(spec, groups)]
@@ -110,26 +110,27 @@ class _Planning:
     plans: dict[tuple[object, ...], Compiled] = field(default_factory=dict)
 
     def apart(self, name: str, parts: Sequence[ProcessorSpec]) -> Arrangement:
-        """A team for every processor."""
-        factors = self._slowdowns([str(part) for part in parts])
-        teams = [
-            replace(self._team(self._alone(part)), slowdown=factor) for part, factor in zip(parts, factors, strict=True)
+        """A group for every processor."""
+        factors = self._contention_factors([str(part) for part in parts])
+        groups = [
+            replace(self._replica_group(self._alone(part)), contention_factor=factor)
+            for part, factor in zip(parts, factors, strict=True)
         ]
-        return Arrangement(name, tuple(teams))
+        return Arrangement(name, tuple(groups))
 
     def together(self) -> Arrangement | None:
-        """One team of all processors; None where its plan has use for one of them only."""
+        """One group of all processors; None where its plan has use for one of them only."""
         compiled = plan_model(self.model.clone(), self.processors, tune=self.tune, progress=self.progress)
         if len(working(compiled.plan)) < 2:
             return None
-        slowdown = max(self._slowdowns([p.name for p in self.processors.named]))
-        return Arrangement("together", (replace(self._team(compiled), slowdown=slowdown),))
+        contention_factor = max(self._contention_factors([p.name for p in self.processors.named]))
+        return Arrangement("together", (replace(self._replica_group(compiled), contention_factor=contention_factor),))
 
-    def _team(self, compiled: Compiled) -> Team:
-        """A team with what is predicted of it; nothing is where its routines were not measured."""
+    def _replica_group(self, compiled: Compiled) -> ReplicaGroup:
+        """A group with what is predicted of it; nothing is where its routines were not measured."""
         if not self.tune or compiled.plan.predicted_ms is None:
-            return Team(compiled)
-        return Team(compiled, latency=simulate(compiled.plan, NoInterplay()).total * 1e-9)
+            return ReplicaGroup(compiled)
+        return ReplicaGroup(compiled, latency=simulate(compiled.plan, NoInterference()).total * 1e-9)
 
     def _alone(self, spec: ProcessorSpec) -> Compiled:
         """The best plan for one processor. Equal CPUs have the same one, and share its weights."""
@@ -145,12 +146,12 @@ class _Planning:
         engines = processors.engines if names.startswith("cpu") else ()
         return build_processors(names, engines=engines, tolerance=processors.tolerance)
 
-    def _slowdowns(self, names: Sequence[str]) -> Sequence[float]:
+    def _contention_factors(self, names: Sequence[str]) -> Sequence[float]:
         """How many times as long each takes while all work."""
         if not self.tune or not 1 < len(names) <= _MOST_MEASURED:
             return [1.0] * len(names)
         with closing(ProfileStore()) as store:
-            return slowdowns(self._open(",".join(names)), range(len(names)), store)
+            return contention_factors(self._open(",".join(names)), range(len(names)), store)
 
 
 def _unplaced(model: ir.Model) -> ir.Model:

@@ -29,7 +29,7 @@ _ROUNDS = 9  # so many that clocks, which step now and then, are alike in most
 _RUNS = 5
 
 
-def slowdowns(processors: Processors, group: Sequence[int], store: ProfileStore) -> tuple[float, ...]:
+def contention_factors(processors: Processors, group: Sequence[int], store: ProfileStore) -> tuple[float, ...]:
     """How many times as long each processor of `group` takes while the others of it work too; 1 or more.
 
     Measured once per machine and group, and remembered in `store`.
@@ -39,7 +39,7 @@ def slowdowns(processors: Processors, group: Sequence[int], store: ProfileStore)
         group: numbers of two processors or more, ascending.
         store: of measurements.
     """
-    known = stored_slowdowns(processors.named, group, store)
+    known = stored_contention_factors(processors.named, group, store)
     if known is None:
         found = [Measurement(float(np.median(some)), tuple(map(float, some))) for some in _measured(processors, group)]
         keys = [_row_key(processors.named, group, number) for number in group]
@@ -48,10 +48,10 @@ def slowdowns(processors: Processors, group: Sequence[int], store: ProfileStore)
     return known
 
 
-def stored_slowdowns(
+def stored_contention_factors(
     processors: Sequence[Processor], group: Sequence[int], store: ProfileStore
 ) -> tuple[float, ...] | None:
-    """As `slowdowns`, but None if they are not in the store."""
+    """As `contention_factors`, but None if they are not in the store."""
     found = [store.get(*_row_key(processors, group, number)) for number in group]
     seconds = [one.seconds for one in found if one is not None and one.seconds is not None]
     return tuple(max(1.0, ratio) for ratio in seconds) if len(seconds) == len(group) else None

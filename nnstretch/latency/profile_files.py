@@ -9,11 +9,11 @@ from pathlib import Path
 
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
-from nnstretch.devices.remote.processor import AbsentProcessor
+from nnstretch.devices.remote.processor import ProfiledProcessor
 from nnstretch.errors import UsageError
-from nnstretch.latency.contention import stored_slowdowns
+from nnstretch.latency.contention import stored_contention_factors
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costmodel.stored_predictor import StoredHandovers, StoredPredictor
+from nnstretch.scheduler.costmodel.stored_predictor import StoredPredictor, StoredTransfers
 from nnstretch.scheduler.measurement.caches import CacheSizes
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -33,7 +33,7 @@ class Profiled:
     """
 
     names: tuple[str, ...]
-    processors: tuple[AbsentProcessor, ...]
+    processors: tuple[ProfiledProcessor, ...]
     predictor: StoredPredictor
 
     @property
@@ -61,17 +61,17 @@ def open_profiles(path: Path, text: str) -> Profiled:
         raise UsageError(
             f"--processors {text} names {len(found)} processor; a branching needs two or more; {path} has {_known(profiles)}"
         )
-    processors = tuple(AbsentProcessor(one) for one in found)
+    processors = tuple(ProfiledProcessor(one) for one in found)
     host = next((p for p in processors if p.memory == "host"), None) or _host(profiles, processors[0], path)
     store = ProfileStore(Path(":memory:"))
     store.merge(profiles.rows)
-    handovers = StoredHandovers(store, processors, host)
+    transfers = StoredTransfers(store, processors, host)
     # Trees that were trained on a file are kept by its contents.
     folder = cache_dir() / "costmodels" / hashlib.sha256(path.read_bytes()).hexdigest()[:20]
     caches = CacheSizes(*found[0].caches) if found[0].caches else None
-    learned = LearnedCosts(store, handovers, folder=folder, caches=caches)
+    learned = LearnedCosts(store, transfers, folder=folder, caches=caches)
     predictor = StoredPredictor(
-        processors, store, learned, handovers, lambda group: stored_slowdowns(processors, group, store)
+        processors, store, learned, transfers, lambda group: stored_contention_factors(processors, group, store)
     )
     return Profiled(_names(wanted, found), processors, predictor)
 
@@ -116,9 +116,9 @@ def _known(profiles: Profiles) -> str:
     return ",".join(sorted({one.name for one in profiles.processors})) or "none"
 
 
-def _host(profiles: Profiles, device: AbsentProcessor, path: Path) -> AbsentProcessor:
+def _host(profiles: Profiles, device: ProfiledProcessor, path: Path) -> ProfiledProcessor:
     """The CPU that serves devices if no CPU was named."""
     for one in profiles.processors:
         if one.kind == "cpu" and one.block == device.blocked.block:
-            return AbsentProcessor(one)
+            return ProfiledProcessor(one)
     raise UsageError(f"{path} has no CPU beside its devices; tune one network with a CPU there, and export again")

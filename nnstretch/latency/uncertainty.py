@@ -19,7 +19,7 @@ from nnstretch.scheduler.costmodel.trees import Spread
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Uncertainty:
     """What predicted seconds may miss by, relative to them, if the errors of guessed layers do not cancel.
 
     Attributes:
@@ -36,8 +36,8 @@ class Doubt:
 
 
 @dataclass(frozen=True)
-class DesignDoubts:
-    """Doubts about a design.
+class DesignUncertainty:
+    """Uncertainties about a design.
 
     Attributes:
         whole: about its latency, without what meeting points miss by.
@@ -45,14 +45,14 @@ class DesignDoubts:
         layers: that were guessed, described, each with the number of its processor.
     """
 
-    whole: Doubt
-    branches: tuple[tuple[Doubt, ...], ...]
+    whole: Uncertainty
+    branches: tuple[tuple[Uncertainty, ...], ...]
     layers: tuple[tuple[int, str], ...]
 
 
-def design_doubts(
+def design_uncertainty(
     blueprint: Blueprint, design: Design, prediction: Prediction, predictor: StoredPredictor, processors: int
-) -> DesignDoubts:
+) -> DesignUncertainty:
     """What the prediction for a design may miss by.
 
     Args:
@@ -71,11 +71,11 @@ def design_doubts(
 
     seconds = [[branch.alone for branch in part.branches] for part in prediction.segments]
     branches, heads = zip(*map(weighted, (_median, _p90, _one)), strict=True)
-    doubts = tuple(
-        tuple(Doubt(*(_share(kind[i][j], alone) for kind in branches)) for j, alone in enumerate(some))
+    uncertainty = tuple(
+        tuple(Uncertainty(*(_share(kind[i][j], alone) for kind in branches)) for j, alone in enumerate(some))
         for i, some in enumerate(seconds)
     )
-    return DesignDoubts(_whole(prediction, doubts, heads), doubts, tuple(guessed))
+    return DesignUncertainty(_whole(prediction, uncertainty, heads), uncertainty, tuple(guessed))
 
 
 def _median(spread: Spread) -> float:
@@ -104,17 +104,17 @@ def _head_seconds(latencies: Latencies, design: Design, prediction: Prediction) 
     return latencies.head(channels, branch.processor, exact=exact)
 
 
-def _whole(prediction: Prediction, doubts: Sequence[Sequence[Doubt]], heads: Sequence[float]) -> Doubt:
-    """Doubt about the latency: that of the slowest branch of every segment, and of the head."""
+def _whole(prediction: Prediction, uncertainty: Sequence[Sequence[Uncertainty]], heads: Sequence[float]) -> Uncertainty:
+    """Uncertainty about the latency: that of the slowest branch of every segment, and of the head."""
     slowest = [
         max(zip((branch.beside for branch in part.branches), some, strict=True), key=lambda one: one[0])
-        for part, some in zip(prediction.segments, doubts, strict=True)
+        for part, some in zip(prediction.segments, uncertainty, strict=True)
     ]
     missed = [
-        sum(seconds * getattr(doubt, name) for seconds, doubt in slowest) + head
+        sum(seconds * getattr(uncertain, name) for seconds, uncertain in slowest) + head
         for name, head in zip(("median", "p90", "guessed"), heads, strict=True)
     ]
-    return Doubt(*(_share(one, prediction.seconds) for one in missed))
+    return Uncertainty(*(_share(one, prediction.seconds) for one in missed))
 
 
 class _Weighted:
@@ -149,5 +149,5 @@ class _Weighted:
     def fetching_seconds(self, tensor: TensorType) -> float:
         return 0.0
 
-    def slowdown(self, processor: int, others: Collection[int]) -> float:
+    def contention_factor(self, processor: int, others: Collection[int]) -> float:
         return 1.0

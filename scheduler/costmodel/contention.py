@@ -8,7 +8,7 @@ Contention = Callable[[tuple[int, ...]], Sequence[float]]
 """How many times as long each of some processors, by number, ascending, takes while the others work too."""
 
 
-class Slowdowns:
+class ContentionFactors:
     """What a contention says, remembered."""
 
     def __init__(self, contention: Contention) -> None:

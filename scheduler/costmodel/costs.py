@@ -39,7 +39,7 @@ class CostModel(ABC):
     measured: bool
     """Whether costs are measured seconds: then all parameters of a routine are worth comparing."""
     all_cross: bool = False
-    """Whether tensors cost a handover between any two queues. Groups of CPU cores, which share caches, do without."""
+    """Whether tensors cost a transfer between any two queues. Groups of CPU cores, which share caches, do without."""
     _offered: Settings = staticmethod(usual_settings)
 
     @abstractmethod
@@ -77,12 +77,12 @@ class CostModel(ABC):
         """
 
     @abstractmethod
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         """Seconds that a tensor costs when queues meet at it that do not share a cache, beyond layout changes."""
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         """Seconds that a tensor costs when queues of these two processors meet at it, beyond layout changes."""
-        return self.handover(tensor)
+        return self.transfer(tensor)
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Error of a working routine's answer relative to the output's range; None if it is not known."""
@@ -106,5 +106,5 @@ class Estimates(CostModel):
         work = layer.macs / self._MACS_PER_SECOND + moved / self._BYTES_PER_SECOND
         return work * (1 + self._PER_RANK * rank)
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return 20e-6

@@ -47,7 +47,7 @@ class LearnedCosts(CostModel):
     def __init__(
         self,
         store: ProfileStore,
-        handovers: CostModel,
+        transfers: CostModel,
         *,
         folder: Path | None = None,
         caches: CacheSizes | None = None,
@@ -57,14 +57,14 @@ class LearnedCosts(CostModel):
 
         Args:
             store: measurements to answer from and to learn from.
-            handovers: asked for what handovers between processors cost, which are not predicted.
+            transfers: asked for what transfers between processors cost, which are not predicted.
             folder: where trees are kept; `costmodels` in the cache directory by default.
             caches: of the machine that `store` is from, if that is another one.
             seed: of the training.
         """
         self._caches = caches
         self._store = store
-        self._handovers = handovers
+        self._transfers = transfers
         self._folder = folder
         self._seed = seed
         self._trees: dict[str, CostTrees | None] = {}
@@ -132,8 +132,8 @@ class LearnedCosts(CostModel):
         self.predictions += len(points)
         return [None if math.isnan(seconds) else float(seconds) for seconds in trees.predict(points)]
 
-    def handover(self, tensor: TensorType) -> float:
-        return self._handovers.handover(tensor)
+    def transfer(self, tensor: TensorType) -> float:
+        return self._transfers.transfer(tensor)
 
     def errors(self, processor: Processor) -> Errors | None:
         """Cross-validated errors of predictions on a processor; None if nothing can be predicted there.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.external.engine import GuestRoutine
+from nnstretch.devices.external.engine import ExternalRoutine
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.contention import Contention, Slowdowns
+from nnstretch.scheduler.costmodel.contention import Contention, ContentionFactors
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
@@ -41,13 +41,13 @@ class ProfilePredictor:
 
         Args:
             processors: are numbered in this order.
-            profiler: measures layers and handovers.
+            profiler: measures layers and transfers.
             contention: of these processors.
             learned: costs of layers that were not measured.
         """
         self._processors = tuple(processors)
         self._profiler = profiler
-        self._slowdowns = Slowdowns(contention)
+        self._contention_factors = ContentionFactors(contention)
         self._learned = learned
         self._guessed: set[tuple[int, str]] = set()
         self._asked = 0
@@ -81,7 +81,7 @@ class ProfilePredictor:
         key = (processor, pair.workload)
         if key not in self._computed:
             on = self._processors[processor]
-            own = (routine for routine in on.routines if not isinstance(routine, GuestRoutine))
+            own = (routine for routine in on.routines if not isinstance(routine, ExternalRoutine))
             self._computed[key] = on.queue != "call" and any(routine.supports(pair) for routine in own)
         return self.seconds([pair], processor) if self._computed[key] else math.inf
 
@@ -92,17 +92,17 @@ class ProfilePredictor:
         """
         share = 1 + 1 / len(self._processors)
         crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
-        return self._profiler.handover(tensor) + share * crossing
+        return self._profiler.transfer(tensor) + share * crossing
 
     def fetching_seconds(self, tensor: TensorType) -> float:
-        """What a handover of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
+        """What a transfer of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
         if any(p.queue == "call" or not p.coherent for p in self._processors):
             return 0.0
-        return self._profiler.handover(tensor) - self._profiler.handover(TensorType((1,)))
+        return self._profiler.transfer(tensor) - self._profiler.transfer(TensorType((1,)))
 
-    def slowdown(self, processor: int, others: frozenset[int]) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too, as measured with typical layers."""
-        return self._slowdowns.of(processor, others)
+        return self._contention_factors.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
         """What predictions of unseen layers on a processor miss by; None where all are measured.
@@ -210,8 +210,8 @@ class _PredictedCosts(CostModel):
         least = min((one.seconds for one in stored if one is not None and one.seconds is not None), default=0.0)
         return [k if s is not None else max(k, least) for k, s in zip(known, stored, strict=True)]
 
-    def handover(self, tensor: TensorType) -> float:
-        return self._profiler.handover(tensor)
+    def transfer(self, tensor: TensorType) -> float:
+        return self._profiler.transfer(tensor)
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return self._profiler.passing(one, other, tensor)

@@ -12,25 +12,25 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters
 from nnstretch.errors import DeviceError, MissingExtraError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.contention import Slowdowns
+from nnstretch.scheduler.costmodel.contention import ContentionFactors
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
-from nnstretch.scheduler.costmodel.workload import handover_bytes
+from nnstretch.scheduler.costmodel.workload import transfer_bytes
 from nnstretch.scheduler.lowering.views import becomes_view
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 _ADVICE = "run `nnstretch stretch` there on a network or two with these processors, and export the profiles again"
 
 
-class StoredHandovers(CostModel):
+class StoredTransfers(CostModel):
     """What it takes to hand a tensor to a device and back, by a straight line through what was measured of other tensors."""
 
     measured = True
 
     def __init__(self, store: ProfileStore, processors: Sequence[Processor], host: Processor) -> None:
-        """Handovers between `host` and the first of `processors` that is a device, if one is.
+        """Transfers between `host` and the first of `processors` that is a device, if one is.
 
         Raises:
             DeviceError: nothing was measured of them.
@@ -38,10 +38,10 @@ class StoredHandovers(CostModel):
         self._base, self._per_byte = 0.0, 0.0
         device = next((p for p in processors if p.memory == "opencl"), None)
         if device is not None:
-            points = _handovers(store, device.fingerprint, host.fingerprint)
+            points = _transfers(store, device.fingerprint, host.fingerprint)
             if not points:
                 raise DeviceError(
-                    f"the profiles have no handovers between {host.name} and {device.name}, so that meeting points cannot be "
+                    f"the profiles have no transfers between {host.name} and {device.name}, so that meeting points cannot be "
                     f"predicted: {_ADVICE}"
                 )
             self._base, self._per_byte = _line(points)
@@ -50,15 +50,15 @@ class StoredHandovers(CostModel):
         """Nothing else is known."""
         return None
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return self._base + self._per_byte * PLAIN.bytes(tensor)
 
 
-def _handovers(store: ProfileStore, device: str, host: str) -> list[tuple[int, float]]:
-    """Bytes and seconds of the handovers that were measured."""
+def _transfers(store: ProfileStore, device: str, host: str) -> list[tuple[int, float]]:
+    """Bytes and seconds of the transfers that were measured."""
     points = []
     for row in store.rows(device):
-        size = handover_bytes(row.workload)
+        size = transfer_bytes(row.workload)
         if size is not None and row.routine == host and row.measurement.seconds is not None:
             points.append((size, row.measurement.seconds))
     return points
@@ -97,8 +97,8 @@ class StoredPredictor:
         processors: Sequence[Processor],
         store: ProfileStore,
         learned: LearnedCosts,
-        handovers: CostModel,
-        slowdowns: Callable[[tuple[int, ...]], Sequence[float] | None],
+        transfers: CostModel,
+        contention_factors: Callable[[tuple[int, ...]], Sequence[float] | None],
     ) -> None:
         """Asks for nothing yet.
 
@@ -106,18 +106,19 @@ class StoredPredictor:
             processors: are numbered in this order.
             store: measurements.
             learned: what was learned from them.
-            handovers: says what it takes to meet.
-            slowdowns: how many times as long each of some processors takes while the others work too; None if nobody measured.
+            transfers: says what it takes to meet.
+            contention_factors: how many times as long each of some processors takes while the others work too; None
+            if nobody measured.
         """
         self._processors = tuple(processors)
         self._store = store
         self._learned = learned
-        self._handovers = handovers
-        self._measured_slowdowns = slowdowns
-        self._slowdowns = Slowdowns(self._contention)
+        self._transfers = transfers
+        self._measured_contention_factors = contention_factors
+        self._contention_factors = ContentionFactors(self._contention)
         self._layers: dict[tuple[int, str], _Known] = {}
         self._settings: dict[str, Mapping[tuple[str, str], Sequence[Parameters]]] = {}
-        self.unknown_slowdowns: set[tuple[str, ...]] = set()
+        self.unknown_contention_factors: set[tuple[str, ...]] = set()
         """Names of processors of which nobody has measured how much they slow each other down; taken for not at all."""
 
     def expect(self, working_set: int) -> None:
@@ -147,25 +148,25 @@ class StoredPredictor:
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
-        return self._handovers.handover(tensor)
+        return self._transfers.transfer(tensor)
 
     def fetching_seconds(self, tensor: TensorType) -> float:
-        """Handovers are all that is known."""
+        """Transfers are all that is known."""
         return 0.0
 
-    def slowdown(self, processor: int, others: frozenset[int]) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while `others` work too."""
-        return self._slowdowns.of(processor, others)
+        return self._contention_factors.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
         """What predictions of layers that were not measured miss by; None if nothing can be learned."""
         return self._learned.errors(self._processors[processor])
 
     def _contention(self, group: tuple[int, ...]) -> Sequence[float]:
-        """Slowdowns as measured, and none, which is noted, where nobody has."""
-        found = self._measured_slowdowns(group)
+        """ContentionFactors as measured, and none, which is noted, where nobody has."""
+        found = self._measured_contention_factors(group)
         if found is None:
-            self.unknown_slowdowns.add(tuple(self._processors[number].name for number in group))
+            self.unknown_contention_factors.add(tuple(self._processors[number].name for number in group))
             return [1.0] * len(group)
         return found
 

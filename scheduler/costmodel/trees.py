@@ -123,7 +123,7 @@ class CostTrees:
         """Trees of `samples`; the same samples and seed give the same trees.
 
         Args:
-            samples: measurements of one processor; those of workloads that are no layers (handovers) are passed over.
+            samples: measurements of one processor; those of workloads that are no layers (transfers) are passed over.
             machine: the processor.
             seed: of the random rows and columns that each tree sees.
 

@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 _TYPE = re.compile(r"(?P<name>[a-z]+(?P<bits>\d+)?)\[(?P<shape>[\d,]*)\]")
 _BITS_OF_OTHERS = 8  # of types whose name has no number: bool
-_HANDOVER = "handover "
+_TRANSFER = "transfer "
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Workload:
 
 @lru_cache(maxsize=8192)
 def parse_workload(text: str) -> Workload | None:
-    """The workload of a store's key; None if the key is none of a layer (a handover), or not understood."""
+    """The workload of a store's key; None if the key is none of a layer (a transfer), or not understood."""
     if not text.startswith("{"):
         return None
     try:
@@ -103,15 +103,15 @@ def parse_workload(text: str) -> Workload | None:
         return None
 
 
-def handover_workload(tensor: TensorType) -> str:
+def transfer_workload(tensor: TensorType) -> str:
     """The store's key of what it takes to hand a tensor over."""
-    return f"{_HANDOVER}{tensor}"
+    return f"{_TRANSFER}{tensor}"
 
 
-def handover_bytes(text: str) -> int | None:
-    """The bytes of the tensor that is handed over; None if the key is none of a handover."""
+def transfer_bytes(text: str) -> int | None:
+    """The bytes of the tensor that is handed over; None if the key is none of a transfer."""
     try:
-        return _tensor(text.removeprefix(_HANDOVER)).bytes if text.startswith(_HANDOVER) else None
+        return _tensor(text.removeprefix(_TRANSFER)).bytes if text.startswith(_TRANSFER) else None
     except ValueError:
         return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, Routine
-from nnstretch.devices.external.engine import GuestRoutine
+from nnstretch.devices.external.engine import ExternalRoutine
 from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
@@ -45,7 +45,7 @@ class QueuePool:
 
 
 _MOST_SAVED_BY_RUNS = 0.6
-"""A run takes a guest this share of its calls for single layers or more: less is copied and turned, no more is fused."""
+"""A run takes an external this share of its calls for single layers or more: less is copied and turned, no more is fused."""
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) while routines are being measured."""
@@ -58,7 +58,7 @@ def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
         routine
         for queue in pool.queue_of
         for routine in pool.processors[queue].routines
-        if queue in own or not isinstance(routine, GuestRoutine)
+        if queue in own or not isinstance(routine, ExternalRoutine)
     ]
     return lambda layer: any(routine.supports(layer) for routine in routines)
 
@@ -70,7 +70,8 @@ def unit_choices(
 
     With them come those that cost no more than `near` times the cheapest's cost beyond it.
 
-    Where costs are measured, units that one routine can compute as one get choices for that too, and guests have choices.
+    Where costs are measured, units that one routine can compute as one get choices for that too, and external
+    engines have choices.
 
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
@@ -104,7 +105,7 @@ def single_choices(
 
     Its costs are those of a layer in the network that they were last asked for.
     """
-    return _cheapest(layer, queues, pool, costs, near, guests=costs.measured)
+    return _cheapest(layer, queues, pool, costs, near, externals=costs.measured)
 
 
 def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple[Layer, int]]:
@@ -122,7 +123,7 @@ def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple
 
 def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
     """A processor's own routines for a layer; none if there is nothing to search beyond their short lists."""
-    native = [r for r in processor.routines if not isinstance(r, GuestRoutine) and r.supports(layer)]
+    native = [r for r in processor.routines if not isinstance(r, ExternalRoutine) and r.supports(layer)]
     if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
         return []
     return native
@@ -136,20 +137,20 @@ def _may_run(graph: UnitGraph, pool: QueuePool, number: int, queue: int) -> bool
 def all_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
     """Every working way to compute a unit on the queues that it may use, with its measured cost; none for a fallback unit."""
     queues = () if unit.is_fallback else _allowed_queues(unit, pool)
-    return list(_working(unit.layer, queues, pool, costs, guests=True))
+    return list(_working(unit.layer, queues, pool, costs, externals=True))
 
 
 def _add_runs(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
-    """Adds the choices of all units of all runs for which there is a routine; guests are asked for promising ones alone.
+    """Adds choices for every fusion group that a routine supports; external engines get the promising groups only.
 
     What is one call on a queue of calls shows when all queues are chosen (`nnstretch.scheduler.lowering.calls`).
     """
     singles = [list(options) for options in choices]
     for run in find_runs(graph):
-        guests = run.between_cuts and _may_suit_guests([singles[u] for u in run.units])
+        externals = run.between_cuts and _may_suit_external_engines([singles[u] for u in run.units])
         mine = [queue for queue in pool.queue_of if not pool.calls(queue)]
         queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in run.units)]
-        for number, choice in enumerate(_cheapest(run.layer, queues, pool, costs, guests=guests)):
+        for number, choice in enumerate(_cheapest(run.layer, queues, pool, costs, externals=externals)):
             between = Fused(units=run.units, choice=number)
             for unit in run.units:
                 inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
@@ -159,14 +160,16 @@ def _add_runs(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequ
                     choices[unit].append(Choice(choice.queue, choice.routine, {}, inputs, (between,), 0.0))
 
 
-def _may_suit_guests(singles: Sequence[Sequence[Choice]]) -> bool:
-    """Whether a guest may compute units faster as a run than native routines do one by one, as far as its single calls tell."""
-    guests = native = 0.0
+def _may_suit_external_engines(singles: Sequence[Sequence[Choice]]) -> bool:
+    """Whether an external engine may compute a fusion group faster than native routines compute its layers."""
+    externals = native = 0.0
     for options in singles:
         plain = [c.seconds or 0.0 for c in options if {*c.inputs, *c.outputs} == {PLAIN}]
-        guests += min(plain, default=float("inf"))
-        native += min((c.seconds or 0.0 for c in options if not isinstance(c.routine, GuestRoutine)), default=guests)
-    return _MOST_SAVED_BY_RUNS * guests <= native
+        externals += min(plain, default=float("inf"))
+        native += min(
+            (c.seconds or 0.0 for c in options if not isinstance(c.routine, ExternalRoutine)), default=externals
+        )
+    return _MOST_SAVED_BY_RUNS * externals <= native
 
 
 def _names(pool: QueuePool) -> list[str]:
@@ -199,21 +202,21 @@ def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> f
 
 
 def _cheapest(
-    layer: Layer, allowed: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0, *, guests: bool
+    layer: Layer, allowed: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0, *, externals: bool
 ) -> list[Choice]:
-    """The cheapest choices of each (queue, layouts), and those that are near them; of guests only with `guests`."""
+    """The cheapest choices per (queue, layouts) and those near them; external engines only if `externals`."""
     found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
-    for choice in _working(layer, allowed, pool, costs, guests=guests):
+    for choice in _working(layer, allowed, pool, costs, externals=externals):
         found[choice.queue, choice.inputs, choice.outputs].append(choice)
     return [choice for choices in found.values() for choice in _nearest(choices, near)]
 
 
 def _working(
-    layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, *, guests: bool
+    layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, *, externals: bool
 ) -> Iterator[Choice]:
-    """The ways to compute `layer` on some queues that work, with their costs; those of guests only with `guests`."""
+    """Working candidates for `layer` on some queues, with costs; external engines only if `externals`."""
     for queue in queues:
-        for choice in _priced(layer, queue, _queue_choices(layer, queue, pool, costs, guests), pool, costs):
+        for choice in _priced(layer, queue, _queue_choices(layer, queue, pool, costs, externals), pool, costs):
             if choice.seconds is not None:
                 yield choice
 
@@ -225,12 +228,12 @@ def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
     return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
 
 
-def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, guests: bool) -> list[Choice]:
+def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, externals: bool) -> list[Choice]:
     """The ways to compute `layer` on a queue, without costs: where they are not measured, a routine's first for its layouts."""
     found: dict[object, Choice] = {}
     processor = pool.processors[queue]
     for routine in processor.routines:
-        is_asked = guests or pool.calls(queue) or not isinstance(routine, GuestRoutine)
+        is_asked = externals or pool.calls(queue) or not isinstance(routine, ExternalRoutine)
         if not is_asked or not routine.supports(layer):
             continue
         for parameters in costs.settings(processor, routine, layer):
@@ -254,7 +257,7 @@ def _priced(layer: Layer, queue: int, choices: Sequence[Choice], pool: QueuePool
 def selection_problem(
     graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: QueuePool, costs: CostModel
 ) -> Problem:
-    """The problem of one choice per unit, with layout changes and handovers on the edges.
+    """The problem of one choice per unit, with layout changes and transfers on the edges.
 
     The caller's inputs and outputs count as one more unit each, with the single choice "plain, on the host".
     """
@@ -309,7 +312,7 @@ class _ProblemMaker:
         kinds = [self._pool.queues[queue].kind for queue in (source, target)]
         crosses = source != target and "opencl" in kinds
         meets = crosses or (source != target and (self._costs.all_cross or "call" in kinds))
-        seconds = self._costs.handover(tensor) if meets else 0.0
+        seconds = self._costs.transfer(tensor) if meets else 0.0
         if meets:
             seconds += sum(
                 crossing_seconds(self._pool.processors[queue], tensor, self._costs) for queue in (source, target)

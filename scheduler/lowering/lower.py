@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Routine, reorder_layer
 from nnstretch.devices.external.engine import fallback_descriptor
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.lowering.program import Draft, Step, Value
+from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, fallback_model
 from nnstretch.scheduler.lowering.views import becomes_view, joinable, view_offset
 from nnstretch.scheduler.plan.schema import PlanQueue
@@ -38,7 +38,7 @@ def draft(
     reorders: Reorders,
     coherent: bool,
     price: Price,
-) -> Draft:
+) -> LoweredProgram:
     """Steps and values for all units.
 
     Args:
@@ -72,13 +72,13 @@ class _Drafter:
         self._reorders = reorders
         self._coherent = coherent
         self._price = price
-        self._draft = Draft()
+        self._lowered = LoweredProgram()
         self._values: dict[_Variant, Value] = {}
         self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
         self._producer: dict[str, tuple[int, int]] = {}  # tensor -> unit, output
         self._counter = itertools.count()
 
-    def draft(self) -> Draft:
+    def draft(self) -> LoweredProgram:
         self._collect_wishes()
         for index, name in enumerate(self._graph.inputs):
             value = self._new(name, PLAIN, 0)
@@ -91,7 +91,7 @@ class _Drafter:
             self._emit_unit(number)
         for index, name in enumerate(self._graph.outputs):
             self._emit_output(index, name)
-        return self._draft
+        return self._lowered
 
     # -- what is wanted ------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class _Drafter:
 
     def _emit_fallback(self, unit: Unit, choice: Choice, reads: Sequence[Value], writes: Sequence[Value]) -> None:
         operators = "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes)
-        self._draft.steps.append(
+        self._lowered.steps.append(
             Step(
                 unit.name,
                 operators,
@@ -319,8 +319,8 @@ class _Drafter:
         assert choice.routine is not None
         lowering: Lowering = choice.routine.lower(layer, choice.parameters)
         domain = self._domain(choice.queue)
-        first = len(self._draft.constants[domain])
-        self._draft.constants[domain] += lowering.constants
+        first = len(self._lowered.constants[domain])
+        self._lowered.constants[domain] += lowering.constants
         spaces = [
             Value(f"{layer.name}.workspace{i}#{next(self._counter)}", size, PLAIN, None)
             for i, size in enumerate(lowering.workspaces)
@@ -335,7 +335,7 @@ class _Drafter:
 
         for position, call in enumerate(lowering.calls):
             targets = [resolve(o) for o in call.writes]
-            self._draft.steps.append(
+            self._lowered.steps.append(
                 Step(
                     layer.name,
                     layer.op,

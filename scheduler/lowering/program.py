@@ -47,7 +47,7 @@ class Value:
 
 @dataclass(eq=False)
 class Step:
-    """One kernel call, or one call of a guest's model, on a queue."""
+    """One kernel call, or one call of an external engine's model, on a queue."""
 
     unit: str
     op: str
@@ -63,7 +63,7 @@ class Step:
 
 
 @dataclass
-class Draft:
+class LoweredProgram:
     """Steps in a topological order, and prepared constants by constant range (0: host queues; else the OpenCL queue)."""
 
     steps: list[Step] = field(default_factory=list)

@@ -170,7 +170,7 @@ class _Refinement:
     ) -> None:
         self._space, self._records, self._selector, self._run = space, records, selector, run
         self._known = _Known(space, records)
-        self._rival: Assignment | None = None
+        self._baseline: Assignment | None = None
 
     def refined(self) -> ChoiceSpace:
         begin = time.monotonic()
@@ -184,7 +184,7 @@ class _Refinement:
                 return space
             found = self._measured(assignment)
             timed = timed | found.keys() if self._known.learn(found) else set(found)
-            self._rival = assignment
+            self._baseline = assignment
         return self._corrected()
 
     def _chosen_keys(self, assignment: Assignment) -> Iterator[Key | None]:
@@ -204,18 +204,18 @@ class _Refinement:
     def _measured(self, assignment: Assignment) -> dict[Key, Samples]:
         """Samples of a path's layers; of several runs, if the first seems disturbed, those that least was the matter with.
 
-        Those are in turn with the rival's: what this takes longer than before is not the path's own.
+        Those are in turn with the baseline's: what this takes longer than before is not the path's own.
         """
         path = plan_of(self._space, assignment)
         found = self._sampled(assignment, path)
-        rival = None
+        baseline = None
         for _ in range(_AGAIN):
             if self._known.drift(found) <= 1 + FAR and not self._records.is_slowed():
                 break
             disturbance = 1.0
-            if self._rival is not None:
-                rival = rival or plan_of(self._space, self._rival)
-                disturbance = max(1.0, self._known.drift(self._sampled(self._rival, rival)))
+            if self._baseline is not None:
+                baseline = baseline or plan_of(self._space, self._baseline)
+                disturbance = max(1.0, self._known.drift(self._sampled(self._baseline, baseline)))
             again = self._sampled(assignment, path)
             again = {key: tuple(s / disturbance for s in samples) for key, samples in again.items()}
             found = min(found, again, key=lambda samples: sum(map(typical, samples.values())))

@@ -20,12 +20,12 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.errors import FeedError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
-from nnstretch.scheduler.costmodel.workload import handover_workload
+from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.integrated import Key, Samples
 from nnstretch.scheduler.measurement.racing.compare import Clock, Entrants, Examples, Task, compare, too_wrong
 from nnstretch.scheduler.measurement.racing.race import interval, typical
-from nnstretch.scheduler.measurement.runner.runner import Trials
+from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.measurement.runner.transfers import round_trip
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -35,7 +35,7 @@ TOLERANCE = 1e-4
 """Error that a routine may have against the reference if nothing else is asked for, relative to the output's range."""
 
 _RUNGS = (1 << 10, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
-"""Bytes of the tensors whose handovers are measured; others are taken to lie between."""
+"""Bytes of the tensors whose transfers are measured; others are taken to lie between."""
 _READINGS, _BETWEEN_READINGS = 10, 0.02  # of a clock, and seconds
 _SLOWED = 0.95
 """Of its usual clock: below it, a core that runs a whole network is slowed."""
@@ -54,7 +54,7 @@ class Profiler(CostModel, Closing):
         host: Processor,
         *,
         fresh: bool = False,
-        trials: Trials | None = None,
+        trials: Runner | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
         """Starts nothing yet.
@@ -70,12 +70,12 @@ class Profiler(CostModel, Closing):
         self._store = store
         self._host = host
         self._since = time.time() if fresh else 0.0
-        self._trials = trials or Trials()
+        self._trials = trials or Runner()
         self._network: CacheState = "memory"
         self._known: dict[_Key, Measurement] = {}
         self._examples = Examples()
         self._clocks: dict[str, Clock] = {}
-        self._handovers: dict[str, list[float]] = {}  # by device, of every rung
+        self._transfers: dict[str, list[float]] = {}  # by device, of every rung
         self._device: Processor | None = None
         self._watched: tuple[Processor, ...] = ()
         self.measurements = 0
@@ -85,7 +85,7 @@ class Profiler(CostModel, Closing):
     def watch(self, processors: tuple[Processor, ...]) -> None:
         """Tells which processors a network runs on.
 
-        Handovers are measured with the first OpenCL device among them, else with what computes by calls, if any.
+        Transfers are measured with the first OpenCL device among them, else with what computes by calls, if any.
         """
         self._watched = processors
         others = sorted((p for p in processors if p.queue != "host"), key=lambda p: p.queue != "opencl")
@@ -159,17 +159,17 @@ class Profiler(CostModel, Closing):
         found = self._known.get(key) or self._stored(key)
         return found.failure if found else None
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return 0.0 if self._device is None else self.passing(self._host, self._device, tensor)
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
         device = next((p for p in (one, other) if p.queue != "host"), other if one is self._host else one)
-        if device.name not in self._handovers:
-            seconds = [self._measured_handover(device, TensorType((size // 4,))) for size in _RUNGS]
+        if device.name not in self._transfers:
+            seconds = [self._measured_transfer(device, TensorType((size // 4,))) for size in _RUNGS]
             # What is left of large tensors' trips beyond the copies is noise rather than less.
-            self._handovers[device.name] = np.maximum.accumulate(seconds).tolist()
-        return _between(PLAIN.bytes(tensor), self._handovers[device.name])
+            self._transfers[device.name] = np.maximum.accumulate(seconds).tolist()
+        return _between(PLAIN.bytes(tensor), self._transfers[device.name])
 
     def _stored(self, key: _Key) -> Measurement | None:
         processor, workload, routine, parameters, state = key
@@ -239,14 +239,14 @@ class Profiler(CostModel, Closing):
         name = processor.fingerprint
         return name in self._clocks or bool(self._store.clocks(name))
 
-    # -- handovers -----------------------------------------------------------------------------------------------
+    # -- transfers -----------------------------------------------------------------------------------------------
 
-    def _measured_handover(self, device: Processor, tensor: TensorType) -> float:
+    def _measured_transfer(self, device: Processor, tensor: TensorType) -> float:
         """Half of what a round trip host -> device -> host takes beyond its three copies.
 
         Other cores count as a device; a call that copies is a copy, too.
         """
-        workload, route = handover_workload(tensor), self._host.fingerprint
+        workload, route = transfer_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
             seconds, samples = round_trip(self._host, device, tensor)

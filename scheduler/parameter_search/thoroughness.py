@@ -160,8 +160,8 @@ def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
     def measure(task: int, number: int) -> float | None:
         option = tasks[task][0][number]
         leader = leaders.get(task)
-        rivals = [leader[1].candidate()] if leader else []
-        seconds = costs.compare(processor, option.layer, [*rivals, option.candidate()])[-1]
+        baselines = [leader[1].candidate()] if leader else []
+        seconds = costs.compare(processor, option.layer, [*baselines, option.candidate()])[-1]
         if seconds is not None and seconds < (leader[0] if leader else math.inf):
             leaders[task] = seconds, option
         return seconds

@@ -22,7 +22,7 @@ from nnstretch.scheduler.selection.choice import Choice, Fused
 
 _VIEWS = ("Concat", "Reshape", "Slice")
 _LONGEST_CHAIN = 2
-"""Units that are computed as one and stay together. Longer runs, of guests, would leave nothing to place."""
+"""Units that are computed as one and stay together. Longer runs, of external engines, would leave nothing to place."""
 
 
 @dataclass(frozen=True)

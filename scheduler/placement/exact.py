@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, handover
+from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, transfer
 
 _EPSILON = 1e-12
 """Share of a plan's time by which another must be faster to count as better."""
@@ -61,7 +61,7 @@ class _State:
         work: seconds of what no queue has begun, at least.
         ways: of units that have started; -1 for others.
         order: what was begun.
-        running: for each queue None, or (unit, seconds left of its handover, seconds left of its part).
+        running: for each queue None, or (unit, seconds left of its transfer, seconds left of its part).
         owed: for each queue, as bits, the units whose other parts have begun, and its own has not.
         barred: for each queue units that it may not begin next.
         fetched: for each queue units whose results it has.
@@ -197,7 +197,9 @@ class _Search:
         self._left -= 1
         computing = frozenset(queue for queue in busy if (task := state.running[queue]) and task[1] <= 0)
         factors = {
-            queue: self._problem.interplay.slowdown(queue, computing - {queue}) if queue in computing else 1.0
+            queue: self._problem.interference.contention_factor(queue, computing - {queue})
+            if queue in computing
+            else 1.0
             for queue in busy
         }
         ends = {}
@@ -260,11 +262,11 @@ class _Search:
         )
 
     def _delay(self, state: _State, unit: int, queue: int) -> float:
-        """Seconds of the handover before a queue can begin its part of a unit."""
+        """Seconds of the transfer before a queue can begin its part of a unit."""
         fetched = state.fetched[queue] & self._reads[unit]
         key = (unit, queue, fetched, *(state.ways[s] for s in self._problem.reads[unit]))
         if key not in self._delays:
-            self._delays[key] = handover(self._problem, (unit, queue), state.ways, fetched)
+            self._delays[key] = transfer(self._problem, (unit, queue), state.ways, fetched)
         return self._delays[key]
 
     def _least(self, state: _State, unit: int, way: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, handover
+from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, transfer
 
 
 def heft(problem: PlacementProblem) -> Plan:
@@ -24,7 +24,7 @@ def heft(problem: PlacementProblem) -> Plan:
         for number, way in enumerate(problem.ways[unit]):
             spans = []
             for part in way:
-                taken = handover(problem, (unit, part.queue), ways) + part.seconds
+                taken = transfer(problem, (unit, part.queue), ways) + part.seconds
                 begin = _first_gap(busy[part.queue], ready, taken)
                 spans.append((begin, begin + taken))
             found.append((max(end for _, end in spans), number, spans))
@@ -38,13 +38,13 @@ def heft(problem: PlacementProblem) -> Plan:
 
 
 def _ranks(problem: PlacementProblem) -> list[float]:
-    """Seconds from a unit's begin to the end of all that depends on it: means over its ways, and over handovers."""
+    """Seconds from a unit's begin to the end of all that depends on it: means over its ways, and over transfers."""
     pairs = [(a, b) for a in range(problem.queues) for b in range(problem.queues)]
     ranks = [0.0] * len(problem.reads)
     for unit in reversed(range(len(ranks))):
         mean = float(np.mean([max(part.seconds for part in way) for way in problem.ways[unit]]))
         size = problem.sizes[unit]
-        passing = [problem.handover(b, frozenset({a}), size) if a != b else 0.0 for a, b in pairs]
+        passing = [problem.transfer(b, frozenset({a}), size) if a != b else 0.0 for a, b in pairs]
         after = max((ranks[r] for r in problem.readers[unit]), default=None)
         ranks[unit] = mean + (0.0 if after is None else after + float(np.mean(passing)))
     return ranks

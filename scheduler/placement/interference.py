@@ -1,10 +1,10 @@
-"""What processors that are here cost each other, as measured: an `Interplay` for placement and simulated time."""
+"""What processors that are here cost each other, as measured: an `InterferenceModel` for placement and simulated time."""
 
 from __future__ import annotations
 
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.graph.layer import TensorType
-from nnstretch.scheduler.costmodel.contention import Contention, Slowdowns
+from nnstretch.scheduler.costmodel.contention import Contention, ContentionFactors
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.lowering.candidates import QueuePool
 
@@ -12,8 +12,8 @@ _SMALL = TensorType((1, 16, 7, 7))
 _LARGE = TensorType((1, 64, 56, 56))
 
 
-class MeasuredInterplay:
-    """Handovers between queues grow with what is handed over, as a small and a large tensor did."""
+class MeasuredInterference:
+    """Transfers between queues grow with what is handed over, as a small and a large tensor did."""
 
     whole_tensors = False
 
@@ -25,23 +25,23 @@ class MeasuredInterplay:
             costs: know what tensors cost that pass from one processor to another.
             contention: of processors as they are named.
         """
-        self._pool, self._costs, self._slowdowns = pool, costs, Slowdowns(contention)
+        self._pool, self._costs, self._contention_factors = pool, costs, ContentionFactors(contention)
         self._lines: dict[frozenset[int], tuple[float, float]] = {}
 
-    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         """As with the slowest of the others."""
         lines = [self._line(queue, other) for other in others]
         return max((fixed + per_byte * size for fixed, per_byte in lines), default=0.0)
 
-    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
         """As measured with typical layers; the caller's queue, where it only serves a device, slows down nobody."""
         numbers = [self._pool.queue_of.index(m) for m in (queue, *others) if m in self._pool.queue_of]
         if queue not in self._pool.queue_of or len(numbers) < 2:
             return 1.0
-        return self._slowdowns.of(numbers[0], numbers)
+        return self._contention_factors.of(numbers[0], numbers)
 
     def _line(self, one: int, other: int) -> tuple[float, float]:
-        """Seconds of a handover of nothing, and of every byte more."""
+        """Seconds of a transfer of nothing, and of every byte more."""
         pair = frozenset({one, other})
         if pair not in self._lines:
             processors = [self._pool.processors[queue] for queue in sorted(pair)]

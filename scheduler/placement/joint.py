@@ -34,7 +34,7 @@ from nnstretch.scheduler.planner import ChoiceSpace, plan_of, queue_pool
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Assignment, Selector
-from nnstretch.scheduler.simulation.timing import Interplay, simulate
+from nnstretch.scheduler.simulation.timing import InterferenceModel, simulate
 
 _ROUNDS = 4
 _MARGIN = 0.03
@@ -54,7 +54,7 @@ def is_placed(space: ChoiceSpace) -> bool:
 
 
 def placed(
-    space: ChoiceSpace, interplay: Interplay, refine: Refine | None = None, selector: Selector | None = None
+    space: ChoiceSpace, interference: InterferenceModel, refine: Refine | None = None, selector: Selector | None = None
 ) -> ChoiceSpace:
     """The space with every unit given to a processor, in the order in which queues take them, and its `placement` report.
 
@@ -62,22 +62,22 @@ def placed(
 
     Args:
         space: of several processors; no unit is placed yet (`is_placed`).
-        interplay: what the space's queues cost each other.
+        interference: what the space's queues cost each other.
         refine: applied to the spaces of single processors before their times are taken, if it is given.
         selector: selects routines; `default_selector` if None.
     """
-    return _Joint(space, interplay, refine or (lambda single: single), selector or default_selector()).placed()
+    return _Joint(space, interference, refine or (lambda single: single), selector or default_selector()).placed()
 
 
-def completed(space: ChoiceSpace, interplay: Interplay, selector: Selector | None = None) -> ChoiceSpace:
+def completed(space: ChoiceSpace, interference: InterferenceModel, selector: Selector | None = None) -> ChoiceSpace:
     """The space of a network that a design has placed, where layers that lie beside no other branch are split if that pays.
 
     Args:
         space: of several processors; some units are placed.
-        interplay: what the space's queues cost each other.
+        interference: what the space's queues cost each other.
         selector: selects routines; `default_selector` if None.
     """
-    return _Joint(space, interplay, lambda single: single, selector or default_selector()).completed()
+    return _Joint(space, interference, lambda single: single, selector or default_selector()).completed()
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class _Candidate:
 
 
 class _Joint:
-    def __init__(self, space: ChoiceSpace, interplay: Interplay, refine: Refine, selector: Selector) -> None:
-        self._space, self._interplay, self._refine, self._selector = space, interplay, refine, selector
+    def __init__(self, space: ChoiceSpace, interference: InterferenceModel, refine: Refine, selector: Selector) -> None:
+        self._space, self._interference, self._refine, self._selector = space, interference, refine, selector
         self._inside: dict[int, float] = {}
 
     def placed(self) -> ChoiceSpace:
@@ -120,7 +120,7 @@ class _Joint:
 
     def completed(self) -> ChoiceSpace:
         """The space where layers that lie beside no other branch are split, or as it is."""
-        whole = self._candidate(self._space, self._interplay)
+        whole = self._candidate(self._space, self._interference)
         contraction = contract(self._space, [whole.chosen])
         seconds = self._first_seconds(contraction, {0: whole.chosen})
         divisions = self._divisions(contraction, self._seconds_beside_nobody(contraction, seconds))
@@ -151,10 +151,10 @@ class _Joint:
         single = only(self._space, queue)
         if single is None:
             queues = [{queue} if any(c.queue == queue for c in options) else None for options in self._space.choices]
-            return self._candidate(narrowed(self._space, queues, range(len(queues))), self._interplay)
+            return self._candidate(narrowed(self._space, queues, range(len(queues))), self._interference)
         refined = self._refine(single)
         self._space = with_costs(self._space, queue, refined)
-        candidate = self._candidate(refined, _Relabelled(self._interplay, {refined.pool.queue_of[0]: queue}))
+        candidate = self._candidate(refined, _Relabelled(self._interference, {refined.pool.queue_of[0]: queue}))
         self._inside[queue] = _inside(single, candidate)
         return candidate
 
@@ -179,10 +179,10 @@ class _Joint:
         bound = 0.0
         for _ in range(_ROUNDS):
             placement = place(
-                PlacementProblem(seconds, contraction.reads, contraction.sizes, self._interplay, divisions.ways())
+                PlacementProblem(seconds, contraction.reads, contraction.sizes, self._interference, divisions.ways())
             )
             applied = apply(self._space, contraction, placement, divisions, self._inside)
-            candidate = self._candidate(applied.space, self._interplay)
+            candidate = self._candidate(applied.space, self._interference)
             is_better = best is None or candidate.seconds < best.seconds
             if is_better:
                 best, bound = replace(candidate, splits=applied.splits), placement.bound
@@ -234,10 +234,10 @@ class _Joint:
             seconds[caller, 0] = 0.0
         return seconds
 
-    def _candidate(self, space: ChoiceSpace, interplay: Interplay) -> _Candidate:
+    def _candidate(self, space: ChoiceSpace, interference: InterferenceModel) -> _Candidate:
         assignment = self._selector.select(space.problem)
         plan = plan_of(space, assignment).plan
-        return _Candidate(space, assignment, simulate(_priced(plan), interplay).total * 1e-9)
+        return _Candidate(space, assignment, simulate(_priced(plan), interference).total * 1e-9)
 
 
 def _heavy(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:
@@ -255,21 +255,21 @@ def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:
 
 @dataclass(frozen=True)
 class _Relabelled:
-    """The interplay of a plan whose queues have other numbers."""
+    """The interference of a plan whose queues have other numbers."""
 
-    interplay: Interplay
+    interference: InterferenceModel
     names: dict[int, int]
 
     @property
     def whole_tensors(self) -> bool:
-        """As the interplay has it."""
-        return self.interplay.whole_tensors
+        """As the interference has it."""
+        return self.interference.whole_tensors
 
-    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
-        """Between the queues as the interplay numbers them."""
-        return self.interplay.handover_seconds(self._name(queue), frozenset(map(self._name, others)), size)
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        """Between the queues as the interference numbers them."""
+        return self.interference.transfer_seconds(self._name(queue), frozenset(map(self._name, others)), size)
 
-    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
         """Of one queue that works alone: none."""
         return 1.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, handover
+from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, transfer
 
 Cost = Callable[[Plan], float]
 """Seconds of a plan, and of what comes after it."""
@@ -52,8 +52,8 @@ def by_rank(problem: PlacementProblem, ways: Sequence[int]) -> tuple[Turn, ...]:
 
 
 def _delay(problem: PlacementProblem, unit: int, ways: Sequence[int]) -> float:
-    """Seconds of the longest handover before a part of a unit, if nothing was fetched before."""
-    return max(handover(problem, (unit, part.queue), ways) for part in problem.ways[unit][ways[unit]])
+    """Seconds of the longest transfer before a part of a unit, if nothing was fetched before."""
+    return max(transfer(problem, (unit, part.queue), ways) for part in problem.ways[unit][ways[unit]])
 
 
 def _moves(problem: PlacementProblem) -> Iterator[dict[int, int]]:

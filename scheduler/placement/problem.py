@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nnstretch.errors import SelectionError
 from nnstretch.scheduler.simulation.events import Task, run_tasks
-from nnstretch.scheduler.simulation.timing import Interplay, NoInterplay
+from nnstretch.scheduler.simulation.timing import InterferenceModel, NoInterference
 
 _ROUNDING = 1e-9
 
@@ -50,7 +50,7 @@ class PlacementProblem:
             not: a unit with one finite entry is placed already.
         reads: for each unit the earlier units whose results it reads, ascending, each once.
         sizes: bytes of each unit's result.
-        interplay: what handovers cost and how much queues slow each other down.
+        interference: what transfers cost and how much queues slow each other down.
         splits: for each unit the ways to split it, if there are any; empty: no unit may be split.
 
     Raises:
@@ -60,7 +60,7 @@ class PlacementProblem:
     seconds: NDArray[np.float64]
     reads: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
-    interplay: Interplay = field(default_factory=NoInterplay)
+    interference: InterferenceModel = field(default_factory=NoInterference)
     splits: tuple[tuple[Way, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -156,21 +156,21 @@ class PlacementProblem:
         )
 
     @cached_property
-    def _handovers(self) -> dict[tuple[int, frozenset[int], int], float]:
+    def _transfers(self) -> dict[tuple[int, frozenset[int], int], float]:
         return {}
 
-    def handover(self, queue: int, others: frozenset[int], size: int) -> float:
-        """What the interplay says of a handover, remembered."""
+    def transfer(self, queue: int, others: frozenset[int], size: int) -> float:
+        """What the interference says of a transfer, remembered."""
         key = (queue, others, size)
-        if key not in self._handovers:
-            self._handovers[key] = self.interplay.handover_seconds(queue, others, size)
-        return self._handovers[key]
+        if key not in self._transfers:
+            self._transfers[key] = self.interference.transfer_seconds(queue, others, size)
+        return self._transfers[key]
 
     def _fetch(self, source: Way, queue: int) -> float:
         elsewhere = [part for part in source if part.queue != queue]
         if not elsewhere:
             return 0.0
-        return self.handover(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
+        return self.transfer(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
 
     @cached_property
     def rate(self) -> float:
@@ -178,7 +178,7 @@ class PlacementProblem:
         best = 1.0
         for group in range(1, 1 << self.queues):
             members = [queue for queue in range(self.queues) if group >> queue & 1]
-            speeds = (1 / self.interplay.slowdown(queue, frozenset(members) - {queue}) for queue in members)
+            speeds = (1 / self.interference.contention_factor(queue, frozenset(members) - {queue}) for queue in members)
             best = max(best, sum(speeds))
         return best
 
@@ -231,7 +231,7 @@ class Placement:
         return 0.0 if self.optimal else (self.makespan - self.bound) / self.makespan
 
 
-def handover(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched: int = 0) -> float:
+def transfer(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched: int = 0) -> float:
     """Seconds from when all that a unit reads is done until a queue can begin its part of it.
 
     The queue fetches what other queues made and nothing before on the queue has `fetched`, a set of units as bits.
@@ -246,7 +246,7 @@ def handover(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched
     ]
     if not elsewhere:
         return 0.0
-    return problem.handover(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
+    return problem.transfer(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
 
 
 def makespan(problem: PlacementProblem, ways: Sequence[int], order: Sequence[Turn]) -> float:
@@ -257,9 +257,9 @@ def makespan(problem: PlacementProblem, ways: Sequence[int], order: Sequence[Tur
     for turn in order:
         unit, queue = turn
         waits = tuple(task for s in problem.reads[unit] for task in tasks_of[s])
-        delay = handover(problem, turn, ways, fetched[queue])
+        delay = transfer(problem, turn, ways, fetched[queue])
         fetched[queue] |= problem.read_bits[unit]
         tasks_of[unit].append(len(tasks))
         tasks.append(Task(queue, waits, delay, (problem.part(turn, ways).seconds,)))
-    times = run_tasks(tasks, problem.interplay.slowdown)
+    times = run_tasks(tasks, problem.interference.contention_factor)
     return max((end for task in times for _, end in task.steps), default=0.0)

@@ -18,7 +18,7 @@ import numpy as np
 from nnstretch.scheduler.placement.exact import search
 from nnstretch.scheduler.placement.heft import heft
 from nnstretch.scheduler.placement.local_search import improved
-from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Plan, Turn, handover, makespan
+from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Plan, Turn, makespan, transfer
 
 _MOST_ENTRIES = 81
 """Ways to place a meeting up to which it is a cut."""
@@ -27,7 +27,7 @@ _MOST_UNITS = 16
 _MOST_STATES = 1_500
 """States of a cell after which the exact search is given up."""
 _MOST_SPLIT_STATES = 100
-"""The same where units may be split: the bounds, which know no handovers, are far from what can be reached then."""
+"""The same where units may be split: the bounds, which know no transfers, are far from what can be reached then."""
 
 Ways = tuple[int, ...]
 """How the units of a meeting are computed, by the numbers of their ways."""
@@ -148,7 +148,7 @@ def _subproblem(problem: PlacementProblem, cell: Cell, entry: Ways) -> Placement
         np.concatenate([placed, problem.seconds[cell.first : cell.last + 1]]),
         tuple(reads),
         tuple(problem.sizes[u] for u in units),
-        problem.interplay,
+        problem.interference,
         splits + problem.splits[cell.first : cell.last + 1] if problem.splits else (),
     )
 
@@ -159,7 +159,7 @@ def _entry_cost(sub: PlacementProblem, entries: int) -> tuple[float, ...]:
     if first is None:
         return ()
     ways = [0] * len(sub.reads)
-    return tuple(handover(sub, (first, queue), ways) for queue in range(sub.queues))
+    return tuple(transfer(sub, (first, queue), ways) for queue in range(sub.queues))
 
 
 def _best(

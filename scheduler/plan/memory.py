@@ -26,11 +26,11 @@ def plan_arena(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) ->
     Tenants are placed one after another, each at the lowest gap that fits between the tenants it may not overlap. Which order
     is best differs from network to network, so several are tried. `before(i, j)` says whether step i is done before step j.
     """
-    rivals = _rivals(tenants, before)
+    baselines = _baselines(tenants, before)
     least = least_bytes(tenants)
     best: tuple[list[int], int] | None = None
     for key in _ORDERS:
-        offsets, size = _place(tenants, rivals, sorted(range(len(tenants)), key=lambda i: (key(tenants[i]), i)))
+        offsets, size = _place(tenants, baselines, sorted(range(len(tenants)), key=lambda i: (key(tenants[i]), i)))
         if best is None or size < best[1]:
             best = offsets, size
         if size <= least:
@@ -47,22 +47,24 @@ _ORDERS: tuple[Callable[[Tenant], tuple[int, ...]], ...] = (
 )
 
 
-def _rivals(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> list[list[int]]:
+def _baselines(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> list[list[int]]:
     """For every tenant those that may not overlap with it."""
-    rivals: list[list[int]] = [[] for _ in tenants]
+    baselines: list[list[int]] = [[] for _ in tenants]
     for i, tenant in enumerate(tenants):
         for k in range(i):
             if not _ordered(tenant, tenants[k], before):
-                rivals[i].append(k)
-                rivals[k].append(i)
-    return rivals
+                baselines[i].append(k)
+                baselines[k].append(i)
+    return baselines
 
 
-def _place(tenants: Sequence[Tenant], rivals: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[list[int], int]:
+def _place(
+    tenants: Sequence[Tenant], baselines: Sequence[Sequence[int]], order: Sequence[int]
+) -> tuple[list[int], int]:
     offsets = [-1] * len(tenants)
     size = 0
     for index in order:
-        taken = sorted((offsets[k], offsets[k] + tenants[k].bytes) for k in rivals[index] if offsets[k] >= 0)
+        taken = sorted((offsets[k], offsets[k] + tenants[k].bytes) for k in baselines[index] if offsets[k] >= 0)
         offset = 0
         for start, end in taken:
             if offset + tenants[index].bytes <= start:

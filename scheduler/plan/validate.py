@@ -37,7 +37,7 @@ def validate(plan: Plan) -> None:
     _check_subgraphs(plan)
     order = HappensBefore(plan.subgraphs)
     _check_places(plan)
-    _check_handover(plan, order)
+    _check_transfer(plan, order)
     accesses = _accesses(plan)
     _check_races(plan, accesses, order)
     _check_values(plan, accesses)
@@ -168,7 +168,7 @@ def _reachable(plan: Plan, buffer: PlanBuffer, queue: int, opencl: bool) -> bool
     return buffer.memory == "shared" and plan.shared_queues[buffer.index] == queue
 
 
-def _check_handover(plan: Plan, order: HappensBefore) -> None:
+def _check_transfer(plan: Plan, order: HappensBefore) -> None:
     """A shared slot that the device touches in a sub-graph is acquired (read) or released (written) there."""
     for i, subgraph in enumerate(plan.subgraphs):
         if plan.queues[subgraph.queue].kind != "opencl":

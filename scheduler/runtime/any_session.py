@@ -88,7 +88,7 @@ class LatencySession(AnySession):
 
     @abstractmethod
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
-        """As `AnySession.run`; gives up after `deadline` seconds, whatever hangs: a device, a guest or a kernel.
+        """As `AnySession.run`; gives up after `deadline` seconds, whatever hangs: a device, an external engine or a kernel.
 
         As long as the session is `busy` then, `feeds` must not change.
 

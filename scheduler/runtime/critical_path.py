@@ -1,4 +1,4 @@
-"""What determined how long a run took: the chain of steps and hand-overs to its end, and who waited for whom."""
+"""What determined how long a run took: the chain of steps and transfers to its end, and who waited for whom."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
-from nnstretch.scheduler.simulation.timing import NoInterplay, all_waits, critical_path
+from nnstretch.scheduler.simulation.timing import NoInterference, all_waits, critical_path
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Link:
     Attributes:
         step: which, and when.
         gap: nanoseconds before it in which nothing of the path ran.
-        is_handover: the step before it on the path ran on another queue.
+        is_transfer: the step before it on the path ran on another queue.
     """
 
     step: Event
     gap: int
-    is_handover: bool
+    is_transfer: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Wait:
         return self.end - self.begin
 
     @property
-    def handover(self) -> int:
+    def transfer(self) -> int:
         """Nanoseconds of it after what was waited for had ended."""
         return self.end - min(self.end, max(self.begin, self.awaited.end))
 
@@ -107,7 +107,7 @@ class RunSummary:
                     "begin_ms": link.step.begin * 1e-6,
                     "ms": (link.step.end - link.step.begin) * 1e-6,
                     "gap_ms": link.gap * 1e-6,
-                    "handover": link.is_handover,
+                    "transfer": link.is_transfer,
                 }
                 for link in self.path
             ],
@@ -116,7 +116,7 @@ class RunSummary:
                     **self._named(wait.step),
                     "begin_ms": wait.begin * 1e-6,
                     "ms": wait.duration * 1e-6,
-                    "handover_ms": wait.handover * 1e-6,
+                    "transfer_ms": wait.transfer * 1e-6,
                     "awaited": self._named(wait.awaited),
                 }
                 for wait in self.waits
@@ -135,7 +135,7 @@ def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
         seconds: what each of its steps takes.
     """
     steps = tuple(replace(step, cost_ms=s * 1e3) for step, s in zip(plan.steps, seconds, strict=True))
-    return critical_path(replace(plan, steps=steps), NoInterplay())
+    return critical_path(replace(plan, steps=steps), NoInterference())
 
 
 def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:

@@ -1,4 +1,4 @@
-"""Loading: a validated plan becomes a program of the native engine, with memory, OpenCL objects and guests' models bound."""
+"""Loads a validated plan as a program of the native engine and binds memory, OpenCL objects and external models."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nnstretch.devices.base.spec import ProcessorSpec, all_cores, format_cores, 
 from nnstretch.devices.engine.binding.execution import CallFunction
 from nnstretch.devices.engine.binding.image import (
     Buffer,
-    Gates,
     KernelLaunch,
     Queue,
     QueueKind,
     Region,
     RegionKind,
+    Semaphores,
     Step,
     StepKind,
     SubGraph,
 )
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
-from nnstretch.devices.external.engine import GuestModel, open_guest
+from nnstretch.devices.external.engine import ExternalModel, open_external_model
 from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.compiled import Compiled
@@ -71,7 +71,7 @@ def load_program(
     compiled: Compiled,
     sources: Mapping[str, str] | None,
     native: Engine | None = None,
-    twin: Loaded | None = None,
+    replica: Loaded | None = None,
 ) -> Loaded:
     """Binds a plan that `validate` has passed to an engine, by default this machine's.
 
@@ -79,7 +79,8 @@ def load_program(
         compiled: the plan with its constants.
         sources: OpenCL sources to build instead of the installed ones.
         native: the engine.
-        twin: the same plan, loaded before: its weights and OpenCL programs serve this one too, which has memory of its own for
+        replica: the same plan, loaded before: its weights and OpenCL programs serve this one too, which has memory
+        of its own for
             everything that a run writes.
 
     Raises:
@@ -98,20 +99,20 @@ def load_program(
             f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
             "compile the model here"
         )
-    return _Loader(compiled, sources, native, twin).load()
+    return _Loader(compiled, sources, native, replica).load()
 
 
 class _Loader:
     def __init__(
-        self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine, twin: Loaded | None
+        self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine, replica: Loaded | None
     ) -> None:
         self._native = native
         self._plan = compiled.plan
         self._compiled = compiled
         self._sources = sources
         self._queues = place_queues(self._plan.queues, usable_cores())
-        self._runtimes = twin.runtimes if twin else _runtimes(self._plan.queues, self._queues, sources)
-        self._known = twin.memories if twin else {}
+        self._runtimes = replica.runtimes if replica else _runtimes(self._plan.queues, self._queues, sources)
+        self._known = replica.memories if replica else {}
         self._regions: list[Region] = []
         self._region_of: dict[tuple[str, int], int] = {}
         self._shared: list[SharedMemory] = []
@@ -156,7 +157,7 @@ class _Loader:
             subgraphs,
             launches=self._launches,
             calls=self._calls,
-            gates=self._gates(),
+            semaphores=self._semaphores(),
             native=self._native,
             keep=(self._memories, self._shared),
         )
@@ -247,19 +248,19 @@ class _Loader:
         self._runtimes[queue].set_arguments(kernel, memory, step.arguments)
         return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
 
-    def _gates(self) -> Gates | None:
-        """Gates of all OpenCL sub-graphs that wait, where there is one OpenCL queue and its device can wait by itself."""
+    def _semaphores(self) -> Semaphores | None:
+        """Semaphores of all OpenCL sub-graphs that wait, where there is one OpenCL queue and its device can wait by itself."""
         waits = [s.waits if s.queue in self._runtimes else () for s in self._plan.subgraphs]
         if len(self._runtimes) != 1 or not any(waits):
             return None
-        from nnstretch.devices.opencl.runtime.semaphores import make_gates, takes_gates
+        from nnstretch.devices.opencl.runtime.semaphores import make_semaphores, takes_semaphores
 
         (runtime,) = self._runtimes.values()
-        if not takes_gates(runtime):
+        if not takes_semaphores(runtime):
             return None
-        gates, memory = make_gates(runtime, waits)
+        semaphores, memory = make_semaphores(runtime, waits)
         self._shared.append(memory)
-        return gates
+        return semaphores
 
     def _call(self, step: PlanStep, queue: int) -> CallFunction:
         model = self._compiled.models.get(step.kernel)
@@ -271,8 +272,10 @@ class _Loader:
                 raise PackageError(
                     f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
                 )
-        guest = open_guest(step.routine, model, self._queues[queue].cores, step.read_types, step.write_types)
-        return partial(_run_guest, guest, step.read_types, step.write_types)
+        external_engine = open_external_model(
+            step.routine, model, self._queues[queue].cores, step.read_types, step.write_types
+        )
+        return partial(_run_external_engine, external_engine, step.read_types, step.write_types)
 
     def _used_sources(self) -> dict[str, str]:
         names = {step.launch.source for step in self._plan.steps if step.launch is not None}
@@ -365,15 +368,15 @@ def _fixed(memory: np.ndarray) -> Region:
     return Region(RegionKind.FIXED, memory.nbytes, memory=memory)
 
 
-def _run_guest(
-    guest: GuestModel,
+def _run_external_engine(
+    external_engine: ExternalModel,
     read_types: Sequence[TensorType],
     write_types: Sequence[TensorType],
     reads: Sequence[np.ndarray],
     writes: Sequence[np.ndarray],
 ) -> None:
     """Gives the bytes of a call step their types and shapes."""
-    guest.run(
+    external_engine.run(
         [_typed(r, t) for r, t in zip(reads, read_types, strict=True)],
         [_typed(w, t) for w, t in zip(writes, write_types, strict=True)],
     )

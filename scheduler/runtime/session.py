@@ -50,16 +50,16 @@ class Session(LatencySession):
         self._loaded = loaded
         self._beside: tuple[Loaded, ...] = ()
 
-    def twin(self) -> Session:
+    def replica(self) -> Session:
         """Another session for the same plan, which shares the weights and has memory of its own for a run.
 
-        Runs of twins go through the processors one behind the other: while one waits for a processor, another one uses it.
+        Runs of replicas go through the processors one behind the other: while one waits for a processor, another one uses it.
 
         Raises:
             DeviceError: there is not enough memory.
         """
         made = object.__new__(type(self))
-        made._bind(self._compiled, self._sources, load_program(self._compiled, self._sources, twin=self._loaded))
+        made._bind(self._compiled, self._sources, load_program(self._compiled, self._sources, replica=self._loaded))
         return made
 
     def run_beside(self, others: Sequence[Session]) -> None:
@@ -121,7 +121,8 @@ class Session(LatencySession):
         Args:
             output_names: those wanted, in this order.
             feeds: an array for each input. With a deadline they must not change as long as the session is `busy`.
-            deadline: seconds after which to give up, whatever hangs: a device, a guest or a kernel. No other run is accepted
+            deadline: seconds after which to give up, whatever hangs: a device, an external engine or a kernel. No
+            other run is accepted
                 before it has come back; closing the session leaves it its memory until then.
 
         Raises:

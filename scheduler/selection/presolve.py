@@ -138,25 +138,27 @@ class _Narrowing:
     def _remove_dominated_of(self, node: int) -> bool:
         choices = np.flatnonzero(self._alive[node])
         costs = self._problem.costs[node][choices]
-        rivals = np.sort(np.argsort(costs, kind="stable")[:_RIVALS])
-        worse = costs[rivals][:, None] - costs[None, :]  # (rival, choice): what taking the rival instead costs at most
+        baselines = np.sort(np.argsort(costs, kind="stable")[:_RIVALS])
+        worse = (
+            costs[baselines][:, None] - costs[None, :]
+        )  # (baseline, choice): what taking the baseline instead costs at most
         with np.errstate(invalid="ignore"):  # infinite less infinite is no number, and that is never <= 0
             for other, matrix in self._around[node]:
                 part = matrix[np.ix_(choices, self._alive[other].nonzero()[0])]
-                change = part[rivals][:, None, :] - part[None, :, :]
+                change = part[baselines][:, None, :] - part[None, :, :]
                 change[:, np.isinf(part)] = -np.inf  # what is forbidden anyway cannot get worse
                 worse += change.max(axis=2)
         for amounts in self._amounts:
             mine = amounts[node][choices]
-            worse[mine[rivals][:, None] > mine[None, :]] = np.inf
+            worse[mine[baselines][:, None] > mine[None, :]] = np.inf
         dominates = worse <= 0
-        dominates[np.arange(len(rivals)), rivals] = False
-        return self._remove(node, choices, rivals, dominates)
+        dominates[np.arange(len(baselines)), baselines] = False
+        return self._remove(node, choices, baselines, dominates)
 
-    def _remove(self, node: int, choices: Indices, rivals: Indices, dominates: NDArray[np.bool_]) -> bool:
-        """Removes one choice after another as long as a rival that dominates it is left."""
-        row_of = {int(choice): row for row, choice in enumerate(rivals)}
-        left = np.ones(len(rivals), dtype=bool)
+    def _remove(self, node: int, choices: Indices, baselines: Indices, dominates: NDArray[np.bool_]) -> bool:
+        """Removes one choice after another as long as a baseline that dominates it is left."""
+        row_of = {int(choice): row for row, choice in enumerate(baselines)}
+        left = np.ones(len(baselines), dtype=bool)
         removed = False
         for choice in range(len(choices) - 1, -1, -1):
             if not (dominates[:, choice] & left).any():

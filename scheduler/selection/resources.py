@@ -96,10 +96,10 @@ def _worth_having(unit: Unit, fastest: Sequence[Choice], space: ChoiceSpace, nee
 
     def is_better(choice: Choice) -> bool:
         mine = {r: needs.of(unit, choice, r) for r in needs.resources}
-        rivals = known[choice.queue, choice.inputs, choice.outputs]
-        if any(all(other[r] <= mine[r] for r in mine) for other in rivals):
+        baselines = known[choice.queue, choice.inputs, choice.outputs]
+        if any(all(other[r] <= mine[r] for r in mine) for other in baselines):
             return False
-        rivals.append(mine)
+        baselines.append(mine)
         return True
 
     for choice in fastest:

@@ -50,9 +50,9 @@ class SimulatedCosts(CostModel):
         assert isinstance(processor, SimulatedProcessor)
         return layer_seconds(processor.profile, layer, self._soc.element_bytes)
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         """As between the slowest pair of processors."""
-        return handover_seconds(self._soc, self._pairs, tensor)
+        return transfer_seconds(self._soc, self._pairs, tensor)
 
 
 class SimulatedPredictor:
@@ -77,7 +77,7 @@ class SimulatedPredictor:
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Seconds that the slowest pair of processors needs to meet at `tensor`, beyond waiting."""
-        return handover_seconds(self._soc, self._pairs, tensor)
+        return transfer_seconds(self._soc, self._pairs, tensor)
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         """There is nothing to find out."""
@@ -87,7 +87,7 @@ class SimulatedPredictor:
         """In a profile, layers find what they read where they are."""
         return 0.0
 
-    def slowdown(self, processor: int, others: frozenset[int]) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         """How many times as long a processor takes while others compute too."""
         return self._soc.slowdown(self._names[processor], frozenset(self._names[other] for other in others))
 
@@ -96,9 +96,9 @@ class SimulatedPredictor:
         return None
 
 
-def handover_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: TensorType) -> float:
+def transfer_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: TensorType) -> float:
     """Seconds that the slowest of the pairs needs to hand over a tensor."""
-    return max((soc.handover_seconds(one, frozenset({two}), tensor.elements) for one, two in pairs), default=0.0)
+    return max((soc.transfer_seconds(one, frozenset({two}), tensor.elements) for one, two in pairs), default=0.0)
 
 
 def costs_nothing(layer: Layer) -> bool:

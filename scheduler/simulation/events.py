@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-Slowdown = Callable[[int, frozenset[int]], float]
+ContentionFactor = Callable[[int, frozenset[int]], float]
 """How many times as long a queue takes while other queues compute too; at least 1."""
 
 
@@ -17,13 +17,13 @@ class Task:
     Attributes:
         queue: where it runs, after the tasks before it on the same queue.
         waits: tasks that must be done before.
-        handover: seconds from then on until its first step starts. They pass at full speed and slow down nobody.
+        transfer: seconds from then on until its first step starts. They pass at full speed and slow down nobody.
         steps: seconds of each step when no other queue computes.
     """
 
     queue: int
     waits: tuple[int, ...]
-    handover: float
+    transfer: float
     steps: tuple[float, ...]
 
 
@@ -42,7 +42,7 @@ class _Queue:
     Attributes:
         tasks: numbers of its tasks that have not started, in order.
         task: the one under way.
-        step: the step under way; -1 during the handover.
+        step: the step under way; -1 during the transfer.
         left: seconds that it would take from now on at full speed.
         began: when it began.
         ready: when the task could start.
@@ -58,22 +58,23 @@ class _Queue:
     times: list[tuple[float, float]] = field(default_factory=list)
 
 
-def run_tasks(tasks: Sequence[Task], slowdown: Slowdown) -> list[TaskTimes]:
+def run_tasks(tasks: Sequence[Task], contention_factor: ContentionFactor) -> list[TaskTimes]:
     """Runs all tasks, each queue one at a time in the order of the list.
 
-    A step's speed changes whenever another queue starts or stops computing: it is 1 over the queue's slowdown among those that
+    A step's speed changes whenever another queue starts or stops computing: it is 1 over the queue's contention
+    factor among those that
     compute at that moment.
 
     Args:
         tasks: a task waits for earlier ones only.
-        slowdown: of queues among each other.
+        contention_factor: of queues among each other.
     """
-    return _Simulation(tasks, slowdown).run()
+    return _Simulation(tasks, contention_factor).run()
 
 
 class _Simulation:
-    def __init__(self, tasks: Sequence[Task], slowdown: Slowdown) -> None:
-        self._tasks, self._slowdown = tasks, slowdown
+    def __init__(self, tasks: Sequence[Task], contention_factor: ContentionFactor) -> None:
+        self._tasks, self._slowdown = tasks, contention_factor
         self._queues: dict[int, _Queue] = {}
         for number, task in enumerate(tasks):
             assert all(0 <= wait < number for wait in task.waits)
@@ -95,13 +96,13 @@ class _Simulation:
             for queue in self._queues.values():
                 if queue.task is None and queue.tasks and self._done.keys() >= {*self._tasks[queue.tasks[0]].waits}:
                     queue.task = queue.tasks.pop(0)
-                    queue.step, queue.left = -1, self._tasks[queue.task].handover
+                    queue.step, queue.left = -1, self._tasks[queue.task].transfer
                     queue.began = queue.ready = self._now
                     queue.times = []
                     started |= self._finish_parts(queue)
 
     def _advance(self) -> None:
-        """Lets time pass until the first step or handover under way is over."""
+        """Lets time pass until the first step or transfer under way is over."""
         busy = {number: queue for number, queue in self._queues.items() if queue.task is not None}
         if not busy:
             return

@@ -24,7 +24,7 @@ from nnstretch.graph.layers import layers
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, costs_nothing
-from nnstretch.scheduler.simulation.timing import ProfileInterplay, simulate
+from nnstretch.scheduler.simulation.timing import ProfiledInterference, simulate
 
 _IMMEASURABLE = 1e6
 """GMAC/s or GB/s of what the measurements say costs nothing."""
@@ -178,7 +178,7 @@ def _plan(soc: SocProfile, measured: Measurement) -> Plan:
 
 
 def _simulated(soc: SocProfile, plan: Plan, processors: Sequence[str]) -> float:
-    return simulate(plan, ProfileInterplay(soc, dict(enumerate(processors)))).total * 1e-9
+    return simulate(plan, ProfiledInterference(soc, dict(enumerate(processors)))).total * 1e-9
 
 
 def _fit_bandwidth(soc: SocProfile, both: tuple[str, ...], measurements: Sequence[Measurement]) -> float:

@@ -15,7 +15,7 @@ _NANO = 1e9
 _ELEMENT_BYTES = 4
 
 
-class Interplay(Protocol):
+class InterferenceModel(Protocol):
     """What queues cost each other. Queues are those of the plan, by number.
 
     Attributes:
@@ -25,31 +25,31 @@ class Interplay(Protocol):
     @property
     def whole_tensors(self) -> bool: ...
 
-    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         """Seconds from when `others` are done until `queue` can start a sub-graph that waited for them.
 
         `size` is the number of bytes that have to get across; 0 if it only waits.
         """
 
-    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
         """How many times as long a queue takes while `others` compute too; at least 1."""
 
 
-class NoInterplay:
+class NoInterference:
     """Queues that cost each other nothing."""
 
     whole_tensors = False
 
-    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         """Nothing."""
         return 0.0
 
-    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
         """None."""
         return 1.0
 
 
-class ProfileInterplay:
+class ProfiledInterference:
     """What a profile says of the pairs of its processors."""
 
     whole_tensors = True
@@ -58,47 +58,47 @@ class ProfileInterplay:
         """`names` are the processors behind the queues."""
         self._soc, self._names = soc, names
 
-    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
-        return self._soc.handover_seconds(self._names[queue], self._named(others), size / _ELEMENT_BYTES)
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        return self._soc.transfer_seconds(self._names[queue], self._named(others), size / _ELEMENT_BYTES)
 
-    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
         return self._soc.slowdown(self._names[queue], self._named(others))
 
     def _named(self, queues: frozenset[int]) -> frozenset[str]:
         return frozenset(self._names[queue] for queue in queues)
 
 
-def simulate(plan: Plan, interplay: Interplay) -> Timeline:
+def simulate(plan: Plan, interference: InterferenceModel) -> Timeline:
     """The timeline of a run of `plan` in which steps take their `cost_ms`, queues run at the same time and wait as they must.
 
-    Sub-graphs of a queue run in order. One that waits for another queue pays a handover for what it reads from there, in which
+    Sub-graphs of a queue run in order. One that waits for another queue pays a transfer for what it reads from there, in which
     its queue does nothing else; on the timeline that is part of the wait. The caller's inputs are where queue 0 reads them.
     Sub-graphs of an OpenCL queue are enqueued by the caller, after its own that stand before them in the plan.
 
     Args:
         plan: validated, with a cost for every step (tuned, or planned with a profile's costs).
-        interplay: what queues cost each other.
+        interference: what queues cost each other.
 
     Raises:
         DeviceError: a step has no cost.
     """
-    tasks = plan_tasks(plan, interplay)
-    return _timeline(plan, tasks, run_tasks(tasks, interplay.slowdown))
+    tasks = plan_tasks(plan, interference)
+    return _timeline(plan, tasks, run_tasks(tasks, interference.contention_factor))
 
 
-def critical_path(plan: Plan, interplay: Interplay) -> float:
+def critical_path(plan: Plan, interference: InterferenceModel) -> float:
     """Seconds of the longest chain of sub-graphs of which each must wait for the one before: no run takes less."""
-    tasks = plan_tasks(plan, interplay)
+    tasks = plan_tasks(plan, interference)
     ends: list[float] = []
     last: dict[int, float] = {}
     for task in tasks:
         begin = max([last.get(task.queue, 0.0), *(ends[wait] for wait in task.waits)])
-        ends.append(begin + task.handover + sum(task.steps))
+        ends.append(begin + task.transfer + sum(task.steps))
         last[task.queue] = ends[-1]
     return max(ends, default=0.0)
 
 
-def plan_tasks(plan: Plan, interplay: Interplay) -> list[Task]:
+def plan_tasks(plan: Plan, interference: InterferenceModel) -> list[Task]:
     """The plan's sub-graphs as tasks.
 
     Raises:
@@ -108,8 +108,8 @@ def plan_tasks(plan: Plan, interplay: Interplay) -> list[Task]:
     fetched: set[tuple[int, int]] = set()
     tasks: list[Task] = []
     for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):
-        handover = _handover(plan, subgraph, written, fetched, interplay)
-        tasks.append(Task(subgraph.queue, waits, handover, _step_seconds(plan, subgraph)))
+        transfer = _transfer(plan, subgraph, written, fetched, interference)
+        tasks.append(Task(subgraph.queue, waits, transfer, _step_seconds(plan, subgraph)))
     return tasks
 
 
@@ -141,14 +141,14 @@ def _written(plan: Plan) -> _Written:
     return written
 
 
-def _handover(
+def _transfer(
     plan: Plan,
     subgraph: PlanSubgraph,
     written: _Written,
     fetched: set[tuple[int, int]],
-    interplay: Interplay,
+    interference: InterferenceModel,
 ) -> float:
-    """Seconds of a sub-graph's handover; what it reads from other queues is `fetched` from then on."""
+    """Seconds of a sub-graph's transfer; what it reads from other queues is `fetched` from then on."""
     queue, size = subgraph.queue, 0
     others = {plan.subgraphs[wait].queue for wait in subgraph.waits} - {queue}
     for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
@@ -162,9 +162,9 @@ def _handover(
             fetches = [(overlap, maker) for overlap, maker in foreign if overlap > 0]
             if fetches:
                 fetched.add((queue, index))
-                size += buffer.bytes if interplay.whole_tensors else sum(overlap for overlap, _ in fetches)
+                size += buffer.bytes if interference.whole_tensors else sum(overlap for overlap, _ in fetches)
                 others |= {maker for _, maker in fetches}
-    return interplay.handover_seconds(queue, frozenset(others), size) if others else 0.0
+    return interference.transfer_seconds(queue, frozenset(others), size) if others else 0.0
 
 
 def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:
@@ -180,5 +180,5 @@ def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:
 def _timeline(plan: Plan, tasks: list[Task], times: list[TaskTimes]) -> Timeline:
     """Events as `Session.profile` has them."""
     steps = [(round(begin * _NANO), round(end * _NANO)) for found in times for begin, end in found.steps]
-    waits = [bool(task.waits or task.handover) for task in tasks]
+    waits = [bool(task.waits or task.transfer) for task in tasks]
     return plan_timeline(plan, steps, waits, max((end for _, end in steps), default=0))

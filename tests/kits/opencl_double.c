@@ -1,5 +1,5 @@
 /* The few functions of OpenCL that the engine uses, on queues that are threads: what a sanitizer can look into, which a
- * driver that translates kernels at run time is not. Kernels are additions and gates. Commands begin after random delays, and the
+ * driver that translates kernels at run time is not. Kernels are additions and semaphores. Commands begin after random delays, and the
  * device notes when one touches memory that is not its own.
  */
 #include <pthread.h>
@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct {
     memory *x, *y, *z; /* an addition, or: */
-    _Atomic int32_t *flags; /* a gate, with the numbers of its flags */
+    _Atomic int32_t *flags; /* a semaphore, with the numbers of its flags */
     int32_t *waits;
     int64_t n_waits;
 } kernel;
@@ -46,19 +46,19 @@ typedef struct {
     pthread_t thread;
     command *first, *last;
     int64_t waiting; /* commands that are not done */
-    int failed;      /* a gate was opened by a failure: what follows computes nothing that counts, beside queues that go on */
+    int failed;      /* a semaphore was opened by a failure: what follows computes nothing that counts, beside queues that go on */
     int stop;
     uint32_t lot;
 } queue;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static _Atomic int64_t misuses, live_events, passed_gates;
+static _Atomic int64_t misuses, live_events, passed_semaphores;
 
 /* How often a command touched memory that its side did not own. */
 int64_t double_misuses(void) { return atomic_load(&misuses); }
 int64_t double_live_events(void) { return atomic_load(&live_events); }
-int64_t double_passed_gates(void) { return atomic_load(&passed_gates); }
+int64_t double_passed_semaphores(void) { return atomic_load(&passed_semaphores); }
 
 memory *double_memory(float *host, int64_t floats, int sharing) {
     memory *made = calloc(1, sizeof *made);
@@ -80,7 +80,7 @@ kernel *double_kernel(memory *x, memory *y, memory *z) {
     return made;
 }
 
-kernel *double_gate(int32_t *flags, const int32_t *waits, int64_t n_waits) {
+kernel *double_semaphore(int32_t *flags, const int32_t *waits, int64_t n_waits) {
     kernel *made = calloc(1, sizeof *made);
     *made = (kernel){.flags = (_Atomic int32_t *)flags, .n_waits = n_waits};
     made->waits = malloc((size_t)n_waits * sizeof *waits);
@@ -105,13 +105,13 @@ static void check(int holds) {
 
 static int usable(const memory *one) { return one->sharing != MAPPED || !one->mapped; }
 
-static void pass(queue *mine, const kernel *gate) {
-    for (int64_t i = 0; i < gate->n_waits; i++) {
+static void pass(queue *mine, const kernel *semaphore) {
+    for (int64_t i = 0; i < semaphore->n_waits; i++) {
         int32_t flag = 0;
-        while (!(flag = atomic_load_explicit(&gate->flags[gate->waits[i]], memory_order_acquire))) usleep(1);
+        while (!(flag = atomic_load_explicit(&semaphore->flags[semaphore->waits[i]], memory_order_acquire))) usleep(1);
         if (flag == FAILED) mine->failed = 1;
     }
-    atomic_fetch_add(&passed_gates, 1);
+    atomic_fetch_add(&passed_semaphores, 1);
 }
 
 static void execute(queue *mine, const command *todo) {

@@ -234,8 +234,8 @@ class Inverted(nn.Module):
         self.skips = read == written and stride == 1
         layers = [] if inner == read else [conv(read, inner, 1, active=True)]
         layers.append(conv(inner, inner, kernel, stride, inner, active=True))
-        gates = [Squeeze(inner, int(read * 0.25))] if squeeze else []
-        self.body = nn.Sequential(*layers, *gates, conv(inner, written, 1, active=False))
+        semaphores = [Squeeze(inner, int(read * 0.25))] if squeeze else []
+        self.body = nn.Sequential(*layers, *semaphores, conv(inner, written, 1, active=False))
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.body(x)

@@ -152,11 +152,12 @@ class KernelLaunch:
 
 
 @dataclass(frozen=True)
-class Gates:
+class Semaphores:
     """Kernels by which a device waits for other queues by itself, so that sub-graphs can be enqueued before these are done.
 
     Attributes:
-        launches: for every sub-graph its gate, which ends once the flags of all sub-graphs are set that this one waits for;
+        launches: for every sub-graph its semaphore, which ends once the flags of all sub-graphs are set that this
+        one waits for;
             None where there is none.
         flags: int32, one per sub-graph, in memory that is shared coherently with the device of the only OpenCL queue.
     """

@@ -68,7 +68,7 @@ class Bindings(ctypes.Structure):
         ("n_launches", ctypes.c_int64),
         ("command_queues", ctypes.POINTER(Pointer)),
         ("call", Call),
-        ("gates", ctypes.POINTER(Launch)),
+        ("semaphores", ctypes.POINTER(Launch)),
         ("flags", Pointer),
     )
 

@@ -22,12 +22,12 @@ from nnstretch.devices.engine.binding import library as binding
 from nnstretch.devices.engine.binding.execution import CallFunction, Calls, Place, RunningProgram, address_of
 from nnstretch.devices.engine.binding.image import (
     Buffer,
-    Gates,
     KernelLaunch,
     Queue,
     QueueKind,
     Region,
     RegionKind,
+    Semaphores,
     Step,
     StepKind,
     SubGraph,
@@ -92,7 +92,7 @@ class Program(Closing):
         launches: what OpenCL steps run.
         calls: what call steps call. An NNStretchError raised there comes out of `run`; others, and DeviceErrors, come out as
             the cause of a DeviceError that says where it was.
-        gates: of OpenCL sub-graphs that may be enqueued before what they wait for is done.
+        semaphores: of OpenCL sub-graphs that may be enqueued before what they wait for is done.
         native: the engine, by default this machine's.
         keep: what else must live as long as the program.
 
@@ -112,7 +112,7 @@ class Program(Closing):
         *,
         launches: Sequence[KernelLaunch] = (),
         calls: Sequence[CallFunction] = (),
-        gates: Gates | None = None,
+        semaphores: Semaphores | None = None,
         native: Engine | None = None,
         keep: object = None,
     ) -> None:
@@ -124,7 +124,7 @@ class Program(Closing):
         made = _calls(steps, buffers, calls)
         if any(queue.kind is QueueKind.OPENCL for queue in queues):
             _load_opencl(self._engine)
-        bound = _bind(queues, regions, launches, made, gates)
+        bound = _bind(queues, regions, launches, made, semaphores)
         image = encode(queues, regions, buffers, steps, subgraphs)
         handle = ctypes.c_void_p()
         self._engine.checked(
@@ -135,7 +135,7 @@ class Program(Closing):
             ctypes.byref(handle),
         )
         feeds = len(self._input_bytes), len(self._output_bytes)
-        pointed = (bound, tuple(queues), tuple(regions), tuple(launches), gates, keep)
+        pointed = (bound, tuple(queues), tuple(regions), tuple(launches), semaphores, keep)
         self._running = RunningProgram(self._engine, handle, feeds, made, _places(queues, steps, subgraphs), pointed)
         self._finalizer = weakref.finalize(self, self._running.close)
 
@@ -258,7 +258,7 @@ def _bind(
     regions: Sequence[Region],
     launches: Sequence[KernelLaunch],
     calls: Calls,
-    gates: Gates | None,
+    semaphores: Semaphores | None,
 ) -> binding.Bindings:
     bound_regions = (binding.Region * max(len(regions), 1))()
     for i, region in enumerate(regions):
@@ -273,8 +273,8 @@ def _bind(
     command_queues = (ctypes.c_void_p * len(queues))(*handles)
     # Structures made from arrays keep the arrays alive.
     bound = binding.Bindings(bound_regions, _bind_launches(launches), len(launches), command_queues, calls.callback)
-    if gates is not None:
-        bound.gates, bound.flags = _bind_launches(gates.launches), address_of(gates.flags)
+    if semaphores is not None:
+        bound.semaphores, bound.flags = _bind_launches(semaphores.launches), address_of(semaphores.flags)
     return bound
 
 

@@ -121,10 +121,10 @@ typedef struct {
     size_t local[3];        /* all 0: the driver chooses */
 } nns_launch;
 
-/* A gate lets a device wait for other queues by itself, which takes less time than to wake it: a kernel in front of an OpenCL
+/* A semaphore lets a device wait for other queues by itself, which takes less time than to wake it: a kernel in front of an OpenCL
  * sub-graph that ends once the flags of all sub-graphs are set which that one waits for. A flag is 0 when a run begins and
- * NNS_FLAG_DONE when its sub-graph is done; all are NNS_FLAG_FAILED when a run fails, so that gates open. Programs with one
- * OpenCL queue may have gates; with more, devices that take turns on the same cores could wait for each other. */
+ * NNS_FLAG_DONE when its sub-graph is done; all are NNS_FLAG_FAILED when a run fails, so that semaphores open. Programs with one
+ * OpenCL queue may have semaphores; with more, devices that take turns on the same cores could wait for each other. */
 enum { NNS_FLAG_DONE = 1, NNS_FLAG_FAILED = 2 };
 
 /* A call step: pointers to its buffers; returns 0 or an error number that is reported back. */
@@ -136,8 +136,8 @@ typedef struct {
     int64_t n_launches;
     void *const *command_queues;    /* n_queues: cl_command_queue of OpenCL queues (in-order), else NULL */
     nns_call call;                  /* NULL if no step needs it */
-    const nns_launch *gates;        /* n_subgraphs, without kernel where there is none; or NULL */
-    int32_t *flags;                 /* n_subgraphs: what gates look at, in memory that the device shares coherently; or NULL */
+    const nns_launch *semaphores;        /* n_subgraphs, without kernel where there is none; or NULL */
+    int32_t *flags;                 /* n_subgraphs: what semaphores look at, in memory that the device shares coherently; or NULL */
 } nns_bindings;
 
 typedef struct nns_program nns_program;

@@ -22,7 +22,7 @@ void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64
         executor->failed_step = step;
     }
     atomic_store(&executor->failed, true);
-    set_flags(executor->program, NNS_FLAG_FAILED); /* gates open: nobody else would do it */
+    set_flags(executor->program, NNS_FLAG_FAILED); /* semaphores open: nobody else would do it */
     nns_announce(executor);
 }
 
@@ -73,7 +73,7 @@ static void note_interruptions(nns_executor *executor, int64_t since) {
 
 int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *report) {
     nns_executor *executor = program->executor;
-    if (executor->unsettled && nns_settle_again(executor, report)) return report->status;
+    if (executor->undrained && nns_drain_again(executor, report)) return report->status;
     begin(executor, trace);
     const int64_t interruptions = executor->gated ? count_interruptions() : 0;
     if (trace) trace->begin = nns_now();
@@ -82,7 +82,7 @@ int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *rep
     nns_walk_caller(executor);
     if (trace) trace->end = nns_now();
     if (executor->gated) note_interruptions(executor, interruptions);
-    if (executor->has_opencl) nns_settle(executor);
+    if (executor->has_opencl) nns_drain(executor);
     return outcome(executor, report);
 }
 

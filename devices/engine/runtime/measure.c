@@ -19,7 +19,7 @@ static float multiply_add(nns_vec *chains, nns_vec factor, nns_vec term) {
     memcpy(chains, c, sizeof c);
     nns_vec sum = nns_zero();
     for (int i = 0; i < CHAINS; i++) sum += c[i];
-    return nns_sum_queues(sum);
+    return nns_sum_lanes(sum);
 }
 
 /* Read at run time: a compiler that knew them would leave out a chain that starts at their fixed point. */
@@ -56,7 +56,7 @@ static float multiply_tiles(const nns_vec *weights, const float *inputs) {
     nns_vec sum = nns_zero();
     for (int row = 0; row < TILE_ROWS; row++)
         for (int i = 0; i < TILE_VECTORS; i++) sum += sums[row][i];
-    return nns_sum_queues(sum);
+    return nns_sum_lanes(sum);
 }
 
 double nns_clock_gflops(void) {

@@ -95,7 +95,7 @@ static const char *meaning(cl_int code) {
         {-6, " (out of host memory)"},
         {-12, " (memory cannot be mapped)"},
         {-14, " (a command before it failed)"},
-        {-36, " (the command_queue is gone)"},
+        {-36, " (the command queue is gone)"},
         {-54, " (work-group size not supported)"},
     };
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(known); i++)
@@ -193,7 +193,7 @@ int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, b
     void *command_queue = program->queues[subgraph->queue].command_queue;
     const bool more = hands_back(program, subgraph);
     *at = subgraph->first;
-    int32_t status = gated ? launch(&subgraph->gate, command_queue, NULL, report) : NNS_OK;
+    int32_t status = gated ? launch(&subgraph->semaphore, command_queue, NULL, report) : NNS_OK;
     if (!status) status = before_kernels(program, subgraph, command_queue, report);
     for (int64_t s = subgraph->first; s < subgraph->end && !status; s++) {
         *at = s;
@@ -212,7 +212,7 @@ int32_t nns_opencl_poll(void *event, nns_report *report) {
     cl_int state = 0;
     const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
     if (!code && state >= 0) return state == 0;
-    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the command_queue", report);
+    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the command queue", report);
     return -1;
 }
 

@@ -2,7 +2,7 @@
  *
  * The host owns SHARED memory between sub-graphs. A MAPPED region is unmapped before and mapped after the kernels of a
  * sub-graph that touches it; a COPIED one is written before and read after; a COHERENT one needs nothing, since a kernel
- * sees what was there when it was enqueued or its gate opened, and the host what a kernel did once its event is over.
+ * sees what was there when it was enqueued or its semaphore opened, and the host what a kernel did once its event is over.
  */
 #ifndef NNS_OPENCL_H
 #define NNS_OPENCL_H
@@ -19,7 +19,7 @@ bool nns_needs_mapping(const nns_area *area);
 int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **event, nns_report *report);
 int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report);
 
-/* Enqueues a sub-graph without blocking, behind its gate if that is wanted, and flushes. `*last` gets the event of the last
+/* Enqueues a sub-graph without blocking, behind its semaphore if that is wanted, and flushes. `*last` gets the event of the last
  * command. With `times` (2 per step of the program) every launch gets an event in `step_events`, and the host's times before
  * and after it was enqueued. `*at` gets the step that it came to. */
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
@@ -31,7 +31,7 @@ void nns_opencl_wait(void *event);
 int32_t nns_opencl_finish(void *command_queue, nns_report *report);
 void nns_opencl_forget(void *event);
 
-/* Device times of an event; false if the command_queue does not profile. */
+/* Device times of an event; false if the command queue does not profile. */
 typedef struct {
     uint64_t queued, start, end;
 } nns_profile;

@@ -85,7 +85,7 @@ static int32_t parse_queues(reader *r) {
         for (int64_t c = 0; c < n_cores; c++) queue->cores[c] = (int32_t)cores[c];
         if (kind != NNS_QUEUE_OPENCL) continue;
         queue->command_queue = r->bindings->command_queues ? r->bindings->command_queues[i] : NULL;
-        if (!queue->command_queue) return INVALID(r, "OpenCL queue %lld has no command_queue", (long long)i);
+        if (!queue->command_queue) return INVALID(r, "OpenCL queue %lld has no command queue", (long long)i);
     }
     return NNS_OK;
 }
@@ -283,15 +283,15 @@ static int64_t count_opencl(const nns_program *program) {
     return count;
 }
 
-static int32_t bind_gate(reader *r, nns_subgraph *subgraph, int64_t i) {
+static int32_t bind_semaphore(reader *r, nns_subgraph *subgraph, int64_t i) {
     const nns_bindings *bindings = r->bindings;
-    if (!bindings->gates || !bindings->gates[i].kernel) return NNS_OK;
+    if (!bindings->semaphores || !bindings->semaphores[i].kernel) return NNS_OK;
     if (r->program->queues[subgraph->queue].kind != NNS_QUEUE_OPENCL || !bindings->flags)
-        return INVALID(r, "sub-graph %lld has a gate, but is on no OpenCL queue or has no flags", (long long)i);
+        return INVALID(r, "sub-graph %lld has a semaphore, but is on no OpenCL queue or has no flags", (long long)i);
     if (count_opencl(r->program) != 1)
-        return INVALID(r, "sub-graph %lld has a gate in a program of several OpenCL queues", (long long)i);
-    subgraph->gate = bindings->gates[i];
-    return check_sizes(r, &subgraph->gate, "gate", i);
+        return INVALID(r, "sub-graph %lld has a semaphore in a program of several OpenCL queues", (long long)i);
+    subgraph->semaphore = bindings->semaphores[i];
+    return check_sizes(r, &subgraph->semaphore, "semaphore", i);
 }
 
 static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
@@ -329,7 +329,7 @@ static int32_t parse_subgraphs(reader *r) {
         nns_subgraph *subgraph = &program->subgraphs[i];
         TRY(parse_subgraph(r, subgraph, i, first));
         first = subgraph->end;
-        TRY(bind_gate(r, subgraph, i));
+        TRY(bind_semaphore(r, subgraph, i));
         nns_queue *queue = &program->queues[subgraph->queue];
         queue->subgraphs[queue->n_subgraphs++] = i;
     }

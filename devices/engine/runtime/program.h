@@ -53,7 +53,7 @@ typedef struct {
     int64_t n_waits, n_acquires, n_releases, n_touched;
     const int64_t *waits, *acquires, *releases;
     int64_t *touched; /* MAPPED regions acquired or released, each once, none empty */
-    nns_launch gate;  /* without kernel if there is none */
+    nns_launch semaphore;  /* without kernel if there is none */
 } nns_subgraph;
 
 /* Where a pointer of a run goes: operand `slot` of a step lies at `offset` in input or output `index`. */
@@ -75,7 +75,7 @@ struct nns_program {
     nns_patch *patches;
     int64_t n_patches;
     nns_call call;
-    _Atomic int32_t *flags; /* one per sub-graph, for gates; or NULL */
+    _Atomic int32_t *flags; /* one per sub-graph, for semaphores; or NULL */
     struct nns_executor *executor;
     pid_t process;        /* threads do not survive a fork, so neither does a program */
     pthread_mutex_t turn; /* held during a run */

@@ -1,10 +1,10 @@
 /* The executor's state, and what its files tell each other: executor.c begins and ends a run, walking.c does its work,
- * settling.c brings queues to rest after it, queues.c starts and stops the threads.
+ * draining.c brings queues to rest after it, queues.c starts and stops the threads.
  *
  * Who does what. The calling thread walks the sub-graphs of queue 0 and enqueues those of OpenCL queues as soon as what
- * they wait for is done (NN-Stretch, algorithm 1), or before that, behind a gate. Every other queue has a thread that walks
+ * they wait for is done (NN-Stretch, algorithm 1), or before that, behind a semaphore. Every other queue has a thread that walks
  * its own sub-graphs and waits by itself, so that handing over costs nothing. Since the list is in topological order and
- * every walker keeps to it, one of the walkers can always go on. Nobody who waits at a gate keeps a walker from going on:
+ * every walker keeps to it, one of the walkers can always go on. Nobody who waits at a semaphore keeps a walker from going on:
  * in front of it are only commands of the same queue, and who opens it waits for none behind it.
  *
  * How it is known that a sub-graph is done: its mark holds the number of the run. Marks of OpenCL sub-graphs are set by
@@ -57,10 +57,10 @@ typedef struct nns_executor {
     int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
     bool stop, has_opencl;
-    bool gated; /* there are gates, and each thread has a core of its own, a device that waits included */
+    bool gated; /* there are semaphores, and each thread has a core of its own, a device that waits included */
     int32_t interrupted; /* of the last runs; see OFTEN_INTERRUPTED */
-    bool unsettled; /* after a failure the queues did not come to rest, or did not give all memory back */
-    int64_t unsettled_step; /* of that failure */
+    bool undrained; /* after a failure the queues did not come to rest, or did not give all memory back */
+    int64_t undrained_step; /* of that failure */
     bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
 
@@ -79,7 +79,7 @@ typedef struct nns_executor {
     _Atomic int32_t walking; /* threads of queues that are not through yet */
 } nns_executor;
 
-/* Threads that the runs of all programs keep busy now, and how many of these runs may use gates. */
+/* Threads that the runs of all programs keep busy now, and how many of these runs may use semaphores. */
 extern _Atomic int64_t nns_working, nns_gated;
 
 /* Tells all that something changed. The increment and the look at `sleepers` are sequentially consistent, as are a
@@ -104,9 +104,9 @@ void nns_walk_caller(nns_executor *executor);
 void nns_walk_queue(nns_executor *executor, const nns_queue *queue);
 
 /* After a run with OpenCL queues: traces them, or waits for the queues if it has failed, and lets go of its events. */
-void nns_settle(nns_executor *executor);
+void nns_drain(nns_executor *executor);
 
-/* Brings to rest what an earlier run left `unsettled`, as must be before anybody touches the memory again. */
-int32_t nns_settle_again(nns_executor *executor, nns_report *report);
+/* Brings to rest what an earlier run left `undrained`, as must be before anybody touches the memory again. */
+int32_t nns_drain_again(nns_executor *executor, nns_report *report);
 
 #endif

@@ -127,10 +127,10 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     complete(executor, index);
 }
 
-/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its gate. The device spins there, so nobody else may want
+/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its semaphore. The device spins there, so nobody else may want
  * its cores: no other process, and no other run in this one, since all of them use a driver with the same threads. */
 static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
-    if (!executor->gated || !subgraph->gate.kernel) return false;
+    if (!executor->gated || !subgraph->semaphore.kernel) return false;
     return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->queues[0]) &&
            atomic_load_explicit(&nns_gated, memory_order_relaxed) == 1;
 }

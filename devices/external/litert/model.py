@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnstretch.devices.external.engine import GuestModel, check_signature
+from nnstretch.devices.external.engine import ExternalModel, check_signature
 from nnstretch.devices.external.litert.delegate import Delegate
 from nnstretch.devices.external.litert.flatbuffer import IDENTIFIER
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError
@@ -32,7 +32,7 @@ def load_interpreter() -> Any:
     return interpreter
 
 
-class LiteRtModel(GuestModel):
+class LiteRtModel(ExternalModel):
     """An interpreter; what it reads and makes is copied, because it keeps tensors in memory of its own."""
 
     def __init__(

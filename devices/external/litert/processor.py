@@ -5,10 +5,10 @@ from __future__ import annotations
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.external.litert.delegate import parse_delegate
 from nnstretch.devices.external.litert.routine import LiteRtHandThrough, LiteRtRoutine, litert_release
-from nnstretch.devices.external.processor import GUEST_DTYPES, GuestProcessor
+from nnstretch.devices.external.processor import GUEST_DTYPES, ExternalProcessor
 
 
-class TfliteProcessor(GuestProcessor):
+class TfliteProcessor(ExternalProcessor):
     """An interpreter for every call, with a thread per core; what a delegate takes is computed where that has it computed."""
 
     def __init__(self, spec: ProcessorSpec) -> None:

@@ -7,7 +7,7 @@ from importlib import metadata
 import numpy as np
 
 from nnstretch.devices.base.routine import Descriptor
-from nnstretch.devices.external.engine import GuestDtype, GuestRoutine, release_number
+from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, release_number
 from nnstretch.devices.external.litert.delegate import Delegate
 from nnstretch.devices.external.litert.flatbuffer import FlatModel, load_schema
 from nnstretch.devices.external.litert.model import load_interpreter
@@ -18,10 +18,10 @@ from nnstretch.graph.quantization import Grid
 _LITERT = Descriptor("cpu", "float32", "litert")
 
 
-class LiteRtRoutine(GuestRoutine):
+class LiteRtRoutine(ExternalRoutine):
     """One interpreter per call. Images are turned to N,H,W,C and back inside its model, once per run of layers."""
 
-    def __init__(self, delegate: Delegate | None = None, dtype: GuestDtype = "float32") -> None:
+    def __init__(self, delegate: Delegate | None = None, dtype: ExternalDtype = "float32") -> None:
         """A routine of a CPU, or of a processor of its own with a delegate, for layers that compute in `dtype`.
 
         Raises:
@@ -66,7 +66,7 @@ class LiteRtHandThrough(HandThrough):
 _TO_LAST, _TO_PLAIN = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-def delegate_descriptor(delegate: Delegate, dtype: GuestDtype) -> Descriptor:
+def delegate_descriptor(delegate: Delegate, dtype: ExternalDtype) -> Descriptor:
     """What the routines of LiteRT with a delegate are called."""
     return Descriptor("tflite", dtype, str(delegate))
 

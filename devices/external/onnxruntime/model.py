@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnstretch.devices.external.engine import GuestModel, check_signature
+from nnstretch.devices.external.engine import ExternalModel, check_signature
 from nnstretch.devices.external.onnxruntime.errors import first_line, refusals
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError
 from nnstretch.graph.layer import TensorType
@@ -31,7 +31,7 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
-class OnnxRuntimeModel(GuestModel):
+class OnnxRuntimeModel(ExternalModel):
     """A session that reads and writes the plan's memory itself."""
 
     def __init__(self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.external.onnxruntime.model import load_onnxruntime
 from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeHandThrough, OnnxRuntimeRoutine
-from nnstretch.devices.external.processor import GUEST_DTYPES, GuestProcessor
+from nnstretch.devices.external.processor import GUEST_DTYPES, ExternalProcessor
 
 
-class OnnxRuntimeProcessor(GuestProcessor):
+class OnnxRuntimeProcessor(ExternalProcessor):
     """A session for every call, with a thread per core."""
 
     def __init__(self, spec: ProcessorSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nnstretch.devices.base.routine import Descriptor
-from nnstretch.devices.external.engine import GuestDtype, GuestRoutine, release_number
+from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, release_number
 from nnstretch.devices.external.onnxruntime.model import load_onnxruntime
 from nnstretch.devices.external.processor import HandThrough
 from nnstretch.errors import ModelError
@@ -15,10 +15,10 @@ _LIMIT = (1 << 31) - (1 << 20)
 _GUEST = Descriptor("cpu", "float32", "onnxruntime")
 
 
-class OnnxRuntimeRoutine(GuestRoutine):
+class OnnxRuntimeRoutine(ExternalRoutine):
     """One session per call; ONNX Runtime optimises the layers of a run together."""
 
-    def __init__(self, *, alone: bool = False, dtype: GuestDtype = "float32") -> None:
+    def __init__(self, *, alone: bool = False, dtype: ExternalDtype = "float32") -> None:
         """A routine of a CPU, or of a processor of its own, for layers that compute in `dtype`.
 
         Raises:
@@ -28,7 +28,7 @@ class OnnxRuntimeRoutine(GuestRoutine):
         self.descriptor = Descriptor("ort", dtype, "cpu") if alone else _GUEST
 
     def supports(self, layer: Layer) -> bool:
-        """Beside what all guests do, runs with any ONNX operators in them, if all that they read at run time are numbers."""
+        """Whether ONNX Runtime computes `layer`: fusion groups of any ONNX operators too, if their inputs are numeric."""
         if layer.op != CHAIN:
             return super().supports(layer)
         reads = [layer.type_of(i) for i in layer.activations]

@@ -1,7 +1,8 @@
-"""Gates: kernels by which a device that lives on the CPU waits for the host by itself.
+"""Semaphores: kernels by which a device that lives on the CPU waits for the host by itself.
 
-To wake a driver's thread takes tens of microseconds. One that spins at a gate goes on within a few, so sub-graphs are enqueued
-behind gates before what they wait for is done.
+To wake a driver's thread takes tens of microseconds. One that spins at a semaphore goes on within a few, so
+sub-graphs are enqueued
+behind semaphores before what they wait for is done.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 
 from nnstretch.devices.base.routine import Launch
-from nnstretch.devices.engine.binding.image import Gates, KernelLaunch, Sharing
+from nnstretch.devices.engine.binding.image import KernelLaunch, Semaphores, Sharing
 from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory
 
-GATE = "gate.cl"
+GATE = "semaphore.cl"
 
 
-def takes_gates(runtime: OpenCLRuntime) -> bool:
+def takes_semaphores(runtime: OpenCLRuntime) -> bool:
     """Whether the device may wait: it has cores, which the operating system shares out, and sees what the host writes."""
     info = runtime.info
     return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.has_source(GATE)
 
 
-def make_gates(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[Gates, SharedMemory]:
-    """Gates for the sub-graphs of a program, and the memory in which they look, which must live as long as they do.
+def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[Semaphores, SharedMemory]:
+    """Semaphores for the sub-graphs of a program, and the memory in which they look, which must live as long as they do.
 
     Args:
-        runtime: of the only OpenCL queue, a device that `takes_gates`.
-        waits: for every sub-graph those that it waits for; empty if it shall have no gate.
+        runtime: of the only OpenCL queue, a device that `takes_semaphores`.
+        waits: for every sub-graph those that it waits for; empty if it shall have no semaphore.
 
     Raises:
         BuildError: the kernel does not compile.
@@ -41,14 +42,14 @@ def make_gates(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[
     numbers = memory.host.view(np.int32)
     numbers[len(waits) :] = list(chain(*waits))
     launches = tuple(
-        _gate(runtime, memory, place, end - place) if end > place else None for place, end in pairwise(ends)
+        _semaphore(runtime, memory, place, end - place) if end > place else None for place, end in pairwise(ends)
     )
-    return Gates(launches, numbers[: len(waits)]), memory
+    return Semaphores(launches, numbers[: len(waits)]), memory
 
 
-def _gate(runtime: OpenCLRuntime, memory: SharedMemory, place: int, count: int) -> KernelLaunch:
-    """The gate that waits for so many flags, whose numbers begin at a place in the memory that begins with the flags."""
+def _semaphore(runtime: OpenCLRuntime, memory: SharedMemory, place: int, count: int) -> KernelLaunch:
+    """The semaphore that waits for so many flags, whose numbers begin at a place in the memory that begins with the flags."""
     launch = Launch(GATE, (), (max(1, runtime.threads),), (1,))
-    kernel = runtime.kernel(launch, "gate")
+    kernel = runtime.kernel(launch, "semaphore")
     runtime.set_arguments(kernel, [(memory.buffer, 0), (memory.buffer, place)], [count])
     return KernelLaunch(kernel, launch.global_size, launch.local_size)

@@ -1,4 +1,4 @@
-"""The proof of a branching: a network is faster because it is branched, and not only because it is smaller.
+"""The ablation of a branching: a network is faster because it is branched, and not only because it is smaller.
 
 NN-Stretch compares a branched network with the original. Here the **control** stands beside it: the original scaled in width
 to the branched network's multiply-accumulates, not branched. The bound is the perfect split: if the control's work could be
@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
-from nnstretch.bench.ablation.result import Proof, ProofRow, ProvenBranch
+from nnstretch.bench.ablation.result import Ablation, AblationRow, ProvenBranch
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
 from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.parameters import count_parameters
@@ -58,7 +58,7 @@ class _Candidate:
 
 @dataclass
 class _Bench:
-    """Everything that is opened for a proof."""
+    """Everything that is opened for a ablation."""
 
     models: Mapping[str, ir.Model]
     feeds: Mapping[str, np.ndarray]
@@ -104,7 +104,7 @@ class _Bench:
         return self.sessions[key]
 
 
-def prove(
+def ablate(
     original: ir.Model | str | Path,
     control: ir.Model | str | Path,
     branched: ir.Model | str | Path,
@@ -114,7 +114,7 @@ def prove(
     design: Design | None = None,
     settings: Settings | None = None,
     progress: Progress | None = None,
-) -> Proof:
+) -> Ablation:
     """Measures original, control and branched network on the same processors and with the same inputs.
 
     Args:
@@ -135,7 +135,7 @@ def prove(
 
     names = tuple(str(spec) for spec in parse_processors(processors))
     if len(names) < 2:
-        raise UsageError(f"a proof compares one processor with several; {processors!r} names {len(names)}")
+        raise UsageError(f"a ablation compares one processor with several; {processors!r} names {len(names)}")
     models = {"original": _graph(original), "control": _graph(control), "branched": _graph(branched)}
     settings = settings or Settings()
     with ExitStack() as stack:
@@ -143,7 +143,7 @@ def prove(
         bench = _Bench(models, feeds, settings, progress or _silent, stack)
         candidates = _candidates(bench, names)
         times = take_turns([one.run for one in candidates], bench.settings, bench.progress)
-        return _proof(bench, names, candidates, times, top1 or {}, design)
+        return _ablation(bench, names, candidates, times, top1 or {}, design)
 
 
 def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
@@ -165,7 +165,7 @@ def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list
     from nnstretch.frontends.onnx_file import save
 
     entry = next(e for e in ENGINES if e.name == "onnxruntime")
-    folder = Path(bench.stack.enter_context(TemporaryDirectory(prefix="nnstretch-proof-")))
+    folder = Path(bench.stack.enter_context(TemporaryDirectory(prefix="nnstretch-ablation-")))
     save(bench.models["original"], folder / "original.onnx")
     job = Job("original", str(folder / "original.onnx"), cores)
     try:
@@ -187,21 +187,21 @@ def _largest_error(bench: _Bench) -> float:
     return max(errors)
 
 
-def _proof(
+def _ablation(
     bench: _Bench,
     names: tuple[str, ...],
     candidates: Sequence[_Candidate],
     times: Sequence[Sequence[np.ndarray]],
     top1: Mapping[str, float],
     design: Design | None,
-) -> Proof:
+) -> Ablation:
     samples = resampled(times)
     rows = _rows(bench, names, candidates, times, samples, top1)
     alone = {(r.network, r.processors): r.latency.p50_ms for r in rows if r.latency and r.how == ALONE}
     by_how = {r.how: r.latency.p50_ms for r in rows if r.latency}
     control_ms = {name: alone["control", name] for name in names}
     timelines, breakdown, branches = _traced(bench, ",".join(names), by_how["concurrent"], by_how["one after another"])
-    return Proof(
+    return Ablation(
         processors=names,
         rows=rows,
         original_ms={name: alone["original", name] for name in names},
@@ -228,15 +228,15 @@ def _rows(
     times: Sequence[Sequence[np.ndarray]],
     samples: np.ndarray,
     top1: Mapping[str, float],
-) -> tuple[ProofRow, ...]:
+) -> tuple[AblationRow, ...]:
     """A row per candidate, and that of the bound."""
     macs = {network: _macs(bench, network) for network in bench.models}
     parameters = {network: count_parameters(model) for network, model in bench.models.items()}
 
-    def row(one: _Candidate, found: Latency | None, drawn: np.ndarray, bound: float | None = None) -> ProofRow:
+    def row(one: _Candidate, found: Latency | None, drawn: np.ndarray, bound: float | None = None) -> AblationRow:
         network, limits = one.network, interval(drawn)
         about = (macs[network], parameters[network], top1.get(network))
-        return ProofRow(network, one.how, one.processors, *about, found, bound, limits)
+        return AblationRow(network, one.how, one.processors, *about, found, bound, limits)
 
     rows = [row(c, latency(t), drawn) for c, t, drawn in zip(candidates, times, samples, strict=True)]
     controls = [i for i, c in enumerate(candidates) if c.network == "control"]

@@ -35,7 +35,7 @@ class Breakdown:
 
     Attributes:
         layers: computing layers, as long as these take in the serial twin.
-        slowdown: by how much longer they take while the other processors work too.
+        contention_factor: by how much longer they take while the other processors work too.
         joining: bringing branches' results together and into other layouts.
         gaps: between layers of one branch.
         waiting: for a slower branch.
@@ -44,7 +44,7 @@ class Breakdown:
     """
 
     layers: float
-    slowdown: float
+    contention_factor: float
     joining: float
     gaps: float
     waiting: float
@@ -227,7 +227,7 @@ def causes(breakdown: Breakdown, perfect_split_ms: float, measured_ms: float) ->
     return {
         PERFECT_SPLIT: perfect_split_ms,
         "other layers": breakdown.layers - perfect_split_ms,
-        "slowdown": breakdown.slowdown,
+        "slowdown": breakdown.contention_factor,
         "waiting": breakdown.waiting,
         "unbranched": breakdown.unbranched,
         "joining": breakdown.joining,

@@ -1,4 +1,4 @@
-"""What a proof of a branching found, as data."""
+"""What a ablation of a branching found, as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD_PREDICTION = 0.1
 
 
 @dataclass(frozen=True)
-class ProofRow:
+class AblationRow:
     """One line of the table.
 
     Attributes:
@@ -54,7 +54,7 @@ class ProvenBranch:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Ablation:
     """The rows and what follows from them. Latencies are medians in milliseconds; speedups are ratios of them.
 
     Attributes:
@@ -73,7 +73,7 @@ class Proof:
     """
 
     processors: tuple[str, ...]
-    rows: tuple[ProofRow, ...]
+    rows: tuple[AblationRow, ...]
     original_ms: Mapping[str, float]
     original_all_cores_ms: float
     onnxruntime_ms: float | None
@@ -153,7 +153,7 @@ def _branch_json(branch: ProvenBranch) -> dict[str, Any]:
     }
 
 
-def _row_json(row: ProofRow) -> dict[str, Any]:
+def _row_json(row: AblationRow) -> dict[str, Any]:
     times = {"p50_ms": significant(row.bound_ms)} if row.bound_ms is not None else {}
     return {
         "network": row.network,

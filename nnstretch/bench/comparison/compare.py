@@ -14,7 +14,7 @@ import numpy as np
 
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
 from nnstretch.bench.comparison.subject import Subject
-from nnstretch.bench.comparison.workspace import Workshop
+from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Report, Start
 from nnstretch.bench.timing.statistics import Latency, latency, significant
 from nnstretch.errors import MissingExtraError, UsageError
@@ -95,14 +95,18 @@ class Comparison:
     @property
     def best_peer(self) -> str | None:
         """The fastest engine but ours."""
-        peers = {name: times.p50_ms for name, times in self.latencies.items() if name != OURS}
-        return min(peers, key=peers.__getitem__) if peers else None
+        baselines = {name: times.p50_ms for name, times in self.latencies.items() if name != OURS}
+        return min(baselines, key=baselines.__getitem__) if baselines else None
 
     @property
     def speedup(self) -> float | None:
-        """The fastest peer's median latency over ours; above 1 we are faster."""
-        peer = self.best_peer
-        return self.latencies[peer].p50_ms / self.latencies[OURS].p50_ms if peer and OURS in self.latencies else None
+        """The fastest baseline's median latency over ours; above 1 we are faster."""
+        baseline = self.best_peer
+        return (
+            self.latencies[baseline].p50_ms / self.latencies[OURS].p50_ms
+            if baseline and OURS in self.latencies
+            else None
+        )
 
     @property
     def peak_share(self) -> float | None:
@@ -153,8 +157,8 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
     keys = [part.strip() for part in text.split(",") if part.strip()]
     for key in keys:
         if key not in known:
-            peers = ", ".join(e.key for e in ENGINES if e.name != OURS)
-            raise UsageError(f"unknown engine {key!r} in --against; there are {peers}")
+            baselines = ", ".join(e.key for e in ENGINES if e.name != OURS)
+            raise UsageError(f"unknown engine {key!r} in --against; there are {baselines}")
         missing = [package for package in known[key].packages if find_spec(package) is None]
         if missing:
             raise MissingExtraError(
@@ -165,7 +169,7 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
 
 
 def compare(
-    subject: Subject, engines: Sequence[EngineEntry], settings: Settings, workshop: Workshop, report: Report
+    subject: Subject, engines: Sequence[EngineEntry], settings: Settings, workspace: Workspace, report: Report
 ) -> Comparison:
     """Loads the model into every engine, then gives them turns; an engine that fails is told of, not raised.
 
@@ -173,7 +177,7 @@ def compare(
         subject: the model.
         engines: in the order of the first round.
         settings: how to measure.
-        workshop: keeps what engines prepare for this model from one comparison to the next.
+        workspace: keeps what engines prepare for this model from one comparison to the next.
         report: told how far it has come.
     """
     options = {"tune": settings.tune, "layers": settings.layers}
@@ -185,7 +189,7 @@ def compare(
         for entry in engines:
             report(0, settings.rounds, f"loading {entry.name}")
             try:
-                own = replace(job, file=workshop.file_for(entry, job, report))
+                own = replace(job, file=workspace.file_for(entry, job, report))
                 starts[entry.name] = _further_starts(entry, own, subject, settings, report)
                 processes[entry.name] = stack.enter_context(EngineProcess(entry, own, subject.feeds, report))
             except EngineError as failure:
@@ -284,7 +288,7 @@ def _precision(processes: Mapping[str, EngineProcess]) -> str:
 
 
 def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: float) -> None:
-    """A peer that computes something else is none that a user could pick; ours stays, with its error to be seen."""
+    """A baseline that computes something else is none that a user could pick; ours stays, with its error to be seen."""
     for name, error in found.items():
         if name != OURS and not error <= limit:
             how_far = f"{error:.0%} of the range away from" if np.isfinite(error) else "not comparable with"

@@ -12,7 +12,7 @@ from typing import Any
 
 from nnstretch.bench.comparison.compare import OURS, Settings, compare
 from nnstretch.bench.comparison.subject import check_exists, subject
-from nnstretch.bench.comparison.workspace import Workshop
+from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import EngineEntry, Report
 from nnstretch.bench.timing.statistics import geometric_mean, significant
 from nnstretch.errors import FileError, NNStretchError, UsageError
@@ -109,12 +109,12 @@ def run_series(
         if not wanted:
             continue
         try:
-            with subject(model, series.shapes, series.seed, series.batch) as one, Workshop() as workshop:
+            with subject(model, series.shapes, series.seed, series.batch) as one, Workspace() as workspace:
                 for count in wanted:
                     settings = replace(series.settings, cores=series.cores[:count])
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
                     with progress(f"{number}/{len(series.models)} {title}") as told:
-                        found = compare(one, series.engines, settings, workshop, told)
+                        found = compare(one, series.engines, settings, workspace, told)
                     yield {**found.to_json(), "batch": series.batch}
         except NNStretchError as error:
             if len(series.models) == 1:

@@ -12,7 +12,7 @@ from nnstretch.bench.comparison.client import EngineError, prepare
 from nnstretch.bench.engines import EngineEntry, Job, Report
 
 
-class Workshop:
+class Workspace:
     """A folder for one model. A context manager: the folder goes with it."""
 
     def __init__(self) -> None:

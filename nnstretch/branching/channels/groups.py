@@ -2,7 +2,8 @@
 
 Every layer that makes new channels (convolution, dense layer) gets one element per channel it writes. Sums tie the
 elements of their addends pairwise, grouped convolutions tie what one group reads and writes. Tied elements make a
-**bundle**; bundles that one layer writes side by side make a **space**. Scaling the width keeps some bundles of every
+**channel group**; channel groups that one layer writes side by side make a **space**. Scaling the width keeps some
+channel groups of every
 space. (The idea of grouping by dependency is DepGraph's, Fang et al., arXiv:2301.12900; here it is worked out on the
 torch.fx graph, channel by channel, so that counts are known without running or changing the network.)
 """
@@ -16,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from torch import fx, nn
 
-from nnstretch.branching.channels.union_find import Indices, Ties, first_of_all
+from nnstretch.branching.channels.union_find import Indices, UnionFind, first_of_all
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import (
     Role,
@@ -36,17 +37,18 @@ class Space:
 
     Attributes:
         index: its number in the plan.
-        bundles: how many bundles it has.
-        bundle_channels: channels of one bundle in the layer that writes fewest (the group width where a grouped
+        channel_groups: how many channel groups it has.
+        group_channels: channels of one channel group in the layer that writes fewest (the group width where a grouped
             convolution is near, else 1).
-        locked: all bundles must be kept, in order.
-        makers: nodes that write it, with the bundle of every channel they write. A tensor that the plan reads from outside
+        locked: all channel groups must be kept, in order.
+        makers: nodes that write it, with the channel group of every channel they write. A tensor that the plan reads
+        from outside
             stands for the entry that is put behind it.
     """
 
     index: int
-    bundles: int
-    bundle_channels: int
+    channel_groups: int
+    group_channels: int
     locked: bool
     makers: tuple[tuple[fx.Node, Indices], ...]
 
@@ -96,8 +98,8 @@ class ChannelPlan:
 
     @cached_property
     def made(self) -> dict[fx.Node, tuple[int, Indices]]:
-        """Node that writes new channels -> its space and the bundle of every channel."""
-        return {node: (space.index, bundles) for space in self.spaces for node, bundles in space.makers}
+        """Node that writes new channels -> its space and the channel group of every channel."""
+        return {node: (space.index, channel_groups) for space in self.spaces for node, channel_groups in space.makers}
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -109,8 +111,8 @@ class ChannelPlan:
         return self.alias.get(node, node)
 
     def keeps_all(self, counts: Sequence[int]) -> bool:
-        """Whether so many bundles of every space are all of them."""
-        return list(counts) == [space.bundles for space in self.spaces]
+        """Whether so many channel groups of every space are all of them."""
+        return list(counts) == [space.channel_groups for space in self.spaces]
 
     @property
     def output_spaces(self) -> tuple[Space, ...]:
@@ -177,7 +179,7 @@ class _Walk:
         self.taps = tuple(tap for tap in _taps_of(blocks, source) if tap not in alias)
 
     def run(self, *, entries: frozenset[fx.Node]) -> None:
-        self.ties = Ties()
+        self.ties = UnionFind()
         self.elements: dict[fx.Node, Indices] = {}
         self.makers: list[tuple[fx.Node, Indices]] = []
         self.locked: set[int] = set()
@@ -284,7 +286,7 @@ class _Walk:
         self.elements[node] = parts.T.reshape(-1)
 
     def _tie_rows(self, rows: Indices) -> None:
-        """Ties what has the same place in every row."""
+        """UnionFind what has the same place in every row."""
         self.ties.tie(rows[:1], rows)
 
     def _group_norm(self, node: fx.Node) -> None:
@@ -303,9 +305,9 @@ class _Walk:
         self.elements[node] = widest
 
     def plan(self, entries: frozenset[fx.Node]) -> ChannelPlan:
-        bundles = _Bundles(self.ties.roots(), [made for _, made in self.makers])
-        locked = bundles.spaces_of(np.array(sorted(self.locked), np.int64))
-        spaces = [self._space(i, key, bundles, key in locked) for i, key in enumerate(bundles.order)]
+        channel_groups = _ChannelGroups(self.ties.roots(), [made for _, made in self.makers])
+        locked = channel_groups.spaces_of(np.array(sorted(self.locked), np.int64))
+        spaces = [self._space(i, key, channel_groups, key in locked) for i, key in enumerate(channel_groups.order)]
         widths = {node: len(elements) for node, elements in self.elements.items()}
         return ChannelPlan(
             self.blocks,
@@ -316,19 +318,19 @@ class _Walk:
             entries,
             tuple(spaces),
             widths,
-            tuple(self._output_parts(bundles)),
+            tuple(self._output_parts(channel_groups)),
         )
 
-    def _space(self, index: int, key: int, bundles: _Bundles, locked: bool) -> Space:
-        members = bundles.members(key)
+    def _space(self, index: int, key: int, channel_groups: _ChannelGroups, locked: bool) -> Space:
+        members = channel_groups.members(key)
         makers = [
             (node, np.searchsorted(members, found))
-            for (node, _), found in zip(self.makers, bundles.made, strict=True)
-            if bundles.space[found[0]] == key
+            for (node, _), found in zip(self.makers, channel_groups.made, strict=True)
+            if channel_groups.space[found[0]] == key
         ]
         counts = [np.bincount(numbers, minlength=len(members)) for _, numbers in makers]
         sizes = {int(size) for count in counts for size in count if size}
-        # Bundles of several sizes cannot be counted by a ratio alone. That happens where a sum ties a grouped convolution
+        # ChannelGroups of several sizes cannot be counted by a ratio alone. That happens where a sum ties a grouped convolution
         # to part of a concatenation; such channels are all kept.
         uniform = all(len(set(count[count > 0].tolist())) == 1 for count in counts) and all(
             count.all() for count in counts
@@ -336,22 +338,22 @@ class _Walk:
         width = min(sizes) if uniform else 1
         return Space(index, len(members), width, locked or not uniform, tuple(makers))
 
-    def _output_parts(self, bundles: _Bundles) -> list[int | None]:
+    def _output_parts(self, channel_groups: _ChannelGroups) -> list[int | None]:
         if self.output.op == "output":
             return []
-        number = {key: i for i, key in enumerate(bundles.order)}
-        keys = bundles.space[bundles.roots[self.elements[self.output]]]
+        number = {key: i for i, key in enumerate(channel_groups.order)}
+        keys = channel_groups.space[channel_groups.roots[self.elements[self.output]]]
         changes = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
         return [number.get(key) for key in keys[changes].tolist()]
 
 
-class _Bundles:
-    """Bundles and spaces of elements, each known by the first element in it.
+class _ChannelGroups:
+    """ChannelGroups and spaces of elements, each known by the first element in it.
 
     Attributes:
-        roots: of every element, the bundle.
-        made: bundles of what every maker writes.
-        space: of every bundle, the space; -1 of one that nobody writes.
+        roots: of every element, the channel group.
+        made: channel groups of what every maker writes.
+        space: of every channel group, the space; -1 of one that nobody writes.
         order: spaces in the order in which they are first written.
     """
 
@@ -369,6 +371,6 @@ class _Bundles:
         return set(self.space[self.roots[elements]].tolist())
 
     def members(self, space: int) -> Indices:
-        """The bundles of a space, in order."""
+        """The channel groups of a space, in order."""
         members: Indices = self._written[self.space[self._written] == space]
         return members

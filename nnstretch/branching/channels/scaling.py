@@ -32,17 +32,17 @@ Scores = npt.NDArray[np.float64]
 
 
 def kept_count(space: Space, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> int:
-    """Bundles of `space` that a width of `ratio` leaves: the nearest number that makes a multiple of channels.
+    """ChannelGroups of `space` that a width of `ratio` leaves: the nearest number that makes a multiple of channels.
 
-    All of them at ratio 1, never none, and always all of a locked space. Ratios above 1 repeat bundles.
+    All of them at ratio 1, never none, and always all of a locked space. Ratios above 1 repeat channel groups.
     """
     if space.locked or ratio == 1.0:
-        return space.bundles
-    step = max(1, -(-multiple // space.bundle_channels))
+        return space.channel_groups
+    step = max(1, -(-multiple // space.group_channels))
     # Half a step is rounded up, so that a ratio and the next larger one never change places.
-    rounded = int(ratio * space.bundles / step + 0.5) * step
-    smallest = min(step, space.bundles)
-    return max(smallest, rounded) if ratio > 1.0 else min(max(smallest, rounded), space.bundles)
+    rounded = int(ratio * space.channel_groups / step + 0.5) * step
+    smallest = min(step, space.channel_groups)
+    return max(smallest, rounded) if ratio > 1.0 else min(max(smallest, rounded), space.channel_groups)
 
 
 def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPL
 
 
 def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
-    """Bundles of every space of `plan` that make so many channels.
+    """ChannelGroups of every space of `plan` that make so many channels.
 
     Raises:
         DesignError: they are not for these spaces.
@@ -63,11 +63,13 @@ def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tu
         )
     counts = []
     for space, wanted in zip(plan.spaces, channels, strict=True):
-        count, rest = divmod(wanted, space.bundle_channels)
-        if rest or count < 1 or (space.locked and count != space.bundles):
-            kept = f"must all be kept: {space.bundles * space.bundle_channels}" if space.locked else "come together"
+        count, rest = divmod(wanted, space.group_channels)
+        if rest or count < 1 or (space.locked and count != space.channel_groups):
+            kept = (
+                f"must all be kept: {space.channel_groups * space.group_channels}" if space.locked else "come together"
+            )
             raise DesignError(
-                f"the design has {wanted} channels in a branch of {name} where {space.bundle_channels} {kept}; "
+                f"the design has {wanted} channels in a branch of {name} where {space.group_channels} {kept}; "
                 "use the network that the design was made for"
             )
         counts.append(count)
@@ -96,7 +98,7 @@ def reads_of(plan: ChannelPlan, in_channels: int, taps: Taps, *, exact: bool) ->
 def node_widths(
     plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE
 ) -> dict[fx.Node, int]:
-    """Channels of every tensor when `counts` bundles of every space are kept and `in_channels` are read.
+    """Channels of every tensor when `counts` channel groups of every space are kept and `in_channels` are read.
 
     Those of a flattened map are counted, not their pixels. Of what is read, those behind its entry if there is one.
     """
@@ -124,19 +126,19 @@ def node_widths(
 
 
 def made_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:
-    """Channels that a layer writes when `counts` bundles of every space are kept."""
-    index, bundles = plan.made[node]
-    return len(bundles) // plan.spaces[index].bundles * counts[index]
+    """Channels that a layer writes when `counts` channel groups of every space are kept."""
+    index, channel_groups = plan.made[node]
+    return len(channel_groups) // plan.spaces[index].channel_groups * counts[index]
 
 
 def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
-    """Channels of the output when `counts` bundles of every space are kept; of several outputs together."""
+    """Channels of the output when `counts` channel groups of every space are kept; of several outputs together."""
     widths = node_widths(plan, counts, in_channels, taps)
     return sum(widths[plan.read(result)] for result in plan.results)
 
 
-def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
-    """How much every bundle of every space matters: larger is more.
+def group_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
+    """How much every channel group of every space matters: larger is more.
 
     The L2 norm of the filters that write it, with the scale that a batch norm puts on them; relative to the mean of the
     layer, and averaged over the layers that write the space, so that no layer outvotes the others by its magnitude.
@@ -145,8 +147,8 @@ def bundle_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
 
 
 def _space_scores(space: Space, read: Sequence[fx.Node]) -> Scores:
-    total = np.zeros(space.bundles)
-    for node, bundles in space.makers:
+    total = np.zeros(space.channel_groups)
+    for node, channel_groups in space.makers:
         if node.op != "call_module" or node in read or role_of(node) is Role.OPAQUE:
             continue
         layer = module_of(node)
@@ -155,7 +157,7 @@ def _space_scores(space: Space, read: Sequence[fx.Node]) -> Scores:
         with torch.no_grad():
             norms = layer.weight.detach().double().flatten(1).norm(dim=1).cpu().numpy()
         norms = norms * _batch_norm_scale(node, len(norms))
-        energy = np.sqrt(np.bincount(bundles, weights=norms**2, minlength=space.bundles))
+        energy = np.sqrt(np.bincount(channel_groups, weights=norms**2, minlength=space.channel_groups))
         mean = energy.mean()
         total += energy / mean if mean > 0 else 0.0
     return total
@@ -174,33 +176,34 @@ def _batch_norm_scale(node: fx.Node, channels: int) -> Scores:
 
 
 def choose(scores: Scores, count: int) -> Indices:
-    """The `count` best bundles in ascending order, ties to the first; all of them, and the best again, if more."""
+    """The `count` best channel groups in ascending order, ties to the first; all of them, and the best again, if more."""
     order = np.argsort(-scores, kind="stable")
     rounds, rest = divmod(count, len(order))
     return np.sort(np.concatenate([*([order] * rounds), order[:rest]])).astype(np.int64)
 
 
 def deal(scores: Scores, counts: Sequence[int]) -> list[Indices]:
-    """Bundles for several branches, `counts[i]` of them for branch `i`, each at most once in a branch.
+    """ChannelGroups for several branches, `counts[i]` of them for branch `i`, each at most once in a branch.
 
-    If the counts add up to the number of bundles or more, every bundle goes to some branch, and the best ones to more
+    If the counts add up to the number of channel groups or more, every channel group goes to some branch, and the
+    best ones to more
     than one; else the best ones go out once. Good and bad ones are spread evenly, so that no branch gets only leftovers.
     """
     remaining = [min(count, len(scores)) for count in counts]
     wanted = list(remaining)
     dealt: list[list[int]] = [[] for _ in counts]
     left = len(scores)
-    for bundle in np.argsort(-scores, kind="stable").tolist():
+    for channel_group in np.argsort(-scores, kind="stable").tolist():
         takers = _takers(remaining, wanted, left)
         for branch in takers:
-            dealt[branch].append(bundle)
+            dealt[branch].append(channel_group)
             remaining[branch] -= 1
         left -= 1
-    return [np.array(sorted(bundles), dtype=np.int64) for bundles in dealt]
+    return [np.array(sorted(channel_groups), dtype=np.int64) for channel_groups in dealt]
 
 
 def _takers(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[int]:
-    """The branches that take the next of `left` bundles.
+    """The branches that take the next of `left` channel groups.
 
     What is left can be dealt as long as no branch wants more than is left and together they want at least that many, or
     nothing needs to be covered any more.
@@ -218,19 +221,19 @@ def _takers(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[
 
 
 def full_selection(plan: ChannelPlan) -> dict[int, Indices]:
-    """All bundles of every space."""
-    return {space.index: np.arange(space.bundles, dtype=np.int64) for space in plan.spaces}
+    """All channel groups of every space."""
+    return {space.index: np.arange(space.channel_groups, dtype=np.int64) for space in plan.spaces}
 
 
 def made_positions(plan: ChannelPlan, node: fx.Node, selection: Mapping[int, Indices]) -> Indices:
-    """Which of the channels that a layer writes are kept, in their order; those of a bundle side by side stay together.
+    """Which of the channels that a layer writes are kept, in their order; those of a channel group side by side stay together.
 
     All layers that write a space thus keep the same channels in the same order, which sums rely on.
     """
-    index, bundles = plan.made[node]
-    times = np.bincount(selection[index], minlength=plan.spaces[index].bundles)[bundles]
+    index, channel_groups = plan.made[node]
+    times = np.bincount(selection[index], minlength=plan.spaces[index].channel_groups)[channel_groups]
     if times.max(initial=0) <= 1:
         return np.flatnonzero(times).astype(np.int64)
-    starts = np.flatnonzero(np.diff(bundles, prepend=-1))
-    runs = zip(starts, [*starts[1:], len(bundles)], strict=True)
+    starts = np.flatnonzero(np.diff(channel_groups, prepend=-1))
+    runs = zip(starts, [*starts[1:], len(channel_groups)], strict=True)
     return np.concatenate([np.tile(np.arange(first, stop), times[first]) for first, stop in runs]).astype(np.int64)

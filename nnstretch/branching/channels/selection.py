@@ -12,7 +12,7 @@ from nnstretch.branching.transform.variants import Ends
 
 
 def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
-    """Bundles that every branch keeps: the best of the inner spaces, and a share of those that are written."""
+    """ChannelGroups that every branch keeps: the best of the inner spaces, and a share of those that are written."""
     place, branches = choice.segment, choice.branches
     counts = [blueprint.counts(place, branch) for branch in branches]
     selections = [
@@ -50,5 +50,5 @@ def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]
 
 
 def _bundles(space: Space) -> Indices:
-    """The bundle of every channel of a space, as the layer has it that writes most."""
-    return max((bundles for _, bundles in space.makers), key=len)
+    """The channel group of every channel of a space, as the layer has it that writes most."""
+    return max((channel_groups for _, channel_groups in space.makers), key=len)

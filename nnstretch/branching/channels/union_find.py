@@ -8,7 +8,7 @@ import numpy.typing as npt
 Indices = npt.NDArray[np.int64]
 
 
-class Ties:
+class UnionFind:
     """Elements, numbered in the order in which they are made, and what ties them."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Ties:
         return np.arange(start, self._count, dtype=np.int64)
 
     def tie(self, left: Indices, right: Indices) -> None:
-        """Ties what has the same place in both, which are broadcast to each other."""
+        """UnionFind what has the same place in both, which are broadcast to each other."""
         left, right = np.broadcast_arrays(left, right)
         self._left.append(left.reshape(-1))
         self._right.append(right.reshape(-1))

@@ -15,8 +15,8 @@ from nnstretch.branching.channels.scaling import (
     DEFAULT_MULTIPLE,
     Scores,
     Taps,
-    bundle_scores,
     explicit_counts,
+    group_scores,
     kept_counts,
     output_channels,
 )
@@ -99,7 +99,7 @@ class Blueprint:
         return self.branch(segment, choice.blocks, choice.ends)
 
     def counts(self, segment: Segment, choice: BranchChoice) -> tuple[int, ...]:
-        """Bundles that a branch keeps of every space of its plan.
+        """ChannelGroups that a branch keeps of every space of its plan.
 
         Raises:
             DesignError: the channels that the choice names are not those of its spaces.
@@ -114,15 +114,15 @@ class Blueprint:
         return self.branch(segment, tuple(segment.blocks))
 
     def scores(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> tuple[Scores, ...]:
-        """How much each bundle of a branch's spaces matters."""
+        """How much each channel group of a branch's spaces matters."""
         key = (segment, blocks, ends)
         if key not in self._scores:
             plan = self.branch(segment, blocks, ends)
-            found = list(bundle_scores(plan))
+            found = list(group_scores(plan))
             first = first_scores(plan)
             if first is not None:
-                index, bundles = next(made for node, made in plan.made.items() if node.target == f"{FIRST}.conv")
-                found[index] = found[index] + np.bincount(bundles, weights=first, minlength=len(found[index]))
+                index, channel_groups = next(made for node, made in plan.made.items() if node.target == f"{FIRST}.conv")
+                found[index] = found[index] + np.bincount(channel_groups, weights=first, minlength=len(found[index]))
             self._scores[key] = tuple(found)
         return self._scores[key]
 
@@ -166,8 +166,8 @@ class Blueprint:
     def same_output(self, segment: Segment, blocks: tuple[int, ...]) -> bool:
         """Whether a branch of these blocks writes channels in the same arrangement as the whole segment."""
         whole, part = self.whole(segment), self.branch(segment, blocks)
-        return [(space.bundles, space.bundle_channels, space.locked) for space in whole.output_spaces] == [
-            (space.bundles, space.bundle_channels, space.locked) for space in part.output_spaces
+        return [(space.channel_groups, space.group_channels, space.locked) for space in whole.output_spaces] == [
+            (space.channel_groups, space.group_channels, space.locked) for space in part.output_spaces
         ]
 
     def depth_ratio(self, segment: Segment, blocks: Sequence[int]) -> float:

@@ -36,11 +36,11 @@ class Cost:
 def part_cost(
     plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
 ) -> Cost:
-    """What a copy of `plan` costs that keeps `counts[i]` bundles of space `i`.
+    """What a copy of `plan` costs that keeps `counts[i]` channel groups of space `i`.
 
     Args:
         plan: blocks and spaces.
-        counts: bundles kept of every space.
+        counts: channel groups kept of every space.
         in_channels: channels of the tensor that the copy reads.
         exact: those are the original channels, each once and in order.
         taps: how the other tensors are read.

@@ -58,5 +58,5 @@ class LatencyPredictor(Protocol):
     def fetching_seconds(self, tensor: TensorType, /) -> float:
         """How many of the `meeting_seconds` first layers spend on fetching `tensor` from other processors' caches."""
 
-    def slowdown(self, processor: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
         """How many times as long a processor takes while `others` work too: they may share memory, caches or power."""

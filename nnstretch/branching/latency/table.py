@@ -96,7 +96,7 @@ class Latencies:
         exact: bool,
         taps: Taps = AS_THEY_WERE,
     ) -> float:
-        """Seconds of a copy of `plan` that keeps so many bundles of its spaces, every layer of it asked for."""
+        """Seconds of a copy of `plan` that keeps so many channel groups of its spaces, every layer of it asked for."""
         return self._ask(part_layers(plan, counts, in_channels, exact=exact, taps=taps), processor)
 
     def original(self, segment: Segment) -> tuple[float, ...]:
@@ -186,7 +186,7 @@ class Latencies:
         others = channels - channels // max(1, len(together))
         return self.predictor.fetching_seconds(TensorType(self.shape_before(segment.first, others)))
 
-    def slowdown(self, segment: Segment, processor: int, together: Collection[int]) -> float:
+    def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
         """How many times as long as alone a branch takes while all of `together` work, its processor among them.
 
         As seen in runs, where there were some; blocks that were in none of them are taken to be as the predictor says.
@@ -194,7 +194,7 @@ class Latencies:
         others = frozenset(together) - {processor}
         if not others:
             return 1.0
-        expected = self.predictor.slowdown(processor, others)
+        expected = self.predictor.contention_factor(processor, others)
         if not any((block, processor) in self.corrections for block in segment.blocks):
             return expected
         work = [self._block_seconds(block)[processor] for block in segment.blocks]

@@ -103,13 +103,13 @@ class LayerRow:
 def part_layers(
     plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
 ) -> LayerRow:
-    """The layers of a copy of `plan` that keeps `counts[i]` bundles of space `i`.
+    """The layers of a copy of `plan` that keeps `counts[i]` channel groups of space `i`.
 
     Weights are noise. Batch norms and activations are fused, and so are sums, as `nnstretch.passes` fuse them.
 
     Args:
         plan: blocks and spaces.
-        counts: bundles kept of every space.
+        counts: channel groups kept of every space.
         in_channels: channels of the tensor that the copy reads.
         exact: those are the original channels, each once and in order.
         taps: how the other tensors are read.

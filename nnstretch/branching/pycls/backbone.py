@@ -24,7 +24,7 @@ _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.LeakyReLU,
 
 
 @dataclass(frozen=True)
-class TrunkStage:
+class BackboneStage:
     """Blocks of a network of which all but the first write what they read.
 
     Attributes:
@@ -43,7 +43,7 @@ class TrunkStage:
 
 
 @dataclass(frozen=True)
-class Trunk:
+class Backbone:
     """A network as published files see it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Trunk:
     """
 
     block: str
-    stages: tuple[TrunkStage, ...]
+    stages: tuple[BackboneStage, ...]
     stem: Segment
     head: Segment
     squeeze: bool
@@ -69,7 +69,7 @@ class Trunk:
     activations: frozenset[str]
 
 
-def trunk_of(blueprint: Blueprint) -> Trunk:
+def backbone_of(blueprint: Blueprint) -> Backbone:
     """The stages of a network of residual blocks, or of inverted bottlenecks.
 
     Raises:
@@ -97,7 +97,7 @@ def trunk_of(blueprint: Blueprint) -> Trunk:
             f"the network has {len(first)} convolutions before its stages and {len(head)} behind them; "
             "files have one there, and one at most here"
         )
-    return Trunk(
+    return Backbone(
         kinds.pop(),
         stages,
         Segment(0, body[0]),
@@ -142,7 +142,7 @@ def side_of(node: fx.Node) -> int:
     return int(module.kernel_size[0])
 
 
-def _stage(blueprint: Blueprint, segment: Segment) -> TrunkStage:
+def _stage(blueprint: Blueprint, segment: Segment) -> BackboneStage:
     blocks = blueprint.traced.blocks_of(segment)
     read, written = shape_of(blocks[0].source), shape_of(blocks[0].output)
     assert read is not None
@@ -159,7 +159,7 @@ def _stage(blueprint: Blueprint, segment: Segment) -> TrunkStage:
     module = module_of(middle[0])
     assert isinstance(module, nn.Conv2d)
     grouped = role_of(middle[0]) is Role.GROUPED
-    return TrunkStage(
+    return BackboneStage(
         segment,
         written[1],
         -(-read[2] // written[2]),

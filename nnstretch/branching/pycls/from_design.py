@@ -12,7 +12,7 @@ from nnstretch.branching.channels.scaling import made_channels
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of
-from nnstretch.branching.pycls.backbone import Trunk, TrunkStage, squeeze_of, trunk_of
+from nnstretch.branching.pycls.backbone import Backbone, BackboneStage, backbone_of, squeeze_of
 from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.pycls.to_design import design_of
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of
@@ -35,25 +35,25 @@ def published_of(
     Raises:
         DesignError: such files have no form for what the design says; the message says for what.
     """
-    trunk = trunk_of(blueprint)
+    backbone = backbone_of(blueprint)
     if design.merge is Merge.ADD:
         raise _unsayable("its branches are summed, and a file's are concatenated")
-    read, stages = blueprint.channels_before(trunk.stem.stop), list[PublishedStage]()
-    for number, place in enumerate(trunk.stages, 1):
-        stages.append(_stage(design, blueprint, trunk, number, place, read))
+    read, stages = blueprint.channels_before(backbone.stem.stop), list[PublishedStage]()
+    for number, place in enumerate(backbone.stages, 1):
+        stages.append(_stage(design, blueprint, backbone, number, place, read))
         read = stages[-1].original_width
     network = PublishedNetwork(
-        stem="res_stem_in" if trunk.stem_pools else "simple_stem_in",
-        stem_width=blueprint.channels_before(trunk.stem.stop),
-        stem_kernel=trunk.stem_kernel,
-        block=trunk.block,
+        stem="res_stem_in" if backbone.stem_pools else "simple_stem_in",
+        stem_width=blueprint.channels_before(backbone.stem.stop),
+        stem_kernel=backbone.stem_kernel,
+        block=backbone.block,
         stages=tuple(stages),
         devices=tuple(devices[: max(len(stage.depths) for stage in stages)]),
-        stem_device=devices[_processor(design, trunk.stem.first)],
+        stem_device=devices[_processor(design, backbone.stem.first)],
         head_device=devices[_processor(design, len(blueprint.traced.blocks) - 1)],
         merge_device=devices[0],
-        head_width=trunk.head_width,
-        squeeze=_squeeze_ratio(blueprint, trunk),
+        head_width=backbone.head_width,
+        squeeze=_squeeze_ratio(blueprint, backbone),
         version=1 if design.merge is Merge.CONCAT_1X1 else 2,
         sections=dict(sections or {}),
     )
@@ -76,7 +76,7 @@ def _processor(design: Design, block: int) -> int:
 
 
 def _stage(
-    design: Design, blueprint: Blueprint, trunk: Trunk, number: int, place: TrunkStage, read: int
+    design: Design, blueprint: Blueprint, backbone: Backbone, number: int, place: BackboneStage, read: int
 ) -> PublishedStage:
     """What a file says of a stage, as far as it can."""
     blocks, own = blueprint.traced.blocks, set(place.segment.blocks)
@@ -90,34 +90,34 @@ def _stage(
     if [branch.processor for branch in branches] != list(range(len(branches))):
         raise _unsayable(f"stage {number} is not on the first processors in their order")
     segment = found[0].segment if len(found) == 1 and found[0].branches is branches else place.segment
-    said = [_branch(blueprint, trunk, segment, branch, read) for branch in branches]
+    said = [_branch(blueprint, backbone, segment, branch, read) for branch in branches]
     widths = tuple(width for width, _, _ in said)
     return PublishedStage(
         depths=tuple(sum(blocks[i].heavy for i in branch.blocks) for branch in branches),
         widths=widths,
         stride=place.stride,
         bottlenecks=tuple(ratio for _, ratio, _ in said),
-        group_widths=tuple(place.group_width or inner for _, _, inner in said) if trunk.block != INVERTED else (),
-        kernel=place.kernel if trunk.block == INVERTED else None,
+        group_widths=tuple(place.group_width or inner for _, _, inner in said) if backbone.block != INVERTED else (),
+        kernel=place.kernel if backbone.block == INVERTED else None,
         original_width=place.width if design.merge is Merge.CONCAT_1X1 else sum(widths),
     )
 
 
 def _branch(
-    blueprint: Blueprint, trunk: Trunk, segment: Segment, choice: BranchChoice, read: int
+    blueprint: Blueprint, backbone: Backbone, segment: Segment, choice: BranchChoice, read: int
 ) -> tuple[int, float, int]:
     """Channels that a branch's blocks write, the ratio of those inside to them, and those inside."""
     plan, counts = blueprint.plan(segment, choice), blueprint.counts(segment, choice)
     written = blueprint.branch(segment, choice.blocks, Ends(choice.ends.entry)).output_spaces
-    width = sum(counts[space.index] * space.bundle_channels for space in written)
+    width = sum(counts[space.index] * space.group_channels for space in written)
     bodies = [block for block in plan.blocks if block.heavy and any(node not in _ends(plan) for node in block.nodes)]
     if choice.ends.entry is Entry.FIRST:
         entry = next(node for node in plan.nodes if node.target == f"{FIRST}.conv")
         read = made_channels(plan, entry, counts)
     inner = _inner(plan, counts, bodies[-1], {space.index for space in written})
-    if trunk.block == BASIC or inner is None:
+    if backbone.block == BASIC or inner is None:
         return width, 1.0, width
-    base = width if trunk.block == BOTTLENECK or len(bodies) > 1 else read
+    base = width if backbone.block == BOTTLENECK or len(bodies) > 1 else read
     return width, _ratio(inner, base), inner
 
 
@@ -147,11 +147,11 @@ def _ratio(inner: int, base: int) -> float:
     return ratio if int(base * ratio) == inner else (inner + 0.5) / base
 
 
-def _squeeze_ratio(blueprint: Blueprint, trunk: Trunk) -> float:
+def _squeeze_ratio(blueprint: Blueprint, backbone: Backbone) -> float:
     """Channels in the middle of a squeeze-and-excitation over those that its block reads."""
-    if not trunk.squeeze:
+    if not backbone.squeeze:
         return 0.0
-    block = blueprint.traced.blocks[trunk.stages[-1].segment.first]
+    block = blueprint.traced.blocks[backbone.stages[-1].segment.first]
     squeeze = squeeze_of(block)
     assert squeeze is not None
     return channels_of(squeeze) / channels_of(block.source)

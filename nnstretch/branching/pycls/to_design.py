@@ -16,7 +16,7 @@ from nnstretch.branching.channels.groups import ChannelPlan, Space
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import make_design
-from nnstretch.branching.pycls.backbone import Trunk, TrunkStage, squeeze_of, trunk_of
+from nnstretch.branching.pycls.backbone import Backbone, BackboneStage, backbone_of, squeeze_of
 from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of
 from nnstretch.branching.tracing.trace import Block, Segment
@@ -52,56 +52,57 @@ def published_choices(network: PublishedNetwork, blueprint: Blueprint) -> list[S
             f"a file of MB_VER {network.version} merges by {merge_of(network).value}, the network was prepared for "
             f"{blueprint.merge.value}; prepare it for the file's"
         )
-    trunk = trunk_of(blueprint)
-    _check_family(network, blueprint, trunk)
-    read, exact = blueprint.channels_before(trunk.stem.stop), True
-    choices = [_whole(trunk.stem, network.processors.index(network.stem_device))]
-    *others, last = trunk.stages
-    pooled = _pooled(blueprint, trunk) if network.version == 2 else trunk.head.first
+    backbone = backbone_of(blueprint)
+    _check_family(network, blueprint, backbone)
+    read, exact = blueprint.channels_before(backbone.stem.stop), True
+    choices = [_whole(backbone.stem, network.processors.index(network.stem_device))]
+    *others, last = backbone.stages
+    pooled = _pooled(blueprint, backbone) if network.version == 2 else backbone.head.first
     places = [*others, replace(last, segment=Segment(last.segment.first, pooled))]
     for number, (stage, place) in enumerate(zip(network.stages, places, strict=True), 1):
         reading = _Reading(network, blueprint, number, stage, place, read, exact)
         choices.append(SegmentChoice(place.segment, tuple(map(reading.branch, range(len(stage.depths))))))
         read = stage.original_width
         exact = network.version == 1 or stage.widths == (place.width,)
-    if pooled < trunk.head.stop:
-        choices.append(_whole(Segment(pooled, trunk.head.stop), network.processors.index(network.head_device)))
+    if pooled < backbone.head.stop:
+        choices.append(_whole(Segment(pooled, backbone.head.stop), network.processors.index(network.head_device)))
     return choices
 
 
-def _pooled(blueprint: Blueprint, trunk: Trunk) -> int:
+def _pooled(blueprint: Blueprint, backbone: Backbone) -> int:
     """Number of the head's first block with a convolution.
 
     A pool before it belongs to the branches, channel by channel; alone in a segment it would need the original channels.
     """
     blocks = blueprint.traced.blocks
-    return next((number for number in trunk.head.blocks if blocks[number].heavy), trunk.head.stop)
+    return next((number for number in backbone.head.blocks if blocks[number].heavy), backbone.head.stop)
 
 
 def _whole(segment: Segment, processor: int) -> SegmentChoice:
     return SegmentChoice(segment, (BranchChoice.whole(segment, processor),))
 
 
-def _check_family(network: PublishedNetwork, blueprint: Blueprint, trunk: Trunk) -> None:
+def _check_family(network: PublishedNetwork, blueprint: Blueprint, backbone: Backbone) -> None:
     """That the file is about this network, apart from depths and widths."""
     stages = [
-        (stage.stride, stage.kernel or place.kernel) for stage, place in zip(network.stages, trunk.stages, strict=False)
+        (stage.stride, stage.kernel or place.kernel)
+        for stage, place in zip(network.stages, backbone.stages, strict=False)
     ]
     pairs: list[tuple[str, Any, Any]] = [
-        ("blocks of type", network.block, trunk.block),
-        ("stages:", len(network.stages), len(trunk.stages)),
-        ("strides and kernels of stages", stages, [(place.stride, place.kernel) for place in trunk.stages]),
-        ("channels of the stem:", network.stem_width, blueprint.channels_before(trunk.stem.stop)),
-        ("channels of the head's convolution:", network.head_width, trunk.head_width),
+        ("blocks of type", network.block, backbone.block),
+        ("stages:", len(network.stages), len(backbone.stages)),
+        ("strides and kernels of stages", stages, [(place.stride, place.kernel) for place in backbone.stages]),
+        ("channels of the stem:", network.stem_width, blueprint.channels_before(backbone.stem.stop)),
+        ("channels of the head's convolution:", network.head_width, backbone.head_width),
     ]
     if network.version == 1:
         widths = [stage.original_width for stage in network.stages]
-        pairs.append(("original widths", widths, [place.width for place in trunk.stages]))
+        pairs.append(("original widths", widths, [place.width for place in backbone.stages]))
     for what, said, found in pairs:
         if said != found:
             raise DesignError(f"the file has {what} {said}, the network {found}; give a network of the file's family")
-    if bool(network.squeeze) != trunk.squeeze:
-        has, hint = ("has", "SE_ON: true") if trunk.squeeze else ("has no", "SE_ON: false")
+    if bool(network.squeeze) != backbone.squeeze:
+        has, hint = ("has", "SE_ON: true") if backbone.squeeze else ("has no", "SE_ON: false")
         raise DesignError(
             f"the network {has} squeeze-and-excitation, which the file denies; write {hint} in it, or give another network"
         )
@@ -109,11 +110,11 @@ def _check_family(network: PublishedNetwork, blueprint: Blueprint, trunk: Trunk)
 
 def differences(network: PublishedNetwork, blueprint: Blueprint) -> list[str]:
     """What a design keeps of the network although the file says otherwise; neither branches nor their layers' sizes."""
-    trunk, notes = trunk_of(blueprint), list[str]()
-    if trunk.stem_kernel != network.stem_kernel or trunk.stem_pools != (network.stem == "res_stem_in"):
+    backbone, notes = backbone_of(blueprint), list[str]()
+    if backbone.stem_kernel != network.stem_kernel or backbone.stem_pools != (network.stem == "res_stem_in"):
         notes.append(f"the stem stays the network's own, it is not the file's {network.stem}")
     said = {*network.activations, *_model(network).get("ACTIVATION_FUN", "").lower().split()}
-    own = trunk.activations
+    own = backbone.activations
     if said - own:
         notes.append(
             f"activations stay the network's own ({', '.join(sorted(own))}); the file says {', '.join(sorted(said))}"
@@ -144,7 +145,7 @@ class _Reading:
     blueprint: Blueprint
     number: int
     stage: PublishedStage
-    place: TrunkStage
+    place: BackboneStage
     read: int
     exact: bool
 

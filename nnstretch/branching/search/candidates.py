@@ -122,7 +122,7 @@ def segment_options(
     for group in groups_of(latencies.processors):
         met = [_meeting(latencies, segment, choices[p], place, len(group)) for place, p in enumerate(group)]
         costs = [[latencies.branch(segment, choice, in_channels, exact=exact) for choice in some] for some in met]
-        slow = [latencies.slowdown(segment, p, group) for p in group]
+        slow = [latencies.contention_factor(segment, p, group) for p in group]
         seconds = [_numbers(cost.seconds for cost in some) * s for some, s in zip(costs, slow, strict=True)]
         census.within[0] += math.prod(len(some) for some in costs)
         if not all(len(some) for some in costs):

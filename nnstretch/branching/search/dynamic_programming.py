@@ -236,7 +236,8 @@ def network_prediction(
         handed = handing(latencies, choice.segment.first, state, group)
         fetching = min(handed, latencies.fetching(choice.segment, state.channels, group))
         beside = [
-            s * latencies.slowdown(choice.segment, p, group) + fetching for s, p in zip(seconds, group, strict=True)
+            s * latencies.contention_factor(choice.segment, p, group) + fetching
+            for s, p in zip(seconds, group, strict=True)
         ]
         made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, beside, strict=True)))
         parts.append(

@@ -171,7 +171,7 @@ class _Search:
         for group in groups_of(self.latencies.processors):
             self.progress(f"comparing {len(group)} processors side by side with each alone", 0, 0)
             for processor in group:
-                self.latencies.predictor.slowdown(processor, frozenset(group) - {processor})
+                self.latencies.predictor.contention_factor(processor, frozenset(group) - {processor})
 
     # -- networks -------------------------------------------------------------------------------------------------
 

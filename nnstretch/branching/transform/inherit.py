@@ -78,11 +78,11 @@ def scaled_copy(
     exact: bool,
     taps: Mapping[fx.Node, Inherited] = MappingProxyType({}),
 ) -> tuple[fx.GraphModule, Indices]:
-    """A module that computes the blocks of `plan` with the bundles of `selection`, and the origins of what it writes.
+    """A module that computes the blocks of `plan` with the channel groups of `selection`, and the origins of what it writes.
 
     Args:
         plan: blocks and spaces.
-        selection: bundles kept of every space, ascending.
+        selection: channel groups kept of every space, ascending.
         origins: which channels of the original tensor the module's input has, in its order.
         exact: as in `Inherited`.
         taps: which channels the tensors have that are read beside it; those that are left out have all.
@@ -106,7 +106,7 @@ def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node,
 
     Args:
         plan: blocks and spaces.
-        complete: all bundles are kept.
+        complete: all channel groups are kept.
         exact: for each tensor that is read whether it has the original channels, each once and in order.
     """
     return [tensor for tensor in plan.sources if needs_entry(plan, tensor, complete=complete, exact=exact[tensor])]
@@ -144,7 +144,7 @@ class _Copier:
         for number, tensor in enumerate(self.plan.sources):
             self.channels[tensor] = _Channels(read[tensor].origins)
             self.copies[tensor] = self.graph.placeholder(f"tap{number}" if number else "x")
-        complete = all(is_exact(self.selection[space.index], space.bundles) for space in self.plan.spaces)
+        complete = all(is_exact(self.selection[space.index], space.channel_groups) for space in self.plan.spaces)
         exact = {tensor: inherited.exact for tensor, inherited in read.items()}
         for tensor in needed_entries(self.plan, complete=complete, exact=exact):
             self._enter(tensor)

@@ -61,20 +61,20 @@ def share_out(
     counts: Sequence[Sequence[int]],
     places: Sequence[tuple[int, int]] | None,
 ) -> list[list[Indices]]:
-    """Bundles of the spaces that are written, for every branch, so that together they have as much as possible.
+    """ChannelGroups of the spaces that are written, for every branch, so that together they have as much as possible.
 
     Args:
-        spaces: for every space the bundle of each of its channels.
-        scores: how much the bundles of every space matter.
-        counts: for every branch how many bundles it keeps of each space.
+        spaces: for every space the channel group of each of its channels.
+        scores: how much the channel groups of every space matter.
+        counts: for every branch how many channel groups it keeps of each space.
         places: for every branch the range of channels that it makes; None if it may be any.
     """
     dealt: list[list[Indices]] = [[] for _ in counts]
-    for number, (bundles, importance) in enumerate(zip(spaces, scores, strict=True)):
+    for number, (channel_groups, importance) in enumerate(zip(spaces, scores, strict=True)):
         kept = [count[number] for count in counts]
         if places is not None and len(spaces) == 1:
             found = [
-                _prefer(importance, count, np.unique(bundles[first:stop]))
+                _prefer(importance, count, np.unique(channel_groups[first:stop]))
                 for count, (first, stop) in zip(kept, places, strict=True)
             ]
         else:
@@ -85,7 +85,7 @@ def share_out(
 
 
 def _dealt(scores: Scores, counts: Sequence[int]) -> list[Indices]:
-    """As `deal`, where branches may be wider than the original: then they have all bundles, and are dealt some again."""
+    """As `deal`, where branches may be wider than the original: then they have all channel groups, and are dealt some again."""
     rounds = [(count - 1) // len(scores) for count in counts]
     again = deal(scores, [count - more * len(scores) for count, more in zip(counts, rounds, strict=True)])
     every = np.arange(len(scores), dtype=np.int64)
@@ -93,7 +93,7 @@ def _dealt(scores: Scores, counts: Sequence[int]) -> list[Indices]:
 
 
 def _prefer(scores: Scores, count: int, preferred: Indices) -> Indices:
-    """The `count` best bundles, `preferred` ones before all others."""
+    """The `count` best channel groups, `preferred` ones before all others."""
     raised = scores.copy()
     raised[preferred] += scores.max(initial=0.0) - scores.min(initial=0.0) + 1.0
     return choose(raised, count)
@@ -131,7 +131,7 @@ def fill_ends(
 
     Args:
         plan: of what `copy` is a copy.
-        selection: bundles that it keeps of every space.
+        selection: channel groups that it keeps of every space.
         copy: is changed.
         found: statistics of the network's tensors.
         read: the tensor that the segment reads in the network as it was.

@@ -1,4 +1,4 @@
-"""`nnstretch bench`: engines side by side, and the proof of a branching."""
+"""`nnstretch bench`: engines side by side, and the ablation of a branching."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def bench(
         if design is None and image_size is not None:
             raise UsageError("--image-size goes with --design; without one, --shape says what a dynamic input is")
         if design is not None and (streams is not None or batch is not None):
-            raise UsageError("--streams and --batch do not go with --design, whose proof is of single images")
+            raise UsageError("--streams and --batch do not go with --design, whose ablation is of single images")
         if design is None and processors is None and streams is None:
             shapes = tuple(shape or ())
             wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
@@ -224,17 +224,17 @@ def _prove(
     report: Reporter, model: str, files: BranchingFiles, processors: str, settings: Settings, outputs: Sequence[Path]
 ) -> None:
     """Measures original, control and branched network; shows, writes and answers what was found."""
-    from nnstretch.bench.ablation.ablation import prove
+    from nnstretch.bench.ablation.ablation import ablate
     from nnstretch.branching.transform.control import single_branch_control
     from nnstretch.cli.networks import Options, branch, build_network
     from nnstretch.frontends.torch_module import export
     from nnstretch.report.pages.branching import report_html
-    from nnstretch.report.tables.ablation import branches_table, causes_table, proof_table
+    from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table
     from nnstretch.report.tables.text import count_text
     from nnstretch.support.settings import write_text
 
-    check_endings(outputs, "a proof is", (".json", ".html"))
-    several_processors(processors, "a proof, which compares one with all,")
+    check_endings(outputs, "a ablation is", (".json", ".html"))
+    several_processors(processors, "a ablation, which compares one with all,")
     options = Options(image_size=files.image_size, seed=settings.seed)
     original = build_network(model, options, files.original_weights)
     if files.weights is None:
@@ -252,7 +252,7 @@ def _prove(
     control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
     tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}
     with report.progress("Proving") as told:
-        proof = prove(
+        ablation = ablate(
             original.export(),
             export(control, original.example_input, input_names=["x"], output_names=["y"]),
             branched.export(),
@@ -262,14 +262,14 @@ def _prove(
             settings=settings,
             progress=told,
         )
-    answer = proof.to_json()
+    answer = ablation.to_json()
     for path in outputs:
         if path.suffix == ".html":
             title = f"A branching of {Path(model).name}"
-            write_text(path, report_html(proof, {}, made, None, title))
+            write_text(path, report_html(ablation, {}, made, None, title))
         else:
             write_json(path, answer)
-    report.show(proof_table(proof), causes_table(proof), branches_table(proof))
-    if proof.onnxruntime_error:
-        report.note(f"ONNX Runtime failed: {proof.onnxruntime_error}")
+    report.show(ablation_table(ablation), causes_table(ablation), branches_table(ablation))
+    if ablation.onnxruntime_error:
+        report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")
     report.finish(answer)

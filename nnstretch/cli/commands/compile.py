@@ -102,11 +102,11 @@ def compile_command(
             _standalone(report, source, name, output, target, processors, threads, tune=tune)
             return
         path = check_writable(output or Path(f"{name}.nns"))
-        guests = parse_engines(engines)
+        external_engines = parse_engines(engines)
         if lists := parse_plans(plans):
-            _plans(report, source, path, lists, threads, guests, tune=tune)
+            _plans(report, source, path, lists, threads, external_engines, tune=tune)
         else:
-            _package(report, source, path, processors, threads, guests, tune=tune)
+            _package(report, source, path, processors, threads, external_engines, tune=tune)
 
 
 def _package(

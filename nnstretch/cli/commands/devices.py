@@ -105,14 +105,14 @@ def _opencl() -> list[Found]:
 def _engine(kind: str) -> Found:
     """An engine of others as a processor on all cores."""
     from nnstretch.devices.base.spec import format_cores, parse_processors, usable_cores
-    from nnstretch.devices.external.processor import GUESTS, open_guest_processor
+    from nnstretch.devices.external.processor import EXTERNAL_KINDS, open_external_processor
     from nnstretch.errors import DeviceError, MissingExtraError
 
     cores = usable_cores()
     (spec,) = parse_processors(f"{kind}@{format_cores(cores)}")
-    device, why_not = GUESTS[kind], None
+    device, why_not = EXTERNAL_KINDS[kind], None
     try:
-        device = open_guest_processor(spec).device
+        device = open_external_processor(spec).device
     except (DeviceError, MissingExtraError) as error:
         why_not = str(error)
     return Found(str(spec), kind, device, len(cores), ("float32",), why_not is None, why_not)

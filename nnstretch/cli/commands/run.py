@@ -207,7 +207,9 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     return {
         "images_per_s": significant(runs * batch / seconds),
         "streams": session.streams,
-        "teams": [{"processors": list(team.processors), "streams": team.streams} for team in arrangement.teams],
+        "replica_groups": [
+            {"processors": list(group.processors), "streams": group.streams} for group in arrangement.groups
+        ],
         "weight_bytes": arrangement.weight_bytes,
         "stream_bytes": arrangement.stream_bytes,
     }

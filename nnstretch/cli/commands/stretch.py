@@ -147,7 +147,7 @@ def _search(
     """Finds designs, writes and shows them; returns their files, None for those that were not to be written."""
     from nnstretch.cli.stretching.answer import answer
     from nnstretch.cli.stretching.files import write_all
-    from nnstretch.cli.stretching.predict_only import doubts_object
+    from nnstretch.cli.stretching.predict_only import uncertainty_object
     from nnstretch.cli.stretching.search import find, show
 
     finding = find(report, network, names, limits, wanted, profiled)
@@ -158,7 +158,7 @@ def _search(
             **answer(finding.results, names, files, finding.errors),
             "page": page,
             **({"bounds": bounds_object(bounded)} if bounded else {}),
-            **(doubts_object(finding.predicted, names) if finding.predicted else {}),
+            **(uncertainty_object(finding.predicted, names) if finding.predicted else {}),
         }
     )
     if writing.folder is not None:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from nnstretch.cli.console import Progress
     from nnstretch.cli.networks import Network
     from nnstretch.latency.profile_files import Profiled
-    from nnstretch.latency.uncertainty import DesignDoubts
+    from nnstretch.latency.uncertainty import DesignUncertainty
     from nnstretch.scheduler.costmodel.trees import Errors, Spread
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Designs that were found without running anything, the fastest first, with doubts about each."""
+    """Designs that were found without running anything, the fastest first, with uncertainty about each."""
 
     results: Sequence[StretchResult]
-    doubts: Sequence[DesignDoubts]
+    uncertainty: Sequence[DesignUncertainty]
 
 
 def opened_profiles(file: Path | None, processors: str) -> Profiled:
@@ -69,7 +69,7 @@ def predict(
     from nnstretch.branching.search.search import search_blueprint
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.branching.transform.build import build
-    from nnstretch.latency.uncertainty import design_doubts
+    from nnstretch.latency.uncertainty import design_uncertainty
 
     progress(0, 0, "tracing the network")
     prepared = blueprint(network.module, network.example_input, profiled.block, merge)
@@ -85,13 +85,13 @@ def predict(
         progress=lambda what, done, total: progress(done, total, what),
     )
     results = [StretchResult(design, build(prepared, design), report) for design in found]
-    doubts = [design_doubts(prepared, one.design, one.prediction, predictor, count) for one in results]
-    return Predicted(results, doubts)
+    uncertainty = [design_uncertainty(prepared, one.design, one.prediction, predictor, count) for one in results]
+    return Predicted(results, uncertainty)
 
 
 def predicted_errors(predicted: Predicted, profiled: Profiled) -> dict[str, Spread | None]:
     """Cross-validated errors of guesses, by processor; of none if nothing was guessed."""
-    if not any(doubts.layers for doubts in predicted.doubts):
+    if not any(uncertainty.layers for uncertainty in predicted.uncertainty):
         return {}
     return errors_by_name(profiled.names, profiled.predictor.error)
 
@@ -102,19 +102,21 @@ def errors_by_name(names: Sequence[str], error: Callable[[int], Errors | None]) 
     return {name: found.all if found else None for name, found in zip(names, errors, strict=True)}
 
 
-def doubts_table(predicted: Predicted, names: Sequence[str]) -> Table:
+def uncertainty_table(predicted: Predicted, names: Sequence[str]) -> Table:
     """A row per design, and one per branch of the best one."""
     from nnstretch.report.tables.text import ms_text, plain_table, share_text
 
     shown = plain_table("predicted", "on", ">ms", "may be off by", ">guessed")
-    for result, doubts in zip(predicted.results, predicted.doubts, strict=True):
+    for result, uncertainty in zip(predicted.results, predicted.uncertainty, strict=True):
         ms = ms_text(1e3 * result.prediction.seconds)
-        shown.add_row(result.design.id, "all", ms, str(doubts.whole), share_text(doubts.whole.guessed))
-    best, doubts = predicted.results[0], predicted.doubts[0]
-    for number, (part, some) in enumerate(zip(best.prediction.segments, doubts.branches, strict=True)):
-        for branch, doubt in zip(part.branches, some, strict=True):
+        shown.add_row(result.design.id, "all", ms, str(uncertainty.whole), share_text(uncertainty.whole.guessed))
+    best, uncertainty = predicted.results[0], predicted.uncertainty[0]
+    for number, (part, some) in enumerate(zip(best.prediction.segments, uncertainty.branches, strict=True)):
+        for branch, uncertain in zip(part.branches, some, strict=True):
             ms = ms_text(1e3 * branch.alone)
-            shown.add_row(f"segment {number}", names[branch.processor], ms, str(doubt), share_text(doubt.guessed))
+            shown.add_row(
+                f"segment {number}", names[branch.processor], ms, str(uncertain), share_text(uncertain.guessed)
+            )
     shown.caption = (
         "may be off by: the cross-validated errors of layers that were guessed from others, if they do not cancel; guessed: "
         "share of the time; segments are those of the first design, alone on their processors"
@@ -123,20 +125,22 @@ def doubts_table(predicted: Predicted, names: Sequence[str]) -> Table:
     return shown
 
 
-def doubts_object(predicted: Predicted, names: Sequence[str]) -> dict[str, Any]:
+def uncertainty_object(predicted: Predicted, names: Sequence[str]) -> dict[str, Any]:
     """What `--json` prints beside the designs."""
-    layers = dict.fromkeys(layer for doubts in predicted.doubts for layer in doubts.layers)
+    layers = dict.fromkeys(layer for uncertainty in predicted.uncertainty for layer in uncertainty.layers)
     return {
         "errors": {
             result.design.id: {
-                "whole": asdict(doubts.whole),
+                "whole": asdict(uncertainty.whole),
                 "branches": [
-                    {"segment": number, "processor": names[branch.processor], **asdict(doubt)}
-                    for number, (part, some) in enumerate(zip(result.prediction.segments, doubts.branches, strict=True))
-                    for branch, doubt in zip(part.branches, some, strict=True)
+                    {"segment": number, "processor": names[branch.processor], **asdict(uncertain)}
+                    for number, (part, some) in enumerate(
+                        zip(result.prediction.segments, uncertainty.branches, strict=True)
+                    )
+                    for branch, uncertain in zip(part.branches, some, strict=True)
                 ],
             }
-            for result, doubts in zip(predicted.results, predicted.doubts, strict=True)
+            for result, uncertainty in zip(predicted.results, predicted.uncertainty, strict=True)
         },
         "guessed_layers": [{"processor": names[number], "layer": layer} for number, layer in layers],
     }

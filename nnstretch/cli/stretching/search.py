@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nnstretch.cli.stretching.answer import designs_table, pruning_table
-from nnstretch.cli.stretching.predict_only import doubts_table, errors_by_name, predict, predicted_errors
+from nnstretch.cli.stretching.predict_only import errors_by_name, predict, predicted_errors, uncertainty_table
 
 if TYPE_CHECKING:
     from nnstretch.branching.design.design import Merge
@@ -46,7 +46,7 @@ class Finding:
     Attributes:
         results: designs, best first.
         errors: of predictions of layers that were not measured, cross-validated, by processor; None: unknown.
-        predicted: the same designs with doubts, where nothing was run.
+        predicted: the same designs with uncertainty, where nothing was run.
     """
 
     results: Sequence[StretchResult]
@@ -107,8 +107,8 @@ def show(report: Reporter, finding: Finding, names: Sequence[str], profiled: Pro
     report.show(pruning_table(found))
     report.show(designs_table([one.design for one in finding.results], names, found.original_ms, found.measured_ms))
     if finding.predicted is not None:
-        report.show(doubts_table(finding.predicted, names))
-    for group in sorted(profiled.predictor.unknown_slowdowns) if profiled else ():
+        report.show(uncertainty_table(finding.predicted, names))
+    for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():
         report.note(f"how much {' and '.join(group)} slow each other down was not measured: taken for not at all")
     for note in found.notes:
         report.note(f"not branched: {note}")

@@ -94,13 +94,13 @@ def ratio_panel(answer: Answer) -> tuple[float, list[str]]:
 
 
 def _ratio_bar(one: Mapping[str, Any], series: int, y: float, scale: float) -> list[str]:
-    ratio, peer = float(one["speedup"]), one["best_peer"]
-    ours, theirs = one["engines"]["nnstretch"]["p50_ms"], one["engines"][peer]["p50_ms"]
-    tip = f"{Path(one['model']).name}, {_threads(one['threads'])}: {ours:.4g} ms, {peer} {theirs:.4g} ms"
+    ratio, baseline = float(one["speedup"]), one["best_peer"]
+    ours, theirs = one["engines"]["nnstretch"]["p50_ms"], one["engines"][baseline]["p50_ms"]
+    tip = f"{Path(one['model']).name}, {_threads(one['threads'])}: {ours:.4g} ms, {baseline} {theirs:.4g} ms"
     colour = _LOSS if ratio < _NOISE else _FILLS[series % len(_FILLS)]
     return [
         box(_NAMES, y, ratio * scale, _BAR - 1.5, colour, tip, radius=1.5),
-        label(_NAMES + ratio * scale + 6, y + _BAR - 3.5, f"{ratio:.2f}× {peer}", "small"),
+        label(_NAMES + ratio * scale + 6, y + _BAR - 3.5, f"{ratio:.2f}× {baseline}", "small"),
     ]
 
 

@@ -10,7 +10,7 @@ from nnstretch.bench.ablation.breakdown import PERFECT_SPLIT
 from nnstretch.report.charts.svg import box, element, label, line, picture, polyline, tick_text, ticks
 
 if TYPE_CHECKING:
-    from nnstretch.bench.ablation.result import Proof, ProofRow
+    from nnstretch.bench.ablation.result import Ablation, AblationRow
     from nnstretch.training.checkpoint import EpochRecord
 
 _WIDTH = 960
@@ -20,9 +20,9 @@ _NAMES = 250
 _LINE = 25  # from one bar of a waterfall to the next
 
 
-def latency_svg(proof: Proof) -> str:
-    """One bar per row of a proof: its length is the median, its whisker the median's confidence interval."""
-    rows = [row for row in proof.rows if row.latency is not None]
+def latency_svg(ablation: Ablation) -> str:
+    """One bar per row of a ablation: its length is the median, its whisker the median's confidence interval."""
+    rows = [row for row in ablation.rows if row.latency is not None]
     longest = max(_whisker(row)[1] for row in rows)
     scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
     top, bottom = 30, 30 + len(rows) * _ROW
@@ -33,19 +33,19 @@ def latency_svg(proof: Proof) -> str:
     parts.append(label(_NAMES + longest * scale + 30, bottom + 18, "ms", "small"))
     for number, row in enumerate(rows):
         parts += _bar(row, top + number * _ROW, scale)
-    bound = _NAMES + proof.perfect_split_ms * scale
+    bound = _NAMES + ablation.perfect_split_ms * scale
     parts.append(line(bound, top - 8, bound, bottom, "bound"))
-    parts.append(label(bound, top - 14, f"perfect split {proof.perfect_split_ms:.3g} ms", "bound-text", "middle"))
+    parts.append(label(bound, top - 14, f"perfect split {ablation.perfect_split_ms:.3g} ms", "bound-text", "middle"))
     return picture(_WIDTH, bottom + 28, *parts, name="Latencies of all ways to run the networks")
 
 
-def _whisker(row: ProofRow) -> tuple[float, float]:
+def _whisker(row: AblationRow) -> tuple[float, float]:
     """The confidence interval of a row's median; the median alone if it is not known."""
     assert row.latency is not None
     return row.interval_ms or (row.latency.p50_ms, row.latency.p50_ms)
 
 
-def _bar(row: ProofRow, y: float, scale: float) -> list[str]:
+def _bar(row: AblationRow, y: float, scale: float) -> list[str]:
     assert row.latency is not None
     p50, (low, high) = row.latency.p50_ms * scale, (end * scale for end in _whisker(row))
     middle = y + _BAR / 2
@@ -63,12 +63,12 @@ def _bar(row: ProofRow, y: float, scale: float) -> list[str]:
     ]
 
 
-def causes_svg(proof: Proof) -> str:
+def causes_svg(ablation: Ablation) -> str:
     """A waterfall from the perfect split to the measured latency; what saves time goes to the left."""
-    steps = [(name, ms) for name, ms in proof.causes.items() if name != PERFECT_SPLIT]
-    begin = proof.causes[PERFECT_SPLIT]
+    steps = [(name, ms) for name, ms in ablation.causes.items() if name != PERFECT_SPLIT]
+    begin = ablation.causes[PERFECT_SPLIT]
     ends = list(accumulate((ms for _, ms in steps), initial=begin))
-    longest = max(*ends, proof.branched_ms)
+    longest = max(*ends, ablation.branched_ms)
     scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
     bottom = 12 + (len(steps) + 2) * _LINE
     parts: list[str] = []
@@ -79,7 +79,7 @@ def causes_svg(proof: Proof) -> str:
     parts += _fall("perfect split", 0.0, begin, "quiet", 12, scale)
     for number, ((name, ms), start) in enumerate(zip(steps, ends, strict=False), 1):
         parts += _fall(name, start, ms, "accent" if ms > 0 else "eltwise", 12 + number * _LINE, scale)
-    parts += _fall("measured", 0.0, proof.branched_ms, "conv", bottom - _LINE, scale)
+    parts += _fall("measured", 0.0, ablation.branched_ms, "conv", bottom - _LINE, scale)
     return picture(_WIDTH, bottom + 28, *parts, name="From the perfect split to the measured latency")
 
 

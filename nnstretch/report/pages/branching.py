@@ -12,14 +12,14 @@ from nnstretch.report.tables.text import count_text, interval_text, ms_text
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
-    from nnstretch.bench.ablation.result import Proof, ProofRow
+    from nnstretch.bench.ablation.result import Ablation, AblationRow
     from nnstretch.branching.design.design import Design
     from nnstretch.training.checkpoint import EpochRecord
 
 
 def write_report(
     path: Path,
-    proof: Proof,
+    ablation: Ablation,
     *,
     histories: Mapping[str, Sequence[EpochRecord]] | None = None,
     design: Design | None = None,
@@ -30,7 +30,7 @@ def write_report(
 
     Args:
         path: the file.
-        proof: the measurements.
+        ablation: the measurements.
         histories: network -> its training, epoch by epoch.
         design: the branching.
         machine: what `nnstretch.bench.timing.machine.describe_machine` says; asked of it if left out.
@@ -39,11 +39,11 @@ def write_report(
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    write_text(path, report_html(proof, histories or {}, design, machine, title))
+    write_text(path, report_html(ablation, histories or {}, design, machine, title))
 
 
 def report_html(
-    proof: Proof,
+    ablation: Ablation,
     histories: Mapping[str, Sequence[EpochRecord]],
     design: Design | None,
     machine: Mapping[str, Any] | None,
@@ -55,15 +55,15 @@ def report_html(
     from nnstretch.report.charts.timeline import timeline_svg
 
     sections = [
-        _opening(proof, machine or _this_machine(), title),
-        section("All ways to run it", _TABLE_TEXT, _table(proof)),
-        section("Latency", _LATENCY_TEXT, latency_svg(proof)),
-        *_explained(proof),
-        section("One run, branches at the same time", _TIMELINE_TEXT, timeline_svg(proof.timeline, alone=False)),
-        section("The same steps, one after another", "", timeline_svg(proof.serial_timeline, alone=False)),
+        _opening(ablation, machine or _this_machine(), title),
+        section("All ways to run it", _TABLE_TEXT, _table(ablation)),
+        section("Latency", _LATENCY_TEXT, latency_svg(ablation)),
+        *_explained(ablation),
+        section("One run, branches at the same time", _TIMELINE_TEXT, timeline_svg(ablation.timeline, alone=False)),
+        section("The same steps, one after another", "", timeline_svg(ablation.serial_timeline, alone=False)),
     ]
     if design is not None:
-        sections.append(section("The branching", _design_text(design), design_svg(design, proof.processors)))
+        sections.append(section("The branching", _design_text(design), design_svg(design, ablation.processors)))
     if any(histories.values()):
         sections.append(section("Training", _TRAINING_TEXT, training_svg(histories)))
     return page(title, sections, _FOOTER)
@@ -103,40 +103,40 @@ def _this_machine() -> dict[str, Any]:
     return describe_machine(usable_cores())
 
 
-def _opening(proof: Proof, machine: Mapping[str, Any], title: str) -> str:
+def _opening(ablation: Ablation, machine: Mapping[str, Any], title: str) -> str:
     figures = (
-        (f"{proof.branched_ms:.3g} ms", f"branched, concurrent{_between(proof, 'branched_ms', '.3g')}"),
-        (f"{proof.speedup:.2f}×", f"the fastest single processor{_between(proof, 'speedup', '.2f')}"),
+        (f"{ablation.branched_ms:.3g} ms", f"branched, concurrent{_between(ablation, 'branched_ms', '.3g')}"),
+        (f"{ablation.speedup:.2f}×", f"the fastest single processor{_between(ablation, 'speedup', '.2f')}"),
         (
-            f"{proof.speedup_equal_macs:.2f}×",
-            f"at equal multiply-accumulates{_between(proof, 'speedup_equal_macs', '.2f')}",
+            f"{ablation.speedup_equal_macs:.2f}×",
+            f"at equal multiply-accumulates{_between(ablation, 'speedup_equal_macs', '.2f')}",
         ),
-        (f"{proof.split_share:.0%}", f"of the perfect split{_between(proof, 'split_share', '.0%')}"),
-        (f"{proof.max_rel_error:.0e}", "largest error against ONNX Runtime"),
+        (f"{ablation.split_share:.0%}", f"of the perfect split{_between(ablation, 'split_share', '.0%')}"),
+        (f"{ablation.max_rel_error:.0e}", "largest error against ONNX Runtime"),
     )
     lead = (
         f"Measured on {machine['cores']} cores of {machine['cpu']}, each of which reaches "
-        f"{machine['peak_gflops_per_core']:.0f} GFLOP/s in float32; branches on {' and '.join(proof.processors)}."
+        f"{machine['peak_gflops_per_core']:.0f} GFLOP/s in float32; branches on {' and '.join(ablation.processors)}."
     )
     return opening(title, lead, figures)
 
 
-def _between(proof: Proof, name: str, form: str) -> str:
+def _between(ablation: Ablation, name: str, form: str) -> str:
     """A confidence interval behind a text."""
-    found = interval_text(proof.intervals.get(name), form)
+    found = interval_text(ablation.intervals.get(name), form)
     return f", {found}" if found else ""
 
 
-def _explained(proof: Proof) -> list[str]:
+def _explained(ablation: Ablation) -> list[str]:
     """Where the time goes, and what was predicted of it."""
     from nnstretch.report.charts.branching import causes_svg
 
     sections = []
-    if proof.causes:
-        sections.append(section("Where the time goes", _CAUSES_TEXT, causes_svg(proof) + _causes(proof)))
-    if proof.branches:
-        text = f"{_BRANCHES_TEXT} {_sentence(prediction_text(proof))}".strip()
-        sections.append(section("Predicted and measured", text, _branches(proof)))
+    if ablation.causes:
+        sections.append(section("Where the time goes", _CAUSES_TEXT, causes_svg(ablation) + _causes(ablation)))
+    if ablation.branches:
+        text = f"{_BRANCHES_TEXT} {_sentence(prediction_text(ablation))}".strip()
+        sections.append(section("Predicted and measured", text, _branches(ablation)))
     return sections
 
 
@@ -144,27 +144,29 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _causes(proof: Proof) -> str:
+def _causes(ablation: Ablation) -> str:
     from nnstretch.bench.ablation.breakdown import CAUSES
 
-    rows = [(name, CAUSES[name], f"{ms:.3f}", f"{ms / proof.branched_ms:.1%}") for name, ms in proof.causes.items()]
-    rows.append(("measured", "", f"{proof.branched_ms:.3f}", "100.0%"))
-    kinds = [None] * len(proof.causes) + ["chosen"]
+    rows = [
+        (name, CAUSES[name], f"{ms:.3f}", f"{ms / ablation.branched_ms:.1%}") for name, ms in ablation.causes.items()
+    ]
+    rows.append(("measured", "", f"{ablation.branched_ms:.3f}", "100.0%"))
+    kinds = [None] * len(ablation.causes) + ["chosen"]
     return table(("cause", "meaning", "ms", "of it"), rows, texts=2, kinds=kinds)
 
 
-def _branches(proof: Proof) -> str:
+def _branches(ablation: Ablation) -> str:
     titles = ("segment", "processor", "predicted ms", "alone ms", "error", "beside the others ms")
-    return table(titles, [branch_cells(branch) for branch in proof.branches], texts=2)
+    return table(titles, [branch_cells(branch) for branch in ablation.branches], texts=2)
 
 
-def _table(proof: Proof) -> str:
+def _table(ablation: Ablation) -> str:
     titles = ("network", "run", "processors", "MACs", "parameters", "top-1", "p50 ms", "95 % interval", "p90 ms")
-    kinds = ["chosen" if row.how == "concurrent" else "bound" if row.latency is None else None for row in proof.rows]
-    return table(titles, [_row(row) for row in proof.rows], texts=3, kinds=kinds)
+    kinds = ["chosen" if row.how == "concurrent" else "bound" if row.latency is None else None for row in ablation.rows]
+    return table(titles, [_row(row) for row in ablation.rows], texts=3, kinds=kinds)
 
 
-def _row(row: ProofRow) -> tuple[str, ...]:
+def _row(row: AblationRow) -> tuple[str, ...]:
     p50, p90 = (row.latency.p50_ms, row.latency.p90_ms) if row.latency else (row.bound_ms, None)
     return (
         row.network,

@@ -1,4 +1,4 @@
-"""The proof of a branching as tables for terminals."""
+"""The ablation of a branching as tables for terminals."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from nnstretch.report.tables.text import count_text, interval_text, ms_text, pla
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nnstretch.bench.ablation.result import Proof, ProvenBranch
+    from nnstretch.bench.ablation.result import Ablation, ProvenBranch
 
 
-def proof_table(proof: Proof) -> Table:
-    """One line per row of the proof; the branched network stands out."""
+def ablation_table(ablation: Ablation) -> Table:
+    """One line per row of the ablation; the branched network stands out."""
     shown = plain_table(
         "network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms"
     )
-    for row in proof.rows:
+    for row in ablation.rows:
         p50, p90 = row.bound_ms, None
         if row.latency is not None:
             p50, p90 = row.latency.p50_ms, row.latency.p90_ms
@@ -37,34 +37,34 @@ def proof_table(proof: Proof) -> Table:
         )
 
     def between(name: str, form: str) -> str:
-        found = interval_text(proof.intervals.get(name), form)
+        found = interval_text(ablation.intervals.get(name), form)
         return f" ({found})" if found else ""
 
     shown.caption = (
-        f"{proof.speedup:.2f}×{between('speedup', '.2f')} the fastest single processor, "
-        f"{proof.speedup_equal_macs:.2f}×{between('speedup_equal_macs', '.2f')} at equal MACs, "
-        f"{proof.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
-        f"largest error {proof.max_rel_error:.0e}"
+        f"{ablation.speedup:.2f}×{between('speedup', '.2f')} the fastest single processor, "
+        f"{ablation.speedup_equal_macs:.2f}×{between('speedup_equal_macs', '.2f')} at equal MACs, "
+        f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
+        f"largest error {ablation.max_rel_error:.0e}"
     )
     shown.caption_justify = "left"
     return shown
 
 
-def causes_table(proof: Proof) -> Table:
+def causes_table(ablation: Ablation) -> Table:
     """What the measured latency is made of, from the perfect split on."""
     shown = plain_table("where the time goes", ">ms", ">of it")
-    for name, ms in proof.causes.items():
-        shown.add_row(name, f"{ms:.3f}", f"{ms / proof.branched_ms:.1%}")
-    shown.add_row("measured", f"{proof.branched_ms:.3f}", "100.0%", style="bold")
+    for name, ms in ablation.causes.items():
+        shown.add_row(name, f"{ms:.3f}", f"{ms / ablation.branched_ms:.1%}")
+    shown.add_row("measured", f"{ablation.branched_ms:.3f}", "100.0%", style="bold")
     return shown
 
 
-def branches_table(proof: Proof) -> Table:
+def branches_table(ablation: Ablation) -> Table:
     """One line per branch: what was predicted, and what was measured alone and beside the others."""
     shown = plain_table(">segment", "processor", ">predicted ms", ">alone ms", ">error", ">beside the others ms")
-    for branch in proof.branches:
+    for branch in ablation.branches:
         shown.add_row(*branch_cells(branch))
-    shown.caption = prediction_text(proof)
+    shown.caption = prediction_text(ablation)
     shown.caption_justify = "left"
     return shown
 
@@ -82,15 +82,15 @@ def branch_cells(branch: ProvenBranch) -> tuple[str, ...]:
     )
 
 
-def prediction_text(proof: Proof) -> str:
+def prediction_text(ablation: Ablation) -> str:
     """How well the whole and the branches were predicted, in words; empty if nothing was."""
     said = []
-    if proof.predicted_ms:
-        error = proof.branched_ms / proof.predicted_ms - 1
+    if ablation.predicted_ms:
+        error = ablation.branched_ms / ablation.predicted_ms - 1
         said.append(
-            f"the whole: predicted {proof.predicted_ms:.3f} ms, measured {proof.branched_ms:.3f} ms ({error:+.1%})"
+            f"the whole: predicted {ablation.predicted_ms:.3f} ms, measured {ablation.branched_ms:.3f} ms ({error:+.1%})"
         )
-    if proof.well_predicted is not None:
+    if ablation.well_predicted is not None:
         near = f"{100 * GOOD_PREDICTION:.0f} %"
-        said.append(f"{proof.well_predicted:.0%} of the branches within {near} of their prediction")
+        said.append(f"{ablation.well_predicted:.0%} of the branches within {near} of their prediction")
     return "; ".join(said)

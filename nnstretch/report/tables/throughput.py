@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def arrangement_text(found: Arrangement) -> str:
     """Which processors compute which inputs: "cpu:0 and opencl:0@1 together, 2 streams"."""
-    counts = Counter((" and ".join(team.processors), team.streams) for team in found.teams)
+    counts = Counter((" and ".join(group.processors), group.streams) for group in found.groups)
     parts = []
     for (names, streams), count in counts.items():
         together = " together" if " and " in names else ""
@@ -31,14 +31,14 @@ def memory_text(found: Arrangement) -> str:
 def throughput_table(found: Throughput) -> Any:
     """A line per way to run the network."""
     shown = plain_table("how", "where", ">images/s", ">predicted", ">spread", ">memory", title=found.model)
-    for rate in (found.alone, *found.rates, *found.peers):
+    for rate in (found.alone, *found.rates, *found.baselines):
         shown.add_row(*_row(rate, found.batch, chosen=rate.how == found.chosen))
     words = [
         f"{found.streams} streams, batch {found.batch}.",
         f"Chosen by prediction: {found.chosen}, {times_text(found.best.per_second / found.alone.per_second)} one at a time",
     ]
-    if found.peers:
-        best = max(rate.per_second for rate in found.peers)
+    if found.baselines:
+        best = max(rate.per_second for rate in found.baselines)
         words.append(f"and {times_text(found.best.per_second / best)} the better one of ONNX Runtime's")
     if found.failure:
         words.append(f"(ONNX Runtime failed: {found.failure})")

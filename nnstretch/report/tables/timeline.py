@@ -35,20 +35,20 @@ def timeline_text(found: RunSummary) -> str:
 
 
 def _path_text(found: RunSummary) -> str:
-    handovers = [link.gap for link in found.path if link.is_handover]
-    between = sum(link.gap for link in found.path if not link.is_handover)
+    transfers = [link.gap for link in found.path if link.is_transfer]
+    between = sum(link.gap for link in found.path if not link.is_transfer)
     longest = sorted(found.path, key=lambda link: link.step.begin - link.step.end)[:_SHOWN]
     names = ", ".join(f"{_step(found, link.step)} {_ms(link.step.end - link.step.begin)} ms" for link in longest)
     return (
-        f"to the end of the run: {len(found.path)} steps, {_ms(between)} ms between them, {_ms(sum(handovers))} ms in "
-        f"{len(handovers)} hand-overs; longest: {names or '–'}"
+        f"to the end of the run: {len(found.path)} steps, {_ms(between)} ms between them, {_ms(sum(transfers))} ms in "
+        f"{len(transfers)} transfers; longest: {names or '–'}"
     )
 
 
 def _wait_text(found: RunSummary, wait: Wait) -> str:
     return (
         f"{found.queues[wait.step.queue].processor} waited {_ms(wait.duration)} ms before {wait.step.name} for "
-        f"{_step(found, wait.awaited)}, {_ms(wait.handover)} ms of it for the hand-over"
+        f"{_step(found, wait.awaited)}, {_ms(wait.transfer)} ms of it for the transfer"
     )
 
 

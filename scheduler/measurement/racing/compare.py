@@ -17,7 +17,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.caches import cache_sizes, writes_afar
 from nnstretch.scheduler.measurement.racing.race import Race, Rules, interval, typical
-from nnstretch.scheduler.measurement.runner.runner import Timed, Trial, TrialError, Trials
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, RunnerError, Timed
 from nnstretch.scheduler.measurement.runner.single_layer import (
     SingleLayer,
     packed_inputs,
@@ -110,7 +110,7 @@ def _answers(layer: Layer, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     return run_layer(layer, *inputs)
 
 
-class _WrongAnswerError(TrialError):
+class _WrongAnswerError(RunnerError):
     """A routine's `error` exceeds the tolerance."""
 
     def __init__(self, error: float, tolerance: float) -> None:
@@ -201,7 +201,7 @@ class Entrants:
         return self.seconds[number] or 0.0
 
 
-def compare(entrants: Entrants, task: Task, trials: Trials, host: Processor, clock: Clock) -> dict[int, Measurement]:
+def compare(entrants: Entrants, task: Task, trials: Runner, host: Processor, clock: Clock) -> dict[int, Measurement]:
     """Measures the unknown ones that are worth it, in groups that fit memory.
 
     Args:
@@ -234,11 +234,11 @@ class _Group:
 
     entrants: Entrants
     task: Task
-    trials: Trials
+    trials: Runner
     host: Processor
     clock: Clock
     _bytes: int = 0
-    _open: dict[int, tuple[Trial, float | None]] = field(default_factory=dict)  # number -> trial, error
+    _open: dict[int, tuple[LoadedLayer, float | None]] = field(default_factory=dict)  # number -> trial, error
     _failed: dict[int, Measurement] = field(default_factory=dict)
     _clocks: list[float] = field(default_factory=list)
 
@@ -323,12 +323,12 @@ class _Group:
             try:
                 self._open[number] = self._checked(self.entrants.candidates[number])
                 opened.append(number)
-            except (NNStretchError, TrialError) as error:
+            except (NNStretchError, RunnerError) as error:
                 wrong = error.error if isinstance(error, _WrongAnswerError) and math.isfinite(error.error) else None
                 self._failed[number] = Measurement(None, failure=str(error), error=wrong, state=self.task.state)
         return opened
 
-    def _checked(self, candidate: Candidate) -> tuple[Trial, float | None]:
+    def _checked(self, candidate: Candidate) -> tuple[LoadedLayer, float | None]:
         task = self.task
         lowering = candidate.routine.lower(task.layer, candidate.parameters)
         single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
@@ -344,7 +344,7 @@ class _Group:
         turns = _turns(single, repeats, task.state)
         return self._opened(replace(single, host=self.host, repeats=repeats, turns=turns), False)[0], error
 
-    def _opened(self, single: SingleLayer, outputs: bool) -> tuple[Trial, list[np.ndarray]]:
+    def _opened(self, single: SingleLayer, outputs: bool) -> tuple[LoadedLayer, list[np.ndarray]]:
         plan = single_layer_plan(single, self.task.example.packed(Candidate(single.routine, single.parameters)))
         self._bytes += plan.bytes
         return self.trials.open(plan, outputs)
@@ -353,7 +353,7 @@ class _Group:
         """The largest relative error of a candidate's answers.
 
         Raises:
-            TrialError: it is too large.
+            RunnerError: it is too large.
         """
         from nnstretch.graph.reference import answer_error
 

@@ -1,4 +1,4 @@
-"""Trials: single layers that run in a process of their own, seen from whoever measures them.
+"""Runner: single layers that run in a process of their own, seen from whoever measures them.
 
 A candidate may crash its process, hang, or take all memory: it is then said to have failed, with the reason, and the others are
 opened again in a new process. The process is started when it is first needed, and ends with whoever started it.
@@ -39,12 +39,12 @@ _RUN_TICKS = 60
 _MOST_DEFEATS = 3
 
 
-class TrialError(Exception):
+class RunnerError(Exception):
     """A trial has failed. The message is the reason."""
 
 
 @dataclass(eq=False)
-class Trial:
+class LoadedLayer:
     """A single layer that is open, and all that is needed to open it once more.
 
     Attributes:
@@ -67,7 +67,7 @@ class Timed:
     clock: float | None
 
 
-class Trials(Closing):
+class Runner(Closing):
     """Opens, runs and closes trials, all in one process at a time. A context manager; not thread-safe."""
 
     def __init__(self, command: Sequence[str] = WORKER, patience: int = _RUN_TICKS) -> None:
@@ -83,7 +83,7 @@ class Trials(Closing):
         self._memory = os.memfd_create("nnstretch-trials")
         os.ftruncate(self._memory, PAGE)
         self._end = PAGE
-        self._open: dict[int, Trial] = {}
+        self._open: dict[int, LoadedLayer] = {}
         self._inputs: dict[
             int, tuple[np.ndarray, int]
         ] = {}  # id -> the array, which keeps the id its own, and its offset
@@ -101,7 +101,7 @@ class Trials(Closing):
             self._drop_worker()
             self._worker = _Worker(self._command, self._memory)
 
-    def open(self, single: SinglePlan, outputs: bool = False) -> tuple[Trial, list[np.ndarray]]:
+    def open(self, single: SinglePlan, outputs: bool = False) -> tuple[LoadedLayer, list[np.ndarray]]:
         """Gets a plan ready and runs it once.
 
         Args:
@@ -112,7 +112,7 @@ class Trials(Closing):
             The trial, and its outputs as stored (empty if they are not wanted).
 
         Raises:
-            TrialError: it failed; the message is the reason.
+            RunnerError: it failed; the message is the reason.
             DeviceError: the process cannot be started.
         """
         sizes = [PLAIN.bytes(t.type) for t in single.plan.outputs] if outputs else []
@@ -131,7 +131,7 @@ class Trials(Closing):
             "outputs": [answers, sum(sizes)] if sizes else None,
             "models": {name: self._model(model) for name, model in single.models.items()},
         }
-        trial = Trial(single, self._count, request)
+        trial = LoadedLayer(single, self._count, request)
         self._count += 1
         self._ask_about(trial, request)
         self._open[trial.number] = trial
@@ -139,8 +139,8 @@ class Trials(Closing):
         parts = np.split(made, np.cumsum(sizes)[:-1]) if sizes else []
         return trial, [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
 
-    def time(self, trials: Sequence[Trial], state: CacheState) -> list[Timed | None]:
-        """One run of each, one after another; None for one that has failed (`Trial.failure` says why)."""
+    def time(self, trials: Sequence[LoadedLayer], state: CacheState) -> list[Timed | None]:
+        """One run of each, one after another; None for one that has failed (`LoadedLayer.failure` says why)."""
         times: dict[int, Timed] = {}
         while left := [t for t in trials if t.failure is None and t.number not in times]:
             numbers = [t.number for t in left]
@@ -215,28 +215,28 @@ class Trials(Closing):
         assert self._worker is not None
         return self._worker.ask(request, self._patience)
 
-    def _ask_about(self, trial: Trial, request: Mapping[str, Any]) -> None:
+    def _ask_about(self, trial: LoadedLayer, request: Mapping[str, Any]) -> None:
         """Asks what concerns one trial alone.
 
         Raises:
-            TrialError: it was refused, or ended the process.
+            RunnerError: it was refused, or ended the process.
         """
         try:
             answer = self._ask(request)
         except _WorkerError as error:
             trial.failure = str(error)
             self._recover(error)
-            raise TrialError(str(error)) from error
+            raise RunnerError(str(error)) from error
         if "error" in answer:
             trial.failure = str(answer["error"])
-            raise TrialError(trial.failure)
+            raise RunnerError(trial.failure)
 
     def _fail(self, number: int, reason: str) -> None:
         trial = self._open.pop(number, None)
         if trial is not None:
             trial.failure = trial.failure or reason
 
-    def _count_defeat(self, culprit: int, left: Sequence[Trial], reason: str) -> None:
+    def _count_defeat(self, culprit: int, left: Sequence[LoadedLayer], reason: str) -> None:
         """Lets all of `left` fail if the process ends again and again and none of them can be shown to be the reason."""
         self._defeats = 0 if any(t.number == culprit for t in left) else self._defeats + 1
         if self._defeats >= _MOST_DEFEATS:
@@ -251,7 +251,7 @@ class Trials(Closing):
         for trial in list(self._open.values()):
             try:
                 self._ask_about(trial, trial.request)
-            except TrialError as failed:
+            except RunnerError as failed:
                 self._fail(trial.number, str(failed))
 
     def _drop_worker(self) -> None:

@@ -62,7 +62,7 @@ def main() -> int:
     from nnstretch.support.frames import read_frame, write_frame
 
     engine()
-    workshop = _Workshop(arguments["memory"], arguments["own_cache"])
+    worker = _Worker(arguments["memory"], arguments["own_cache"])
     write_frame(answers, {"ready": os.getpid()})
     while True:
         try:
@@ -70,15 +70,15 @@ def main() -> int:
         except EOFError:
             return 0
         try:
-            answer = workshop.answer(request)
+            answer = worker.answer(request)
         except (NNStretchError, MemoryError) as error:
-            answer = {"error": str(error) or "out of memory", "trial": workshop.running(-1)}
-        workshop.running(-1)
+            answer = {"error": str(error) or "out of memory", "trial": worker.running(-1)}
+        worker.running(-1)
         write_frame(answers, answer)
 
 
 @dataclass(eq=False)
-class _Trial:
+class _LoadedLayer:
     """A plan that is ready to run: its program, the arrays that it reads and writes, and its weights.
 
     Where those of models lie that other engines have loaded nobody knows, nor what is in a device's own memory.
@@ -121,7 +121,7 @@ class _Trial:
         return float(steps[-1, 1] - begin) * 1e-9 * self.repeats / max(1, self.repeats - 1)
 
 
-class _Workshop:
+class _Worker:
     """All trials that are open.
 
     Those that read the same input share its memory, and all share that of their outputs, so that it does not matter which one
@@ -133,7 +133,7 @@ class _Workshop:
 
         self._file = memory
         self._page = mmap.mmap(memory, PAGE)
-        self._trials: dict[int, _Trial] = {}
+        self._trials: dict[int, _LoadedLayer] = {}
         self._inputs: dict[int, np.ndarray] = {}  # by offset in the shared file
         self._outputs: list[np.ndarray] = []
         self._swept_all: np.ndarray | None = None
@@ -174,7 +174,7 @@ class _Workshop:
         outputs, inputs = self._output_arrays(plan), [self._input(*place) for place in request["inputs"]]
         kept = _kept(loaded, constants)
         queue = next((slice(s.first, s.first + s.count) for s in plan.subgraphs if s.queue), slice(None))
-        trial = _Trial(
+        trial = _LoadedLayer(
             plan.steps[queue][0].op,
             loaded,
             inputs,
@@ -245,7 +245,7 @@ class _Workshop:
         finally:
             os.sched_setaffinity(0, before)
 
-    def _prepare(self, trial: _Trial, state: str) -> None:
+    def _prepare(self, trial: _LoadedLayer, state: str) -> None:
         """Brings what a trial reads and writes to where a network in this cache state leaves it.
 
         There the input has just been written by another layer, and the output goes where nothing has been for a few layers: a

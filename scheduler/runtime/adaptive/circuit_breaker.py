@@ -26,7 +26,7 @@ class _Failure:
     seconds: float  # likewise, in seconds of all runs
 
 
-class Health:
+class CircuitBreaker:
     """What failed rests for some runs, and with it all plans that use it.
 
     That is twice as many after each failure on, and more if failing takes long.

@@ -35,7 +35,7 @@ class _Known:
     settled: bool = True
 
 
-class Outlook:
+class LatencyEstimator:
     """How slow processors are, and what that makes of the plans that use them.
 
     A plan that was run is known by its own runs. Those of another plan tell of its processors too: a processor that takes

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.runtime.adaptive.circuit_breaker import Health
-from nnstretch.scheduler.runtime.adaptive.estimator import SLOWED, Outlook
+from nnstretch.scheduler.runtime.adaptive.circuit_breaker import CircuitBreaker
+from nnstretch.scheduler.runtime.adaptive.estimator import SLOWED, LatencyEstimator
 from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts, Policy
 from nnstretch.scheduler.runtime.adaptive.recent import SPAN
 from nnstretch.support.durations import parse_milliseconds
@@ -76,17 +76,17 @@ class Fixed:
             uses: plan -> the parts that it needs and others may need, too.
         """
         self._names = list(names)
-        self._health = Health(uses)
+        self._breaker = CircuitBreaker(uses)
         self._current = self._names[0]
 
     def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
         """The first plan that works."""
-        before, self._current = self._current, self._health.usable(self._names, excluded)[0]
-        return Choice(self._current, _failure_reason(before, self._current, self._health))
+        before, self._current = self._current, self._breaker.usable(self._names, excluded)[0]
+        return Choice(self._current, _failure_reason(before, self._current, self._breaker))
 
     def observe(self, observation: Observation) -> None:
         """Only failures count."""
-        _note(self._health, observation)
+        _note(self._breaker, observation)
 
 
 class Watching:
@@ -108,8 +108,8 @@ class Watching:
         self._facts = {plan.name: plan for plan in plans}
         self._names = list(self._facts)
         self._goal = goal
-        self._outlook = Outlook(plans)
-        self._health = Health(uses)
+        self._estimator = LatencyEstimator(plans)
+        self._breaker = CircuitBreaker(uses)
         self._current = min(plans, key=lambda plan: goal.rank(plan, plan.seconds, staying=False)).name
         self._unbeaten = self._best_of_others()
         self._run = 0
@@ -123,13 +123,13 @@ class Watching:
     def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
         """The plan that is best now, or one that may have become better."""
         self._probe = None
-        here = self._outlook.expected(self._current)
+        here = self._estimator.expected(self._current)
         mine = self._rank(self._current, here)
         settled = mine <= self._unbeaten and self._run < self._explore_at
-        if settled and not excluded and not self._health.failed_at(self._current):
+        if settled and not excluded and not self._breaker.failed_at(self._current):
             return Choice(self._current, traced=self._wants_trace())
-        usable = self._health.usable(self._names, excluded)
-        best = min(usable, key=lambda name: (self._rank(name, self._outlook.expected(name)), name != self._current))
+        usable = self._breaker.usable(self._names, excluded)
+        best = min(usable, key=lambda name: (self._rank(name, self._estimator.expected(name)), name != self._current))
         if best != self._current:
             return self._change(best, here)
         self._probe = self._worth_trying(usable, here, mine)
@@ -140,7 +140,7 @@ class Watching:
 
     def observe(self, observation: Observation) -> None:
         """Learns from a run."""
-        _note(self._health, observation)
+        _note(self._breaker, observation)
         self._run += 1
         if observation.plan == self._probe:
             self._probed[observation.plan] = self._run
@@ -150,7 +150,7 @@ class Watching:
             return
         seconds = observation.seconds
         if observation.plan == self._probe:
-            here = self._outlook.expected(self._current)
+            here = self._estimator.expected(self._current)
             self._credit = min(0.0, self._credit - max(0.0, seconds - here))
             self._promising = self._rank(observation.plan, seconds) < self._rank(self._current, here)
         else:
@@ -158,7 +158,7 @@ class Watching:
         self._tracing = max(0.0, self._tracing - TRACING * seconds)
         if observation.busy is not None and observation.plan != self._probe:
             self._tracing += seconds
-        self._outlook.observe(observation)
+        self._estimator.observe(observation)
         if observation.plan == self._probe:
             self._unbeaten = self._best_of_others()
 
@@ -167,22 +167,22 @@ class Watching:
 
     def _best_of_others(self) -> Rank:
         """What no other plan can be better than."""
-        ranks = (self._rank(n, self._outlook.undisturbed(n)) for n in self._names if n != self._current)
+        ranks = (self._rank(n, self._estimator.undisturbed(n)) for n in self._names if n != self._current)
         return min(ranks, default=(float("inf"),))
 
     def _change(self, name: str, here: float) -> Choice:
         before, self._current = self._current, name
         self._unbeaten = self._best_of_others()
         self._credit, self._tracing, self._promising = 0.0, 0.0, False
-        reason = _failure_reason(before, name, self._health) or (
-            f"{before} takes {here * 1e3:.3g} ms, {name} is expected to take {self._outlook.expected(name) * 1e3:.3g} ms"
+        reason = _failure_reason(before, name, self._breaker) or (
+            f"{before} takes {here * 1e3:.3g} ms, {name} is expected to take {self._estimator.expected(name) * 1e3:.3g} ms"
         )
         return Choice(name, reason)
 
     def _worth_trying(self, usable: Sequence[str], here: float, mine: Rank) -> str | None:
         """A plan that would be better if all was well that nobody looks at, if there is time to find out."""
         seen = self._facts[self._current].busy
-        hopeful = [n for n in usable if n != self._current and self._rank(n, self._outlook.hoped(n, seen)) < mine]
+        hopeful = [n for n in usable if n != self._current and self._rank(n, self._estimator.hoped(n, seen)) < mine]
         if not hopeful and self._run >= self._explore_at:
             hopeful = [n for n in usable if n != self._current]
         if not hopeful:
@@ -191,34 +191,34 @@ class Watching:
         if self._promising and last in hopeful:
             return last
         name = min(hopeful, key=lambda n: self._probed.get(n, 0))
-        loss = max(0.0, self._outlook.expected(name) - here)
+        loss = max(0.0, self._estimator.expected(name) - here)
         rested = last is None or self._run - self._probed[last] >= PROBE_RUNS
         return name if rested and loss <= self._credit else None
 
     def _wants_trace(self) -> bool:
         """Whether the current plan is slow and it is not known, or not for sure any more, which of its processors it is."""
         name = self._current
-        if len(self._facts[name].busy) < 2 or self._outlook.slowness(name) < SLOWED:
+        if len(self._facts[name].busy) < 2 or self._estimator.slowness(name) < SLOWED:
             return False
-        if self._outlook.is_diagnosed(name):
+        if self._estimator.is_diagnosed(name):
             return self._tracing <= 0.0
-        return self._tracing < max(_TRACED_RUNS * self._outlook.expected(name), 3 * SPAN)
+        return self._tracing < max(_TRACED_RUNS * self._estimator.expected(name), 3 * SPAN)
 
 
-def _note(health: Health, run: Observation) -> None:
+def _note(breaker: CircuitBreaker, run: Observation) -> None:
     if run.failed:
-        health.failed(run.plan, run.seconds, run.lost)
+        breaker.failed(run.plan, run.seconds, run.lost)
     else:
-        health.ran(run.plan, run.seconds)
+        breaker.ran(run.plan, run.seconds)
 
 
-def _failure_reason(before: str, now: str, health: Health) -> str:
+def _failure_reason(before: str, now: str, breaker: CircuitBreaker) -> str:
     """Why a plan was changed, if that is because one failed."""
     if before == now:
         return ""
-    if lost := health.failed_at(before):
+    if lost := breaker.failed_at(before):
         return f"{lost} failed"
-    return f"{now} may work again" if health.failed_at(now) else ""
+    return f"{now} may work again" if breaker.failed_at(now) else ""
 
 
 def parse_policy(text: str) -> str | float:

@@ -169,7 +169,8 @@ class AdaptiveSession(LatencySession):
         Args:
             output_names: those wanted, in this order.
             feeds: an array for each input.
-            deadline: seconds after which a plan counts as failed, whatever hangs: a device, a guest or a kernel. It is not run
+            deadline: seconds after which a plan counts as failed, whatever hangs: a device, an external engine or a
+            kernel. It is not run
                 again before that has come back, and plans on the CPU cores of that one may have to wait for it, too. Runs
                 with a deadline are not traced.
 

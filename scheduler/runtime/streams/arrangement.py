@@ -1,10 +1,10 @@
-"""Who computes which inputs when several are on their way: teams of processors, and what is predicted of them.
+"""Who computes which inputs when several are on their way: groups of processors, and what is predicted of them.
 
-A team is one processor or several that compute inputs by one plan. Two ways lie at the ends:
+A group is one processor or several that compute inputs by one plan. Two ways lie at the ends:
 
-- *apart*: every processor is a team of its own and computes whole inputs by the plan that is best for it alone. Rates add
-  up, and nobody ever waits for anybody. Cores of one CPU may be divided among teams, too.
-- *together*: all processors are one team, whose plan spreads every input over them. With several inputs on their way no
+- *apart*: every processor is a group of its own and computes whole inputs by the plan that is best for it alone. Rates add
+  up, and nobody ever waits for anybody. Cores of one CPU may be divided among groups, too.
+- *together*: all processors are one group, whose plan spreads every input over them. With several inputs on their way no
   processor waits at meeting points, it computes for another input meanwhile; the busiest processor sets the rate.
 
 For equal processors the rates are the same at best, and apart wins, since together pays for meetings and never shares work out
@@ -27,21 +27,21 @@ _MARGIN = 0.03
 
 
 @dataclass(frozen=True)
-class Team:
+class ReplicaGroup:
     """Processors that compute inputs by one plan.
 
     Attributes:
-        compiled: the plan with its constants. Teams that have the same one share its weights.
+        compiled: the plan with its constants. ReplicaGroups that have the same one share its weights.
         streams: how many inputs it has on their way.
         latency: seconds that one input takes alone, as predicted; None if nothing was measured.
-        slowdown: how many times as long queues take while all teams work; at least 1.
+        contention_factor: how many times as long queues take while all groups work; at least 1.
         sources: OpenCL sources to build instead of the installed ones (of a package).
     """
 
     compiled: Compiled
     streams: int = 1
     latency: float | None = None
-    slowdown: float = 1.0
+    contention_factor: float = 1.0
     sources: Mapping[str, str] | None = None
 
     @property
@@ -55,7 +55,7 @@ class Team:
         busy = busy_seconds(self.compiled.plan)
         if self.latency is None or busy is None:
             return None
-        return max(self.latency / self.streams, *busy.values()) * self.slowdown
+        return max(self.latency / self.streams, *busy.values()) * self.contention_factor
 
     @property
     def rate(self) -> float | None:
@@ -70,46 +70,46 @@ class Team:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Teams that take inputs from one queue."""
+    """ReplicaGroups that take inputs from one queue."""
 
     name: str
-    teams: tuple[Team, ...]
+    groups: tuple[ReplicaGroup, ...]
 
     @property
     def streams(self) -> int:
         """Inputs on their way at a time."""
-        return sum(team.streams for team in self.teams)
+        return sum(group.streams for group in self.groups)
 
     @property
     def rate(self) -> float | None:
         """Inputs per second as predicted; None if nothing was measured."""
-        return known_sum(team.rate for team in self.teams)
+        return known_sum(group.rate for group in self.groups)
 
     @property
     def weight_bytes(self) -> int:
         """Of all plans that differ."""
-        plans = {id(team.compiled.weights): team.compiled.plan for team in self.teams}
+        plans = {id(group.compiled.weights): group.compiled.plan for group in self.groups}
         return sum(size for plan in plans.values() for _, size in plan.constant_ranges.values())
 
     @property
     def stream_bytes(self) -> int:
         """What all streams take together for what lies between input and output."""
-        return sum(team.streams * state_bytes(team.compiled.plan) for team in self.teams)
+        return sum(group.streams * state_bytes(group.compiled.plan) for group in self.groups)
 
     def with_streams(self, streams: int) -> Arrangement:
-        """The arrangement for a number of streams: the fastest teams where there are more, and spare streams shared out.
+        """The arrangement for a number of streams: the fastest groups where there are more, and spare streams shared out.
 
-        A second stream keeps a team busy while the first one's answer is handed over; one processor has no use for more.
+        A second stream keeps a group busy while the first one's answer is handed over; one processor has no use for more.
         """
-        teams = sorted(self.teams, key=lambda team: team.latency or math.inf)[:streams]
-        kept = [team for team in self.teams if team in teams]
+        groups = sorted(self.groups, key=lambda group: group.latency or math.inf)[:streams]
+        kept = [group for group in self.groups if group in groups]
         spare = streams - len(kept)
         for turn in range(spare):
             number = turn % len(kept)
-            team = kept[number]
-            if team.streams < (2 if len(team.processors) < 2 else streams):
-                kept[number] = replace(team, streams=team.streams + 1)
-        return replace(self, teams=tuple(kept))
+            group = kept[number]
+            if group.streams < (2 if len(group.processors) < 2 else streams):
+                kept[number] = replace(group, streams=group.streams + 1)
+        return replace(self, groups=tuple(kept))
 
 
 def choose(candidates: Sequence[Arrangement]) -> Arrangement:

@@ -43,7 +43,7 @@ class StreamSession(AnySession):
         """Binds every stream to memory of its own.
 
         Args:
-            arrangement: teams of processors with their plans.
+            arrangement: groups of processors with their plans.
 
         Raises:
             PackageError: a plan is inconsistent, or made for another block size or engine.
@@ -56,7 +56,7 @@ class StreamSession(AnySession):
         firsts = [session for number, session in self._sessions if not number]
         for _, session in self._sessions:
             session.run_beside(firsts)
-        durations = [team.duration for team in arrangement.teams for _ in range(team.streams)]
+        durations = [group.duration for group in arrangement.groups for _ in range(group.streams)]
         self._dispatch: Dispatch[_Job] = Dispatch(durations, _WAITING * len(self._sessions))
         self._threads = [
             threading.Thread(target=self._work, args=(number, session), name=f"nns-stream-{number}", daemon=True)
@@ -72,7 +72,7 @@ class StreamSession(AnySession):
 
     @property
     def plan(self) -> Plan:
-        """What the first team runs."""
+        """What the first group runs."""
         return self._first.plan
 
     @property
@@ -221,12 +221,12 @@ class StreamSession(AnySession):
 
 
 def _sessions(arrangement: Arrangement, stack: ExitStack) -> Iterator[tuple[int, Session]]:
-    """A session for every stream with its number in its team."""
-    for team in arrangement.teams:
-        first = stack.enter_context(Session(team.compiled, team.sources))
+    """A session for every stream with its number in its group."""
+    for group in arrangement.groups:
+        first = stack.enter_context(Session(group.compiled, group.sources))
         yield 0, first
-        for number in range(1, team.streams):
-            yield number, stack.enter_context(first.twin())
+        for number in range(1, group.streams):
+            yield number, stack.enter_context(first.replica())
 
 
 def _outcome(answer: Future[Outputs]) -> Outputs | NNStretchError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnstretch.devices.base.description import Description, description_of
-from nnstretch.devices.remote.processor import AbsentProcessor
+from nnstretch.devices.remote.processor import ProfiledProcessor
 from tests.kits.convolution_parity import conv_layer
 
 LAYERS = (
@@ -20,7 +20,7 @@ def test_the_least_device_has_settings_for_its_routines(cores: tuple[int, ...], 
     least = Description("f", "opencl:0", "opencl", "device", 16, cores=cores, compute_units=1, registers=registers)
     assert description_of(least.to_json()) == least
     for layer in LAYERS:
-        for routine in AbsentProcessor(least).routines:
+        for routine in ProfiledProcessor(least).routines:
             if routine.supports(layer):
                 assert all(min(setting.values(), default=1) > 0 for setting in routine.parameter_space(layer))
     for less in ({"compute_units": 0}, {"registers": registers - 1}):

@@ -27,12 +27,12 @@ from nnstretch.devices.engine.binding import library as binding
 from nnstretch.devices.engine.binding import program as program_module
 from nnstretch.devices.engine.binding.image import (
     Buffer,
-    Gates,
     KernelLaunch,
     Queue,
     QueueKind,
     Region,
     RegionKind,
+    Semaphores,
     Sharing,
     Step,
     StepKind,
@@ -196,20 +196,20 @@ class Device:
         for name, types in (
             ("memory", (pointer, number, ctypes.c_int)),
             ("kernel", (pointer,) * 3),
-            ("gate", (pointer, pointer, number)),
+            ("semaphore", (pointer, pointer, number)),
             ("queue", (number,)),
         ):
             function = getattr(self._library, f"double_{name}")
             function.restype, function.argtypes = pointer, types
         for name in ("memory", "kernel", "queue"):
             getattr(self._library, f"double_free_{name}").argtypes = (pointer,)
-        for name in ("misuses", "live_events", "passed_gates"):
+        for name in ("misuses", "live_events", "passed_semaphores"):
             getattr(self._library, f"double_{name}").restype = number
         self._made: list[tuple[str, Handle]] = []
 
     def _make(self, what: str, *arguments: object) -> Handle:
         handle = Handle(getattr(self._library, f"double_{what}")(*arguments))
-        self._made.append(("kernel" if what == "gate" else what, handle))
+        self._made.append(("kernel" if what == "semaphore" else what, handle))
         return handle
 
     def memory(self, host: np.ndarray, sharing: Sharing) -> Handle:
@@ -220,15 +220,15 @@ class Device:
         """A kernel that adds."""
         return KernelLaunch(self._make("kernel", x.int_ptr, y.int_ptr, z.int_ptr), (1,))
 
-    def gate(self, flags: np.ndarray, waits: Sequence[int]) -> KernelLaunch:
+    def semaphore(self, flags: np.ndarray, waits: Sequence[int]) -> KernelLaunch:
         """A kernel that waits for flags."""
         numbers = np.array(waits, np.int32)
-        return KernelLaunch(self._make("gate", flags.ctypes.data, numbers.ctypes.data, numbers.size), (1,))
+        return KernelLaunch(self._make("semaphore", flags.ctypes.data, numbers.ctypes.data, numbers.size), (1,))
 
     @property
-    def passed_gates(self) -> int:
-        """Gates that have opened."""
-        return int(self._library.double_passed_gates())
+    def passed_semaphores(self) -> int:
+        """Semaphores that have opened."""
+        return int(self._library.double_passed_semaphores())
 
     def command_queue(self, seed: int) -> Handle:
         """A queue, with delays drawn from `seed`."""
@@ -253,7 +253,7 @@ class RandomDag:
     """
 
     def __init__(self, engine: Engine, device: Device, seed: int, gated: bool = False) -> None:
-        """Draws one from `seed`; with `gated` one of a device that waits at gates if the network runs by itself."""
+        """Draws one from `seed`; with `gated` one of a device that waits at semaphores if the network runs by itself."""
         self._rng = random.Random(seed)
         self._engine, self._device, self._seed = engine, device, seed
         self._floats = self._rng.choice((1, 300, 2000))
@@ -277,8 +277,10 @@ class RandomDag:
         """Runs and checks every answer; some runs are traced, some have a deadline, some come after one that missed it."""
         buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
         parts = (self._queues, self._regions, buffers, self._steps, self._subgraphs)
-        gates = self._gates()
-        with Program(*parts, launches=self._launches, calls=[late_add], gates=gates, native=self._engine) as program:
+        semaphores = self._semaphores()
+        with Program(
+            *parts, launches=self._launches, calls=[late_add], semaphores=semaphores, native=self._engine
+        ) as program:
             for i in range(times):
                 for row in self._rows[1:]:
                     row[:] = -1
@@ -291,18 +293,18 @@ class RandomDag:
                 same = all(map(np.array_equal, self._rows, self._expected))
                 assert same, f"seed {self._seed}: queues and numpy differ"
 
-    def _gates(self) -> Gates | None:
-        """Gates for most sub-graphs of the only device."""
+    def _semaphores(self) -> Semaphores | None:
+        """Semaphores for most sub-graphs of the only device."""
         queues = [number for number, queue in enumerate(self._queues) if queue.kind is QueueKind.OPENCL]
         if len(queues) != 1:
             return None
         flags = np.zeros(len(self._subgraphs), np.int32)
         gated = [s.queue in queues and bool(s.waits) and self._rng.random() < 0.8 for s in self._subgraphs]
         launches = [
-            self._device.gate(flags, s.waits) if is_gated else None
+            self._device.semaphore(flags, s.waits) if is_gated else None
             for s, is_gated in zip(self._subgraphs, gated, strict=True)
         ]
-        return Gates(tuple(launches), flags)
+        return Semaphores(tuple(launches), flags)
 
     def _queue(self, kind: QueueKind) -> Queue:
         if kind is QueueKind.OPENCL:
@@ -392,7 +394,7 @@ def queues(engine: Engine, examples: int, library: str) -> None:
             RandomDag(engine, device, seed, gated=True).run(10)
             device.check()
             device.forget()
-    assert device.passed_gates, "no device has waited at a gate"
+    assert device.passed_semaphores, "no device has waited at a semaphore"
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:

@@ -15,12 +15,12 @@ import pytest
 from nnstretch.devices.engine.binding.execution import CallFunction
 from nnstretch.devices.engine.binding.image import (
     Buffer,
-    Gates,
     KernelLaunch,
     Queue,
     QueueKind,
     Region,
     RegionKind,
+    Semaphores,
     Sharing,
     Step,
     StepKind,
@@ -105,7 +105,7 @@ class Builder:
     subgraphs: list[SubGraph] = field(default_factory=list)
     launches: list[KernelLaunch] = field(default_factory=list)
     calls: list[CallFunction] = field(default_factory=list)
-    gates: Gates | None = None
+    semaphores: Semaphores | None = None
     native: Engine | None = None
 
     def region(self, kind: RegionKind, queue: int = 0, sharing: Sharing = Sharing.COPIED) -> int:
@@ -161,7 +161,7 @@ class Builder:
             self.subgraphs,
             launches=self.launches,
             calls=self.calls,
-            gates=self.gates,
+            semaphores=self.semaphores,
             native=self.native,
             keep=self.shared,
         )
@@ -185,7 +185,7 @@ def there_and_back(opencl: OpenCL, sharing: Sharing, profiling: bool = True) -> 
 
 
 def gated(b: Builder) -> Builder:
-    """The same with a gate in front of every sub-graph of a device that waits."""
+    """The same with a semaphore in front of every sub-graph of a device that waits."""
     import pyopencl as cl
 
     if probe_device(0).sharing is not Sharing.COHERENT:
@@ -196,13 +196,13 @@ def gated(b: Builder) -> Builder:
     place = len(b.subgraphs)
     for subgraph in b.subgraphs:
         waits = subgraph.waits if b.queues[subgraph.queue].kind is QueueKind.OPENCL else ()
-        kernel = cl.Kernel(b.opencl.program, "gate")
+        kernel = cl.Kernel(b.opencl.program, "semaphore")
         kernel.set_args(memory.buffer, memory.buffer, np.array([0, place, len(waits)], np.int32))
         numbers[place : place + len(waits)] = waits
         launches.append(KernelLaunch(kernel, (1,), (1,)) if waits else None)
         place += len(waits)
     b.shared.append(memory)
-    b.gates = Gates(tuple(launches), numbers[: len(b.subgraphs)])
+    b.semaphores = Semaphores(tuple(launches), numbers[: len(b.subgraphs)])
     return b
 
 
@@ -340,7 +340,7 @@ def test_memory_that_is_not_the_hosts_own_cannot_be_mapped(opencl: OpenCL) -> No
         b.program()
 
 
-def test_a_device_waits_at_gates_for_other_queues(opencl: OpenCL) -> None:
+def test_a_device_waits_at_semaphores_for_other_queues(opencl: OpenCL) -> None:
     """Two of three host queues are late; the device, which has all its work from the begin, sees what they wrote."""
     b = Builder(
         opencl, [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue()), Queue(QueueKind.CALL)]
@@ -357,7 +357,7 @@ def test_a_device_waits_at_gates_for_other_queues(opencl: OpenCL) -> None:
             assert (b.memory(last) == 6 * value).all()
 
 
-def test_gates_open_when_a_run_fails(opencl: OpenCL) -> None:
+def test_semaphores_open_when_a_run_fails(opencl: OpenCL) -> None:
     """Else the queue would never come to rest."""
     b = Builder(opencl, [Queue(QueueKind.HOST), Queue(QueueKind.OPENCL, (), opencl.command_queue())])
     x, y = (b.region(RegionKind.SHARED, 1, Sharing.COHERENT) for _ in range(2))
@@ -390,17 +390,17 @@ def test_gates_open_when_a_run_fails(opencl: OpenCL) -> None:
                 time.sleep(1e-3)
 
 
-def test_gates_that_are_refused(opencl: OpenCL) -> None:
+def test_semaphores_that_are_refused(opencl: OpenCL) -> None:
     b = gated(there_and_back(opencl, Sharing.COHERENT))
-    assert b.gates is not None
-    gate = next(launch for launch in b.gates.launches if launch is not None)
-    b.gates = Gates((gate, None, None), b.gates.flags)
-    with pytest.raises(PackageError, match="sub-graph 0 has a gate, but is on no OpenCL queue"):
+    assert b.semaphores is not None
+    semaphore = next(launch for launch in b.semaphores.launches if launch is not None)
+    b.semaphores = Semaphores((semaphore, None, None), b.semaphores.flags)
+    with pytest.raises(PackageError, match="sub-graph 0 has a semaphore, but is on no OpenCL queue"):
         b.program()
-    b.gates = Gates((None, KernelLaunch(gate.kernel, (0,)), None), b.gates.flags)
-    with pytest.raises(PackageError, match="gate 1 has a global size of 0"):
+    b.semaphores = Semaphores((None, KernelLaunch(semaphore.kernel, (0,)), None), b.semaphores.flags)
+    with pytest.raises(PackageError, match="semaphore 1 has a global size of 0"):
         b.program()
-    b.gates = Gates((None, gate, None), b.gates.flags)
+    b.semaphores = Semaphores((None, semaphore, None), b.semaphores.flags)
     b.queues.append(Queue(QueueKind.OPENCL, (), opencl.command_queue()))
     with pytest.raises(PackageError, match="in a program of several OpenCL queues"):
         b.program()

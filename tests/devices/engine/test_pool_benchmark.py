@@ -13,7 +13,7 @@ import pytest
 
 from nnstretch.devices.base.spec import usable_cores
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pool_benchmark.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "pool_benchmark.py"
 
 
 def benchmark(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -75,7 +75,7 @@ def _set(name: str, at: int, /, **changes: Any) -> Callable[[Parts], None]:
 REFUSALS: list[tuple[Callable[[Parts], None], str]] = [
     (_set("queues", 0, kind=QueueKind.CALL), "queue 0"),
     (_set("queues", 1, kind=QueueKind.CALL), "cannot run"),
-    (_set("queues", 1, kind=QueueKind.OPENCL), "no queue"),
+    (_set("queues", 1, kind=QueueKind.OPENCL), "no command queue"),
     (_set("queues", 1, cores=(1024,)), "cores of a queue"),
     (_set("queues", 1, cores=(-1,)), "cores of a queue"),
     (_set("queues", 0, cores=(0,) * 1025), "cores of a queue"),

@@ -19,11 +19,11 @@ from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.external.engine import (
     LITERT,
     ONNXRUNTIME,
-    GuestModel,
-    GuestRoutine,
-    guest_routines,
-    open_guest,
+    ExternalModel,
+    ExternalRoutine,
+    open_external_model,
     release_number,
+    routines_of_engines,
 )
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError, UsageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -33,8 +33,8 @@ from nnstretch.graph.reference import relative_error
 pytest.importorskip("ai_edge_litert.interpreter")
 
 RELU = Activation(ActivationKind.RELU)
-ROUTINES = guest_routines(("ort", "litert"))
-every_guest = pytest.mark.parametrize("routine", ROUTINES, ids=["ort", "litert"])
+ROUTINES = routines_of_engines(("ort", "litert"))
+every_engine = pytest.mark.parametrize("routine", ROUTINES, ids=["ort", "litert"])
 few = settings(max_examples=12)
 
 
@@ -81,11 +81,11 @@ def computed(layer: Layer, x: np.ndarray, residual: np.ndarray | None = None) ->
     return (result.relu() if layer.activation == RELU else result).numpy()
 
 
-def opened(routine: Routine, layer: Layer, cores: tuple[int, ...] = ()) -> GuestModel:
+def opened(routine: Routine, layer: Layer, cores: tuple[int, ...] = ()) -> ExternalModel:
     (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
     assert call.model is not None
     reads = [layer.type_of(i) for i in layer.activations]
-    return open_guest(str(routine.descriptor), call.model, cores, reads, layer.outputs)
+    return open_external_model(str(routine.descriptor), call.model, cores, reads, layer.outputs)
 
 
 def run(routine: Routine, layer: Layer, *feeds: np.ndarray) -> np.ndarray:
@@ -107,7 +107,7 @@ convolutions = st.builds(
 )
 
 
-@every_guest
+@every_engine
 @few
 @given(layer=convolutions)
 def test_convolutions(routine: Routine, layer: Layer) -> None:
@@ -115,7 +115,7 @@ def test_convolutions(routine: Routine, layer: Layer) -> None:
     assert relative_error(run(routine, layer, *feeds), computed(layer, *feeds)) < 1e-5
 
 
-@every_guest
+@every_engine
 @few
 @given(rows=st.integers(1, 9), inputs=st.integers(1, 40), outputs=st.integers(1, 40))
 def test_dense_layers(routine: Routine, rows: int, inputs: int, outputs: int) -> None:
@@ -126,7 +126,7 @@ def test_dense_layers(routine: Routine, rows: int, inputs: int, outputs: int) ->
     assert relative_error(run(routine, layer, x), computed(layer, x)) < 1e-5
 
 
-@every_guest
+@every_engine
 @few
 @given(first=convolutions, outputs=st.sampled_from([5, 16]), twice=st.booleans())
 def test_runs_of_layers(routine: Routine, first: Layer, outputs: int, twice: bool) -> None:
@@ -142,7 +142,7 @@ def test_runs_of_layers(routine: Routine, first: Layer, outputs: int, twice: boo
     assert relative_error(run(routine, layer, *feeds), expected) < 1e-5
 
 
-@every_guest
+@every_engine
 def test_new_memory_is_written_and_old_memory_is_not(routine: Routine) -> None:
     layer = conv((1, 4, 5, 5), 4, 3)
     model, results = opened(routine, layer), [np.empty(layer.outputs[0].shape, np.float32) for _ in range(3)]
@@ -161,8 +161,8 @@ def conv_of_two_inputs() -> Layer:
     return replace(conv((1, 4, 5, 5), 4, 3), constants=MappingProxyType({}))
 
 
-@every_guest
-def test_what_a_guest_does_not_support(routine: Routine) -> None:
+@every_engine
+def test_what_a_external_engine_does_not_support(routine: Routine) -> None:
     x = TensorType((1, 4, 5, 5))
     number = TensorType((1, 4, 5, 5), "int64")
     assert not routine.supports(Layer("a", "onnx:Erf", (x,), (x,)))
@@ -178,7 +178,7 @@ def threads() -> dict[int, set[int]]:
     return {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()}
 
 
-@every_guest
+@every_engine
 @pytest.mark.parametrize("count", [1, 2])
 def test_threads_are_as_many_as_cores_and_stay_there(routine: Routine, count: int) -> None:
     usable = sorted(os.sched_getaffinity(0))
@@ -200,42 +200,42 @@ def test_threads_are_as_many_as_cores_and_stay_there(routine: Routine, count: in
 
 
 def model_of(routine: Routine, layer: Layer) -> bytes:
-    assert isinstance(routine, GuestRoutine)
+    assert isinstance(routine, ExternalRoutine)
     return routine.model(layer)
 
 
-@every_guest
+@every_engine
 def test_a_model_that_is_none(routine: Routine) -> None:
     kind = [TensorType((1, 4, 5, 5))]
     for content in (b"", b"abc", b"\0\0\0\0TFL3" + bytes(40), model_of(routine, conv((1, 4, 5, 5), 4, 3))[:200]):
         with pytest.raises((ModelError, PackageError)):
-            open_guest(str(routine.descriptor), content, (), kind, kind)
+            open_external_model(str(routine.descriptor), content, (), kind, kind)
 
 
-@every_guest
+@every_engine
 def test_a_model_for_other_tensors(routine: Routine) -> None:
     content = model_of(routine, conv((1, 4, 5, 5), 4, 3))
     right, wrong = TensorType((1, 4, 5, 5)), TensorType((1, 4, 5, 6))
     number = TensorType((1, 4, 5, 5), "int32")
     for reads, writes in (([right], [wrong]), ([wrong], [right]), ([right] * 2, [right]), ([number], [right])):
         with pytest.raises(PackageError, match="compile it again"):
-            open_guest(str(routine.descriptor), content, (), reads, writes)
+            open_external_model(str(routine.descriptor), content, (), reads, writes)
 
 
-@every_guest
+@every_engine
 def test_a_run_that_fails(routine: Routine) -> None:
     model = opened(routine, conv((1, 4, 5, 5), 4, 3))
     with pytest.raises(DeviceError, match="failed"):
         model.run([np.zeros((1, 4, 5, 6), np.float32)], [np.zeros((1, 4, 5, 5), np.float32)])
 
 
-def test_no_such_guest() -> None:
+def test_no_such_external_engine() -> None:
     kind = [TensorType((1, 4, 5, 5))]
     with pytest.raises(PackageError, match="cpu:float32/direct"):
-        open_guest("cpu:float32/direct", b"", (), kind, kind)
+        open_external_model("cpu:float32/direct", b"", (), kind, kind)
     for names in (("abacus",), ("ort", "ort"), ("",)):
         with pytest.raises(UsageError, match="ort, litert"):
-            guest_routines(names)
+            routines_of_engines(names)
 
 
 def test_litert_has_no_words_for_some_layers() -> None:
@@ -260,10 +260,10 @@ def test_a_missing_package_is_named(
     for package in hidden:
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=extra):
-        guest_routines((name,))
+        routines_of_engines((name,))
     kind = [TensorType((1,))]
     with pytest.raises(MissingExtraError, match=extra):
-        open_guest(ONNXRUNTIME if name == "ort" else LITERT, b"\0\0\0\0TFL3", (), kind, kind)
+        open_external_model(ONNXRUNTIME if name == "ort" else LITERT, b"\0\0\0\0TFL3", (), kind, kind)
 
 
 def test_the_older_runtime_where_only_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_the_older_runtime_where_only_that_is_there(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tflite_runtime", package)
     monkeypatch.setitem(sys.modules, "tflite_runtime.interpreter", module)
     x, y = random((1, 4, 5, 5), 1), np.empty((1, 4, 5, 5), np.float32)
-    open_guest(LITERT, content, (), [TensorType((1, 4, 5, 5))], layer.outputs).run([x], [y])
+    open_external_model(LITERT, content, (), [TensorType((1, 4, 5, 5))], layer.outputs).run([x], [y])
     assert relative_error(y, computed(layer, x)) < 1e-5
 
 

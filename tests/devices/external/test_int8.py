@@ -18,12 +18,12 @@ from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import parse_processors, usable_cores
-from nnstretch.devices.external.engine import open_guest
+from nnstretch.devices.external.engine import open_external_model
 from nnstretch.devices.external.litert.delegate import Delegate
 from nnstretch.devices.external.litert.flatbuffer import load_schema
 from nnstretch.devices.external.litert.routine import LiteRtRoutine
 from nnstretch.devices.external.litert.writer import write_tflite
-from nnstretch.devices.external.processor import GuestProcessor, open_guest_processor
+from nnstretch.devices.external.processor import ExternalProcessor, open_external_processor
 from nnstretch.errors import ModelError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.frontends.resolve import load_model
@@ -46,9 +46,9 @@ TWICE = ("AveragePool", "Resize", "Softmax")
 
 
 @pytest.fixture(scope="module", params=["tflite", "tflite:builtin", "ort"])
-def guest(request: pytest.FixtureRequest) -> GuestProcessor:
+def external_engine(request: pytest.FixtureRequest) -> ExternalProcessor:
     (spec,) = parse_processors(f"{request.param}@{CORE}")
-    return open_guest_processor(spec)
+    return open_external_processor(spec)
 
 
 def steps_allowed(layer: Layer) -> int:
@@ -57,11 +57,11 @@ def steps_allowed(layer: Layer) -> int:
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6))
-def test_layers_of_random_networks(guest: GuestProcessor, seed: int) -> None:
+def test_layers_of_random_networks(external_engine: ExternalProcessor, seed: int) -> None:
     """Sums are exact, so all agree but where a result lies between two steps."""
     for node in layers(optimize(QuantizedNetwork(seed).graph())):
         layer = node.layer
-        (routine,) = [r for r in guest.routines if r.supports(layer)]
+        (routine,) = [r for r in external_engine.routines if r.supports(layer)]
         assert routine.descriptor.dtype == "int8"
         inputs = random_inputs(layer, seed)
         (wanted,) = run_layer(layer, *inputs)
@@ -69,7 +69,7 @@ def test_layers_of_random_networks(guest: GuestProcessor, seed: int) -> None:
         (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
         assert call.model is not None
         reads = [layer.type_of(i) for i in layer.activations]
-        open_guest(str(routine.descriptor), call.model, (CORE,), reads, layer.outputs).run(inputs, [found])
+        open_external_model(str(routine.descriptor), call.model, (CORE,), reads, layer.outputs).run(inputs, [found])
         if layer.outputs[0].grid is None:
             assert relative_error(found, wanted) < 1e-6, layer.name
         else:
@@ -217,7 +217,7 @@ def test_what_tflite_does_not_say_in_int8(name: str) -> None:
     x = np.random.default_rng(1).integers(-128, 128, (1, 4, 6, 6), np.int8)
     content = LiteRtRoutine(Delegate(), "int8").model(layer)
     found = np.empty_like(x)
-    open_guest("tflite:int8/xnnpack", content, (CORE,), [layer.type_of(0)], layer.outputs).run([x], [found])
+    open_external_model("tflite:int8/xnnpack", content, (CORE,), [layer.type_of(0)], layer.outputs).run([x], [found])
     assert np.abs(np.subtract(found, run_layer(layer, x)[0], dtype=np.int32)).max() <= 1
     model = load_schema().ModelT.InitFromObj(load_schema().Model.GetRootAs(content, 0))
     codes = {code.builtinCode for code in model.operatorCodes}

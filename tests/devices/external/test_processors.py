@@ -14,7 +14,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.routine import PLAIN, Layout, reorder_layer
 from nnstretch.devices.base.spec import parse_processors, usable_cores
 from nnstretch.devices.external.litert.delegate import Delegate, parse_delegate
-from nnstretch.devices.external.processor import GuestProcessor, open_guest_processor
+from nnstretch.devices.external.processor import ExternalProcessor, open_external_processor
 from nnstretch.errors import DeviceError, MissingExtraError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import relative_error
@@ -71,29 +71,29 @@ def test_a_build_of_a_library_is_known_by_its_file(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=["tflite", "ort"])
-def guest(request: pytest.FixtureRequest) -> GuestProcessor:
+def external_engine(request: pytest.FixtureRequest) -> ExternalProcessor:
     (spec,) = parse_processors(f"{request.param}@{CORE}")
-    return open_guest_processor(spec)
+    return open_external_processor(spec)
 
 
-def test_what_they_compute(guest: GuestProcessor) -> None:
+def test_what_they_compute(external_engine: ExternalProcessor) -> None:
     """All layers with words in the format, those that move nothing too; plain tensors alone."""
-    routine, _ = guest.routines
+    routine, _ = external_engine.routines
     attributes = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (2, 2)}
     dilated = Layer("pool", "MaxPool", (IMAGE,), (TensorType((1, 8, 3, 3)),), attributes)
-    assert routine.supports(dilated) == (guest.spec.kind == "ort")
+    assert routine.supports(dilated) == (external_engine.spec.kind == "ort")
     assert routine.supports(Layer("rows", "Reshape", (IMAGE,), (TensorType((1, 200)),)))
     many = Layer("many", "Concat", (IMAGE,) * 17, (TensorType((1, 136, 5, 5)),), {"axis": 1})
     assert not routine.supports(many), "the engine's steps read 16 tensors"
-    again = open_guest_processor(guest.spec)
-    assert again.fingerprint == guest.fingerprint
+    again = open_external_processor(external_engine.spec)
+    assert again.fingerprint == external_engine.fingerprint
 
 
 @pytest.mark.parametrize("kind", [IMAGE, TensorType((3, 7)), TensorType((1, 3, 4, 4), "int8")])
-def test_what_is_handed_through_stays_as_it_is(guest: GuestProcessor, kind: TensorType) -> None:
-    from nnstretch.devices.external.engine import open_guest
+def test_what_is_handed_through_stays_as_it_is(external_engine: ExternalProcessor, kind: TensorType) -> None:
+    from nnstretch.devices.external.engine import open_external_model
 
-    through = guest.reorder()
+    through = external_engine.reorder()
     assert not through.supports(reorder_layer(IMAGE, PLAIN, Layout(8)))
     layer = reorder_layer(kind, PLAIN, PLAIN)
     assert through.supports(layer)
@@ -101,7 +101,7 @@ def test_what_is_handed_through_stays_as_it_is(guest: GuestProcessor, kind: Tens
     assert call.model is not None
     x = (50 * np.random.default_rng(0).standard_normal(kind.shape)).astype(kind.dtype)
     y = np.zeros_like(x)
-    open_guest(str(through.descriptor), call.model, (CORE,), [kind], [kind]).run([x], [y])
+    open_external_model(str(through.descriptor), call.model, (CORE,), [kind], [kind]).run([x], [y])
     assert np.array_equal(x, y)
 
 

@@ -141,8 +141,8 @@ def test_pairs_hold_both_ways() -> None:
     assert made.slowdown("b", frozenset("a")) == 2.0
     assert made.slowdown("a", frozenset("bc")) == 4.5
     assert made.slowdown("a", frozenset()) == 1.0
-    assert made.handover_seconds("b", frozenset("a"), 500) == pytest.approx(10e-6 + 1e-6)
-    assert made.handover_seconds("a", frozenset("bc"), 500) == pytest.approx(30e-6 + 0.25e-6)
+    assert made.transfer_seconds("b", frozenset("a"), 500) == pytest.approx(10e-6 + 1e-6)
+    assert made.transfer_seconds("a", frozenset("bc"), 500) == pytest.approx(30e-6 + 0.25e-6)
 
 
 def test_a_missing_pair_is_told() -> None:

@@ -21,7 +21,7 @@ from nnstretch.api.torch_backend import CompiledGraph, backend
 from nnstretch.frontends import ModelWarning
 from tests.kits.cores import OWN_CORE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OPTIONS: dict[str, Any] = {"processors": f"cpu:{OWN_CORE}", "threads": 1, "tune": False}
 IMAGE = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 

@@ -1,4 +1,4 @@
-"""Engines side by side: the pipe they are spoken to through, what is made of their times, and the proof of a branching."""
+"""Engines side by side: the pipe they are spoken to through, what is made of their times, and the ablation of a branching."""
 
 import io
 import os
@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from nnstretch.bench.ablation.ablation import prove
+from nnstretch.bench.ablation.ablation import ablate
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
 from nnstretch.bench.comparison.compare import Comparison, Settings, compare, parse_engines
 from nnstretch.bench.comparison.layers import layer_table
 from nnstretch.bench.comparison.parameters import count_parameters
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import Subject, random_feeds, subject
-from nnstretch.bench.comparison.workspace import Workshop
+from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.timing.interleaving import Settings as ProofSettings
 from nnstretch.bench.timing.statistics import Latency, latency, perfect_split
@@ -139,8 +139,8 @@ def test_no_split_is_better_than_the_perfect_one(latencies: list[float]) -> None
     assert bound <= min(latencies) * (1 + 1e-9)
 
 
-def comparison(ours: float, **peers: float) -> Comparison:
-    times = {"nnstretch": ours, **peers}
+def comparison(ours: float, **baselines: float) -> Comparison:
+    times = {"nnstretch": ours, **baselines}
     return Comparison(
         "m",
         2,
@@ -253,8 +253,8 @@ def test_every_engine_computes_what_torch_computes(entry: EngineEntry, one: Subj
     path = tmp_path / "m.onnx"
     save(export(module, torch.zeros(IMAGE)), path)
     job = Job(f"{tmp_path}/factory.py:make", str(path), CORES[:1], {"tune": False, "layers": True})
-    with Workshop() as workshop:
-        job = replace(job, file=workshop.file_for(entry, job, silent))
+    with Workspace() as workspace:
+        job = replace(job, file=workspace.file_for(entry, job, silent))
         with EngineProcess(entry, job, one.feeds, silent) as process:
             (found,) = process.outputs().values()
             seconds = process.time(0.0, 4)
@@ -344,8 +344,8 @@ def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
 def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, dies_later: EngineEntry) -> None:
     ours = ENGINES[0]
     settings = Settings(CORES[:1], rounds=2, turn=0.0, tune=False)
-    with Workshop() as workshop:
-        found = compare(one, (ours, dies_later), settings, workshop, silent)
+    with Workspace() as workspace:
+        found = compare(one, (ours, dies_later), settings, workspace, silent)
     assert "no room for the fourth run" in found.errors["custom"]
     assert set(found.latencies) == {"nnstretch"}
     assert found.max_rel_error is not None
@@ -360,18 +360,18 @@ def test_a_package_has_no_peers(one: Subject, tmp_path: Path) -> None:
     path = tmp_path / "m.nns"
     with nnstretch.compile(one.model, tune=False, threads=1) as session:
         session.save(path)
-    with subject(str(path), {}, 0) as packed, Workshop() as workshop:
-        found = compare(packed, parse_engines("ort"), Settings(CORES[:1], rounds=1, turn=0.0), workshop, silent)
+    with subject(str(path), {}, 0) as packed, Workspace() as workspace:
+        found = compare(packed, parse_engines("ort"), Settings(CORES[:1], rounds=1, turn=0.0), workspace, silent)
     assert "package" in found.errors["onnxruntime"]
     assert found.latencies["nnstretch"].p50_ms > 0
     assert found.max_rel_error is None
 
 
-# -- proof ---------------------------------------------------------------------------------------------------------
+# -- ablation ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
-def test_proof_of_a_branched_network(graph: ir.Model) -> None:
+def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
     module, image = network(), torch.zeros(IMAGE)
     plan = blueprint(module, image)
     choices = [
@@ -383,7 +383,7 @@ def test_proof_of_a_branched_network(graph: ir.Model) -> None:
     control = single_branch_control(module, image, design.macs)
     processors = f"cpu:{CORES[0]},cpu:{CORES[1]}"
     told: list[tuple[int, int, str]] = []
-    proof = prove(
+    ablation = ablate(
         graph,
         export(control, image),
         export_branched(branched, image),
@@ -393,7 +393,7 @@ def test_proof_of_a_branched_network(graph: ir.Model) -> None:
         progress=lambda *event: told.append(event),
     )
     names = processors.split(",")
-    assert [(row.network, row.how) for row in proof.rows] == [
+    assert [(row.network, row.how) for row in ablation.rows] == [
         ("original", "alone"),
         ("original", "alone"),
         ("original", "all CPU cores"),
@@ -404,15 +404,15 @@ def test_proof_of_a_branched_network(graph: ir.Model) -> None:
         ("control", "alone"),
         ("control", "perfect split, a bound"),
     ]
-    assert list(proof.original_ms) == list(proof.control_ms) == names
-    assert proof.max_rel_error < 1e-4
-    assert {row.macs for row in proof.rows if row.network == "branched"} == {design.macs}
-    assert {row.parameters for row in proof.rows if row.network == "branched"} == {design.params}
-    assert {row.top1 for row in proof.rows if row.network != "branched"} == {None}
-    control_macs = next(row.macs for row in proof.rows if row.network == "control")
+    assert list(ablation.original_ms) == list(ablation.control_ms) == names
+    assert ablation.max_rel_error < 1e-4
+    assert {row.macs for row in ablation.rows if row.network == "branched"} == {design.macs}
+    assert {row.parameters for row in ablation.rows if row.network == "branched"} == {design.params}
+    assert {row.top1 for row in ablation.rows if row.network != "branched"} == {None}
+    control_macs = next(row.macs for row in ablation.rows if row.network == "control")
     assert control_macs == pytest.approx(design.macs, rel=0.02)
-    assert len(proof.timeline.queues) == 2
-    answer = proof.to_json()
+    assert len(ablation.timeline.queues) == 2
+    answer = ablation.to_json()
     assert answer["speedup"] == pytest.approx(min(answer["original_ms"].values()) / answer["branched_ms"], rel=1e-3)
     equal = min(answer["control_ms"].values()) / answer["branched_ms"]
     assert answer["speedup_equal_macs"] == pytest.approx(equal, rel=1e-3)
@@ -420,6 +420,6 @@ def test_proof_of_a_branched_network(graph: ir.Model) -> None:
     assert any("round 2 of 2" in what for _, _, what in told)
 
 
-def test_a_proof_needs_two_processors(graph: ir.Model) -> None:
+def test_a_ablation_needs_two_processors(graph: ir.Model) -> None:
     with pytest.raises(UsageError, match="names 1"):
-        prove(graph, graph, graph, f"cpu:{CORES[0]}")
+        ablate(graph, graph, graph, f"cpu:{CORES[0]}")

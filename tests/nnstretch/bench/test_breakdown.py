@@ -61,7 +61,7 @@ def test_time_goes_to_its_cause(branched: Plan) -> None:
     alone = trace(9, (0, 1), (1, 1.4), (2, 2.4), (3, 3.9), (4, 4.4), (5, 5.9), (6, 6.2), (7, 8))
     found, branches = break_down(branched, [run], [alone], 5.5, 9)
     assert found.layers == pytest.approx((0.4 + 0.4 + 0.9 + 0.4 + 0.9 + 1 + 1) / 2)
-    assert found.slowdown == pytest.approx(0.5 / 2)
+    assert found.contention_factor == pytest.approx(0.5 / 2)
     assert found.joining == pytest.approx(0.2 / 2)
     assert found.gaps == pytest.approx(1.0 / 2)
     assert found.waiting == pytest.approx(1.5 / 2)
@@ -99,7 +99,7 @@ def test_causes_add_up(delays: list[int], split: float, measured: float) -> None
     run = trace(max(now) + 1, *times)
     found, _ = break_down(made, [run], [run], 1.0, 1.0)
     assert found.total == pytest.approx(max(now) + 1)
-    assert found.slowdown == 0
+    assert found.contention_factor == 0
     parts = causes(found, split, measured)
     assert sum(parts.values()) == pytest.approx(measured)
     assert parts.keys() == CAUSES.keys()
@@ -108,7 +108,7 @@ def test_causes_add_up(delays: list[int], split: float, measured: float) -> None
 # -- intervals -----------------------------------------------------------------------------------------------------
 
 
-def test_equal_rounds_leave_no_doubt() -> None:
+def test_equal_rounds_leave_no_uncertainty() -> None:
     samples = resampled([[np.full(5, 2e-3)] * 6, [np.full(3, 1e-3)] * 6])
     assert list(interval(samples[0])) == pytest.approx([2.0, 2.0])
     assert list(interval(samples[0] / samples[1])) == pytest.approx([2.0, 2.0])

@@ -158,7 +158,7 @@ def test_dense_layers_over_the_last_axis_can_be_scaled() -> None:
     traced = trace(small(Tail(nn.Conv2d(3, 16, 4, 4), ConvNext(16), nn.Conv2d(16, 8, 1), channels=8)), IMAGES)
     plan = plan_channels(traced.blocks, range(len(traced.blocks)))
     assert not any(space.locked for space in plan.spaces)
-    assert sorted(space.bundles for space in plan.spaces) == [8, 16, 32]
+    assert sorted(space.channel_groups for space in plan.spaces) == [8, 16, 32]
 
 
 class InPlace(nn.Module):

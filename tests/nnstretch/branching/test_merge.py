@@ -216,7 +216,7 @@ class Steady:
         del tensor
         return 0.0
 
-    def slowdown(self, processor: int, others: frozenset[int]) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         del processor, others
         return 1.0
 

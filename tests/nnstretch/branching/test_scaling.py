@@ -9,19 +9,19 @@ from torch import nn
 
 from nnstretch import zoo
 from nnstretch.branching.channels.groups import ChannelPlan, Space, plan_channels
-from nnstretch.branching.channels.scaling import bundle_scores, choose, deal, kept_count, kept_counts, made_positions
+from nnstretch.branching.channels.scaling import choose, deal, group_scores, kept_count, kept_counts, made_positions
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.tracing.trace import trace
 
 IMAGES = torch.zeros(1, 3, 64, 64)
 
 
-def space(bundles: int, bundle_channels: int = 1, *, locked: bool = False) -> Space:
-    return Space(0, bundles, bundle_channels, locked, ())
+def space(channel_groups: int, group_channels: int = 1, *, locked: bool = False) -> Space:
+    return Space(0, channel_groups, group_channels, locked, ())
 
 
 @pytest.mark.parametrize(
-    ("bundles", "width", "ratio", "multiple", "kept"),
+    ("channel_groups", "width", "ratio", "multiple", "kept"),
     [
         (64, 1, 0.5, 8, 32),
         (64, 1, 0.55, 8, 32),
@@ -35,8 +35,8 @@ def space(bundles: int, bundle_channels: int = 1, *, locked: bool = False) -> Sp
         (64, 1, 1.25, 8, 80),
     ],
 )
-def test_kept_count(bundles: int, width: int, ratio: float, multiple: int, kept: int) -> None:
-    assert kept_count(space(bundles, width), ratio, multiple) == kept
+def test_kept_count(channel_groups: int, width: int, ratio: float, multiple: int, kept: int) -> None:
+    assert kept_count(space(channel_groups, width), ratio, multiple) == kept
 
 
 def test_a_locked_space_keeps_all() -> None:
@@ -49,16 +49,16 @@ def test_a_locked_space_keeps_all() -> None:
     )
 )
 def test_every_branch_gets_its_count_and_together_they_cover_all_that_fit(case: tuple[int, list[int], int]) -> None:
-    bundles, counts, seed = case
-    scores = np.random.default_rng(seed).random(bundles)
+    channel_groups, counts, seed = case
+    scores = np.random.default_rng(seed).random(channel_groups)
     dealt = deal(scores, counts)
     assert [len(part) for part in dealt] == counts
     assert all(len(set(part.tolist())) == len(part) and (np.diff(part) > 0).all() for part in dealt)
     covered = set().union(*(part.tolist() for part in dealt))
-    assert len(covered) == min(bundles, sum(counts))
-    if sum(counts) < bundles:
+    assert len(covered) == min(channel_groups, sum(counts))
+    if sum(counts) < channel_groups:
         # Those that nobody gets are the worst.
-        assert min(scores[sorted(covered)]) >= max(scores[i] for i in range(bundles) if i not in covered)
+        assert min(scores[sorted(covered)]) >= max(scores[i] for i in range(channel_groups) if i not in covered)
 
 
 def test_good_and_bad_bundles_are_spread_evenly() -> None:
@@ -115,8 +115,7 @@ def test_groups_are_kept_whole() -> None:
     plan = whole_plan("regnet_x_1_6gf")
     counts = kept_counts(plan, 0.5)
     selection = {
-        s.index: choose(scores, count)
-        for s, scores, count in zip(plan.spaces, bundle_scores(plan), counts, strict=True)
+        s.index: choose(scores, count) for s, scores, count in zip(plan.spaces, group_scores(plan), counts, strict=True)
     }
     grouped = [node for node in plan.made if str(node.target).endswith("body.1.0")]
     assert len(grouped) == 18

@@ -71,7 +71,7 @@ class Rates:
     def confirm(self, found: list[Layer], processor: int, /) -> bool:
         return False
 
-    def slowdown(self, processor: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
         return self.together if others else 1.0
 
 
@@ -158,7 +158,8 @@ def exported_ms(plan: Blueprint, design_index: int, predictor: Rates) -> tuple[f
             total += predictor.meeting_seconds(TensorType((1, channels, *shape[2:])))
         last = readers
         total += max(
-            s * predictor.slowdown(p, frozenset({1 - p} if len(readers) > 1 else ())) for p, s in enumerate(sums)
+            s * predictor.contention_factor(p, frozenset({1 - p} if len(readers) > 1 else ()))
+            for p, s in enumerate(sums)
         )
         for branch, seconds in zip(segment.branches, (sums[b.processor] for b in segment.branches), strict=True):
             assert branch.predicted_ms == pytest.approx(seconds * 1e3)
@@ -284,8 +285,8 @@ def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float]) -> No
     assert min(found.values()) <= min(best.values()) * (1 + 1e-9)
     for macs, seconds in best.items():
         # MACs are counted in thousandths of the original's, rounded once per segment.
-        rivals = [s for m, s in found.items() if m >= macs - 4 * unit]
-        assert min(rivals, default=math.inf) <= seconds * (1 + 1e-9)
+        baselines = [s for m, s in found.items() if m >= macs - 4 * unit]
+        assert min(baselines, default=math.inf) <= seconds * (1 + 1e-9)
 
 
 def test_a_target_gives_the_most_macs_within_it() -> None:

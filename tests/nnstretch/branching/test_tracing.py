@@ -118,7 +118,7 @@ class Shares(Plain):
         )
 
 
-class Ties(Plain):
+class UnionFind(Plain):
     """One weight in two convolutions."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Dense(nn.Module):
     [
         (Decides, IMAGES, ["Decides", "torch.fx", "control flow"]),
         (Shares, IMAGES, ["layers.1", "shares weights"]),
-        (Ties, IMAGES, ["layers.3", "layers.1", "shares weights"]),
+        (UnionFind, IMAGES, ["layers.3", "layers.1", "shares weights"]),
         (TwoInputs, IMAGES, ["does not run", "missing 1 required positional argument"]),
         (NoCut, IMAGES, ["NoCut", "nothing to branch"]),
         (Dense, torch.zeros(1, 4), ["N,C,H,W"]),

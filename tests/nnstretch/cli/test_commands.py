@@ -423,18 +423,18 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     assert compiled["macs"] == design["macs"]
     assert compiled["subgraphs"] > 2
     assert cli("run", "b.nns", "--check", "--runs", "2")[0] == 0
-    proof = answer_of(
+    ablation = answer_of(
         cli(
             "bench", "net.py:small", *branched, *processors, "--original-weights", "w.safetensors",
             "--rounds", "2", "--no-tune", "--json",
         )
     )  # fmt: skip
-    assert set(proof["original_ms"]) == set(proof["control_ms"]) == {"cpu:0", "cpu:1"}
-    assert proof["max_rel_error"] < 1e-4
-    bound = 1 / sum(1 / ms for ms in proof["control_ms"].values())
-    assert proof["perfect_split_ms"] == pytest.approx(bound, rel=1e-3)
-    assert proof["split_share"] == pytest.approx(bound / proof["branched_ms"], rel=1e-3)
-    tops = {row["network"]: row["top1"] for row in proof["rows"]}
+    assert set(ablation["original_ms"]) == set(ablation["control_ms"]) == {"cpu:0", "cpu:1"}
+    assert ablation["max_rel_error"] < 1e-4
+    bound = 1 / sum(1 / ms for ms in ablation["control_ms"].values())
+    assert ablation["perfect_split_ms"] == pytest.approx(bound, rel=1e-3)
+    assert ablation["split_share"] == pytest.approx(bound / ablation["branched_ms"], rel=1e-3)
+    tops = {row["network"]: row["top1"] for row in ablation["rows"]}
     assert tops["branched"] == pytest.approx(trained["top1"])
     assert tops["control"] is None
     refuses(cli("run", "net.py:small", "--weights", "b.safetensors"), design["id"], "--design")
@@ -633,7 +633,7 @@ def test_streams(cli: Cli, onnx_file: Path, package: Path) -> None:
     answer = answer_of(cli("run", str(onnx_file), *options, "--check", "--runs", "20"))
     assert answer["passed"] is True
     assert answer["images_per_s"] > 0
-    assert sum(team["streams"] for team in answer["teams"]) == answer["streams"] == 2
+    assert sum(group["streams"] for group in answer["replica_groups"]) == answer["streams"] == 2
     assert answer["weight_bytes"] > 0 < answer["stream_bytes"]
     packed = answer_of(cli("run", str(package), "--streams", "3", "--runs", "20", "--json"))
     assert packed["streams"] == 3

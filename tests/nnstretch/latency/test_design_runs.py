@@ -20,7 +20,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import FileError
 from nnstretch.latency import contention
-from nnstretch.latency.contention import slowdowns, stored_slowdowns
+from nnstretch.latency.contention import contention_factors, stored_contention_factors
 from nnstretch.latency.design_runs import _branch_times, design_trial
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
@@ -69,10 +69,10 @@ def test_a_branch_takes_its_steps_and_what_lies_between_them() -> None:
 @needs_two_cores
 def test_slowdowns_are_measured_once(tmp_path: Path) -> None:
     processors, store = build_processors(PROCESSORS), ProfileStore(tmp_path / "profiles.sqlite")
-    found = slowdowns(processors, (0, 1), store)
+    found = contention_factors(processors, (0, 1), store)
     assert len(found) == 2
     assert all(1.0 <= ratio < 20.0 for ratio in found)
-    assert slowdowns(processors, (0, 1), store) == found
+    assert contention_factors(processors, (0, 1), store) == found
 
 
 def test_slowdowns_are_known_in_whatever_order_processors_are_named(
@@ -82,20 +82,20 @@ def test_slowdowns_are_known_in_whatever_order_processors_are_named(
     monkeypatch.setattr(contention, "_measured", lambda *_: [[1.5], [1.25], [2.0]])
     opened = cast("Processors", SimpleNamespace(named=(cpu, same, other)))
     with closing(ProfileStore(tmp_path / "profiles.sqlite")) as store:
-        assert slowdowns(opened, (0, 1, 2), store) == (1.5, 1.25, 2.0)
-        assert stored_slowdowns((other, cpu, same), (0, 1, 2), store) == (2.0, 1.5, 1.25)
-        assert stored_slowdowns((cpu, other, same), (0, 1, 2), store) == (1.5, 2.0, 1.25)
-        assert stored_slowdowns((other, cpu), (0, 1), store) is None
+        assert contention_factors(opened, (0, 1, 2), store) == (1.5, 1.25, 2.0)
+        assert stored_contention_factors((other, cpu, same), (0, 1, 2), store) == (2.0, 1.5, 1.25)
+        assert stored_contention_factors((cpu, other, same), (0, 1, 2), store) == (1.5, 2.0, 1.25)
+        assert stored_contention_factors((other, cpu), (0, 1), store) is None
 
 
 def test_stores_are_closed_when_slowdowns_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[ProfileStore] = []
 
-    def slowdown(_processors: Processors, group: Sequence[int], store: ProfileStore) -> list[float]:
+    def contention_factor(_processors: Processors, group: Sequence[int], store: ProfileStore) -> list[float]:
         opened.append(store)
         return [1.0] * len(group)
 
-    monkeypatch.setattr(contention, "slowdowns", slowdown)
+    monkeypatch.setattr(contention, "slowdowns", contention_factor)
     assert compiler._contention(build_processors(f"cpu:{CORES[0]}"))((0, 1)) == [1.0, 1.0]
     with pytest.raises(FileError, match="closed"):
         list(opened[0].rows())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nnstretch.bench.ablation.result import Proof, ProofRow
+from nnstretch.bench.ablation.result import Ablation, AblationRow
 from nnstretch.bench.timing.statistics import Latency
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
 from nnstretch.errors import FileError
@@ -20,7 +20,7 @@ from nnstretch.report.charts.style import _DARK, _LIGHT, page_style, standalone
 from nnstretch.report.charts.svg import label, picture, ticks
 from nnstretch.report.charts.timeline import timeline_svg
 from nnstretch.report.pages.branching import write_report
-from nnstretch.report.tables.ablation import proof_table
+from nnstretch.report.tables.ablation import ablation_table
 from nnstretch.report.tables.text import count_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.training.checkpoint import EpochRecord
@@ -44,9 +44,9 @@ def timeline() -> Timeline:
 
 
 @pytest.fixture
-def proof(timeline: Timeline) -> Proof:
-    def row(network: str, how: str, processors: str, p50: float) -> ProofRow:
-        return ProofRow(network, how, processors, 10**8, 10**6, 98.765, Latency(p50, p50 * 1.2, p50 * 0.9))
+def ablation(timeline: Timeline) -> Ablation:
+    def row(network: str, how: str, processors: str, p50: float) -> AblationRow:
+        return AblationRow(network, how, processors, 10**8, 10**6, 98.765, Latency(p50, p50 * 1.2, p50 * 0.9))
 
     both = "cpu:0,opencl:0@1"
     rows = (
@@ -55,9 +55,9 @@ def proof(timeline: Timeline) -> Proof:
         row("branched", "concurrent", both, 4.25),
         row("branched", "one after another", both, 7.5),
         row("control", "alone", "cpu:0", 7.0),
-        ProofRow("control", "perfect split, a bound", both, 10**8, 10**6, None, None, 3.5),
+        AblationRow("control", "perfect split, a bound", both, 10**8, 10**6, None, None, 3.5),
     )
-    return Proof(
+    return Ablation(
         ("cpu:0", "opencl:0@1"),
         rows,
         {"cpu:0": 8.125, "opencl:0@1": 9.0},
@@ -147,8 +147,8 @@ def test_a_run_of_nothing_can_be_drawn() -> None:
 # -- plots ---------------------------------------------------------------------------------------------------------
 
 
-def test_bars_are_as_long_as_latencies(proof: Proof) -> None:
-    text = latency_svg(proof)
+def test_bars_are_as_long_as_latencies(ablation: Ablation) -> None:
+    text = latency_svg(ablation)
     ET.fromstring(text)  # noqa: S314
     (ours,) = shapes(text, "rect", "accent")
     originals = shapes(text, "rect", "conv")
@@ -230,14 +230,14 @@ def test_every_colour_is_defined_for_light_and_dark() -> None:
 
 
 def test_report_is_one_file_that_needs_nothing_else(
-    tmp_path: Path, proof: Proof, design: Design, histories: dict[str, list[EpochRecord]]
+    tmp_path: Path, ablation: Ablation, design: Design, histories: dict[str, list[EpochRecord]]
 ) -> None:
     path = tmp_path / "report.html"
-    write_report(path, proof, histories=histories, design=design, machine=MACHINE)
+    write_report(path, ablation, histories=histories, design=design, machine=MACHINE)
     text = path.read_text(encoding="utf-8")
     for needle in ("4.250", "98.77 %", "1.91×", "82%", "A CPU &amp; co &lt;x86&gt;", "perfect split", "d123"):
         assert needle in text
-    assert text.count("<tr") == 1 + len(proof.rows)
+    assert text.count("<tr") == 1 + len(ablation.rows)
     assert len(re.findall("<svg", text)) == 5
     outside = re.sub(r'xmlns="http://www.w3.org/2000/svg"', "", text)
     assert not re.search(r"https?://|<script|<link|@import|src=", outside)
@@ -245,23 +245,23 @@ def test_report_is_one_file_that_needs_nothing_else(
         ET.fromstring(svg)  # noqa: S314
 
 
-def test_report_without_training_and_design(tmp_path: Path, proof: Proof) -> None:
-    write_report(tmp_path / "r.html", proof, machine=MACHINE)
+def test_report_without_training_and_design(tmp_path: Path, ablation: Ablation) -> None:
+    write_report(tmp_path / "r.html", ablation, machine=MACHINE)
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "Training" not in text
     assert "The branching" not in text
 
 
-def test_report_that_cannot_be_written(tmp_path: Path, proof: Proof) -> None:
+def test_report_that_cannot_be_written(tmp_path: Path, ablation: Ablation) -> None:
     with pytest.raises(FileError, match="cannot write"):
-        write_report(tmp_path / "missing" / "r.html", proof, machine=MACHINE)
+        write_report(tmp_path / "missing" / "r.html", ablation, machine=MACHINE)
 
 
-def test_table_for_terminals(proof: Proof) -> None:
+def test_table_for_terminals(ablation: Ablation) -> None:
     console = Console(width=160, record=True, file=None, quiet=False)
     with console.capture() as captured:
-        console.print(proof_table(proof))
+        console.print(ablation_table(ablation))
     text = captured.get()
-    assert len([line for line in text.splitlines() if "cpu:0" in line]) == len(proof.rows)
+    assert len([line for line in text.splitlines() if "cpu:0" in line]) == len(ablation.rows)
     assert "4.250" in text
     assert "82% of the perfect split" in text

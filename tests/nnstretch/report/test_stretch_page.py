@@ -45,7 +45,7 @@ class Rates:
     def fetching_seconds(self, tensor: TensorType, /) -> float:
         return 0.0
 
-    def slowdown(self, processor: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
         return 1.1
 
 

@@ -108,7 +108,7 @@ def test_a_workload_is_read_as_the_layer_that_it_was(channels: int, outputs: int
     assert parsed(chain_layer(first, second)).middle_bytes == 4 * first.outputs[0].elements
 
 
-@pytest.mark.parametrize("text", ["handover float32[1]", "{", '{"op":"Conv"}', "[1]", '{"op":1,"inputs":["x"]}'])
+@pytest.mark.parametrize("text", ["transfer float32[1]", "{", '{"op":"Conv"}', "[1]", '{"op":1,"inputs":["x"]}'])
 def test_what_is_no_workload_is_passed_over(text: str) -> None:
     assert parse_workload(text) is None
     assert CostTrees.train([Sample(text, DIRECT, {}, 1.0)] * 100, MACHINE) is None
@@ -170,7 +170,7 @@ def test_trees_refuse_what_is_unlike_anything_measured() -> None:
         Point(LAYERS[0].workload, DIRECT, SETTINGS[0], "warm"),
         Point(conv(512, 512, 100, 3).workload, DIRECT, SETTINGS[0], "warm"),  # far larger than all
         Point(LAYERS[0].workload, "cpu:float32/unheard-of", SETTINGS[0], "warm"),
-        Point("handover float32[3]", DIRECT, {}, "warm"),
+        Point("transfer float32[3]", DIRECT, {}, "warm"),
     ]
     assert np.isnan(trees.predict(candidates)).tolist() == [False, True, True, True]
     assert CostTrees.train(samples(LAYERS)[:10], MACHINE) is None

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from nnstretch.devices.base.description import Description
-from nnstretch.devices.remote.processor import AbsentProcessor
+from nnstretch.devices.remote.processor import ProfiledProcessor
 from nnstretch.errors import DeviceError, MissingExtraError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.latency.profile_files import open_profiles
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
-from nnstretch.scheduler.costmodel.stored_predictor import StoredHandovers, StoredPredictor
+from nnstretch.scheduler.costmodel.stored_predictor import StoredPredictor, StoredTransfers
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, write_profiles
 from nnstretch.scheduler.measurement.store.rows import Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -31,7 +31,7 @@ def truth(layer: Layer) -> float:
     return layer.macs / 20e9 + 3e-6
 
 
-def rows(processor: AbsentProcessor, layers: list[Layer]) -> list[Row]:
+def rows(processor: ProfiledProcessor, layers: list[Layer]) -> list[Row]:
     """Every routine measured on every layer; the first is the fastest."""
     found = []
     for layer in layers:
@@ -43,16 +43,16 @@ def rows(processor: AbsentProcessor, layers: list[Layer]) -> list[Row]:
     return found
 
 
-def handover(tensor: TensorType, seconds: float) -> Row:
-    return Row(GPU.fingerprint, f"handover {tensor}", ARM.fingerprint, {}, Measurement(seconds, (seconds,)))
+def transfer(tensor: TensorType, seconds: float) -> Row:
+    return Row(GPU.fingerprint, f"transfer {tensor}", ARM.fingerprint, {}, Measurement(seconds, (seconds,)))
 
 
-def predictor(tmp_path: Path, slowdowns: tuple[float, ...] | None = None) -> StoredPredictor:
-    cpu, store = AbsentProcessor(ARM), ProfileStore(Path(":memory:"))
+def predictor(tmp_path: Path, contention_factors: tuple[float, ...] | None = None) -> StoredPredictor:
+    cpu, store = ProfiledProcessor(ARM), ProfileStore(Path(":memory:"))
     store.put_all(rows(cpu, MEASURED))
-    handovers = StoredHandovers(store, [cpu], cpu)
-    learned = LearnedCosts(store, handovers, folder=tmp_path)
-    return StoredPredictor([cpu, cpu], store, learned, handovers, lambda _: slowdowns)
+    transfers = StoredTransfers(store, [cpu], cpu)
+    learned = LearnedCosts(store, transfers, folder=tmp_path)
+    return StoredPredictor([cpu, cpu], store, learned, transfers, lambda _: contention_factors)
 
 
 def test_measured_layers_take_what_they_took_and_others_what_is_learned(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_measured_layers_take_what_they_took_and_others_what_is_learned(tmp_path
 
 def test_faster_parameters_that_were_measured_count(tmp_path: Path) -> None:
     found, layer = predictor(tmp_path), MEASURED[5]
-    candidate = default_candidates(layer, AbsentProcessor(ARM))[0]
+    candidate = default_candidates(layer, ProfiledProcessor(ARM))[0]
     setting = {**candidate.parameters, "tiles": 77}
     seconds = truth(layer) / 2
     better = Measurement(seconds, (seconds,), state="l3")
@@ -98,31 +98,31 @@ def test_what_cannot_be_learned_without_xgboost_is_said(tmp_path: Path, monkeypa
 
 
 def test_slowdowns_that_nobody_measured_are_noted(tmp_path: Path) -> None:
-    assert predictor(tmp_path, (1.1, 1.3)).slowdown(1, frozenset({0})) == 1.3
+    assert predictor(tmp_path, (1.1, 1.3)).contention_factor(1, frozenset({0})) == 1.3
     found = predictor(tmp_path)
-    assert found.slowdown(1, frozenset({0})) == 1.0
-    assert found.unknown_slowdowns == {("cpu:4-5", "cpu:4-5")}
+    assert found.contention_factor(1, frozenset({0})) == 1.0
+    assert found.unknown_contention_factors == {("cpu:4-5", "cpu:4-5")}
 
 
-def test_handovers_lie_on_a_line_through_those_measured() -> None:
-    cpu, gpu, store = AbsentProcessor(ARM), AbsentProcessor(GPU), ProfileStore(Path(":memory:"))
-    with pytest.raises(DeviceError, match="no handovers between cpu:4-5 and opencl:0"):
-        StoredHandovers(store, [cpu, gpu], cpu)
-    assert StoredHandovers(store, [cpu, cpu], cpu).handover(TensorType((1, 9, 9, 9))) == 0.0
+def test_transfers_lie_on_a_line_through_those_measured() -> None:
+    cpu, gpu, store = ProfiledProcessor(ARM), ProfiledProcessor(GPU), ProfileStore(Path(":memory:"))
+    with pytest.raises(DeviceError, match="no transfers between cpu:4-5 and opencl:0"):
+        StoredTransfers(store, [cpu, gpu], cpu)
+    assert StoredTransfers(store, [cpu, cpu], cpu).transfer(TensorType((1, 9, 9, 9))) == 0.0
     tensors = [TensorType((1, channels, 8, 8)) for channels in (4, 16, 64)]
-    store.put_all([handover(tensor, 2e-5 + 1e-10 * 4 * tensor.elements) for tensor in tensors])
-    found = StoredHandovers(store, [cpu, gpu], cpu)
-    assert found.handover(TensorType((1, 32, 8, 8))) == pytest.approx(2e-5 + 1e-10 * 4 * 2048)
-    store.put_all([handover(tensor, 3e-5 - 1e-10 * tensor.elements) for tensor in tensors])
-    falling = StoredHandovers(store, [cpu, gpu], cpu)
-    assert falling.handover(tensors[0]) == falling.handover(tensors[2]) > 0.0
+    store.put_all([transfer(tensor, 2e-5 + 1e-10 * 4 * tensor.elements) for tensor in tensors])
+    found = StoredTransfers(store, [cpu, gpu], cpu)
+    assert found.transfer(TensorType((1, 32, 8, 8))) == pytest.approx(2e-5 + 1e-10 * 4 * 2048)
+    store.put_all([transfer(tensor, 3e-5 - 1e-10 * tensor.elements) for tensor in tensors])
+    falling = StoredTransfers(store, [cpu, gpu], cpu)
+    assert falling.transfer(tensors[0]) == falling.transfer(tensors[2]) > 0.0
 
 
 def test_processors_of_a_file_by_name(tmp_path: Path) -> None:
     other = Description("arm|1 core", "cpu:0", "cpu", "an ARM", 4, cores=(0,), isa="aarch64")
     newer = Description("arm|2 cores, newer", "cpu:4-5", "cpu", "an ARM", 4, cores=(4, 5), isa="aarch64")
-    cpu, path = AbsentProcessor(ARM), tmp_path / "p.json"
-    measured = [*rows(cpu, MEASURED[:2]), handover(TensorType((1, 4, 8, 8)), 1e-5)]
+    cpu, path = ProfiledProcessor(ARM), tmp_path / "p.json"
+    measured = [*rows(cpu, MEASURED[:2]), transfer(TensorType((1, 4, 8, 8)), 1e-5)]
     write_profiles(Profiles(measured, [ARM, newer, other, GPU]), path)
     opened = open_profiles(path, "cpu:2-3,opencl")
     assert opened.names == ("cpu:2-3", "opencl:0")

@@ -19,13 +19,13 @@ from nnstretch.cli.main import main
 from nnstretch.devices.base.routine import Parameters
 from nnstretch.scheduler.measurement import integrated
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import Timed, Trial, Trials
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, Timed
 from nnstretch.scheduler.measurement.store.rows import Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import PlanStep
 
-_put_all, _remove, _time = ProfileStore.put_all, ProfileStore.remove, Trials.time
+_put_all, _remove, _time = ProfileStore.put_all, ProfileStore.remove, Runner.time
 
 
 def report_to(log: int) -> None:
@@ -57,7 +57,7 @@ def made_up(step: PlanStep) -> float:
 def make_up_times() -> None:
     """Has runs of candidates and of whole networks take made-up times, and the clock be steady."""
 
-    def time(self: Trials, candidates: Sequence[Trial], state: object) -> list[Timed | None]:
+    def time(self: Runner, candidates: Sequence[LoadedLayer], state: object) -> list[Timed | None]:
         found = _time(self, candidates, state)  # type: ignore[arg-type]
         made = [sum(map(made_up, trial.single.plan.steps)) for trial in candidates]
         return [None if real is None else Timed(seconds, None) for real, seconds in zip(found, made, strict=True)]
@@ -65,7 +65,7 @@ def make_up_times() -> None:
     def step_samples(compiled: Compiled) -> np.ndarray:
         return np.array([[made_up(step)] * 5 for step in compiled.plan.steps])
 
-    setattr(Trials, "time", time)  # noqa: B010
+    setattr(Runner, "time", time)  # noqa: B010
     setattr(integrated, "_step_samples", step_samples)  # noqa: B010
     setattr(Profiler, "is_slowed", lambda *_: False)  # noqa: B010
 

@@ -40,7 +40,7 @@ class Units(CostModel):
             return None
         return 1.0 + 0.01 * _draw(layer.workload, str(routine.descriptor), parameters)
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return 0.0
 
 
@@ -161,7 +161,7 @@ def test_a_disturbed_path_is_run_again(seed: int, disturbances: tuple[float, ...
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_path_is_scaled_by_what_its_rival_takes_at_the_same_time(seed: int) -> None:
+def test_a_path_is_scaled_by_what_its_baseline_takes_at_the_same_time(seed: int) -> None:
     """From the second path on the machine is slower and stays so."""
     quiet = undisturbed(seed)
     alone = Runs()

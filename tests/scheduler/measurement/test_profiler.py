@@ -24,7 +24,7 @@ from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement import profiler as profiler_module
 from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes, layer_state, network_state, written_afar
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import Timed, Trial, Trials
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, Timed
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -102,15 +102,15 @@ def test_a_fresh_profiler_ignores_what_was_known_before_it(processor: CpuProcess
     assert len(store) == 2
 
 
-class Silent(Trials):
-    """Trials that nobody may ask for."""
+class Silent(Runner):
+    """Runner that nobody may ask for."""
 
     def start(self) -> None:
         pytest.fail("something was measured")
 
 
-class Scripted(Trials):
-    """Trials whose runs take what a script says, in the order in which they were opened."""
+class Scripted(Runner):
+    """Runner whose runs take what a script says, in the order in which they were opened."""
 
     def __init__(self, seconds: Sequence[float], clock: float | None = None) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Scripted(Trials):
         self._seconds[trial.number] = next(self._script)
         return trial, made
 
-    def time(self, trials: Sequence[Trial], state: object) -> list[Timed | None]:
+    def time(self, trials: Sequence[LoadedLayer], state: object) -> list[Timed | None]:
         return [Timed(self._seconds[trial.number] * trial.single.repeats, self._clock) for trial in trials]
 
 
@@ -176,7 +176,7 @@ def test_clocks_of_several_processors_are_told_at_one_moment(
         assert profiler._clock(other).usual == pytest.approx(200.0)
 
 
-def test_few_handovers_are_measured_and_others_lie_between(
+def test_few_transfers_are_measured_and_others_lie_between(
     processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Larger tensors take no less, and beyond the largest time grows with the bytes."""
@@ -188,7 +188,7 @@ def test_few_handovers_are_measured_and_others_lie_between(
             asked[-1]
         ]
 
-    monkeypatch.setattr(Profiler, "_measured_handover", measured)
+    monkeypatch.setattr(Profiler, "_measured_transfer", measured)
     with Profiler(store, processor) as profiler:
         assert profiler.passing(processor, processor, TensorType((1,))) == 10e-6
         assert profiler.passing(processor, processor, TensorType((1 << 15,))) == pytest.approx(20e-6)
@@ -258,8 +258,8 @@ def test_states_of_networks_and_layers() -> None:
     assert [layer_state(pool(16), state) for state in states] == ["warm", "l3", "memory"]
 
 
-class Recorded(Trials):
-    """Trials that remember what was opened."""
+class Recorded(Runner):
+    """Runner that remember what was opened."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trials: what candidates do to their process, and what whoever measures them learns of it."""
+"""Runner: what candidates do to their process, and what whoever measures them learns of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import TrialError, Trials
+from nnstretch.scheduler.measurement.runner.runner import Runner, RunnerError
 from nnstretch.scheduler.measurement.runner.single_layer import (
     SingleLayer,
     SinglePlan,
@@ -35,7 +35,7 @@ from nnstretch.scheduler.measurement.runner.single_layer import (
     random_inputs,
     single_layer_plan,
 )
-from nnstretch.scheduler.measurement.runner.worker import PAGE, _Workshop
+from nnstretch.scheduler.measurement.runner.worker import PAGE, _Worker
 from nnstretch.scheduler.measurement.store.rows import CACHE_STATES
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from tests.kits.convolution_parity import conv_layer
@@ -97,8 +97,8 @@ def plan_of(processor: CpuProcessor, algorithm: str = "direct", repeats: int = 1
 
 
 @pytest.fixture
-def faulty() -> Iterator[Trials]:
-    with Trials(FAULTY, patience=4) as trials:
+def faulty() -> Iterator[Runner]:
+    with Runner(FAULTY, patience=4) as trials:
         yield trials
 
 
@@ -106,7 +106,7 @@ def faulty() -> Iterator[Trials]:
 def test_outputs_and_times(processor: CpuProcessor, repeats: int) -> None:
     layer, routine = convolution(), direct(processor)
     _, layouts = routine.layouts(layer, routine.parameter_space(layer)[0])
-    with Trials() as trials:
+    with Runner() as trials:
         trial, outputs = trials.open(plan_of(processor, repeats=repeats), outputs=True)
         found = unpack(outputs[0], layouts[0], layer.outputs[0].shape)
         np.testing.assert_allclose(found, run_layer(layer, *random_inputs(layer))[0], atol=1e-4)
@@ -131,16 +131,16 @@ def test_outputs_and_times(processor: CpuProcessor, repeats: int) -> None:
         ("memory", "memory"),
     ],
 )
-def test_a_candidate_that_harms_its_process(faulty: Trials, processor: CpuProcessor, harm: str, says: str) -> None:
+def test_a_candidate_that_harms_its_process(faulty: Runner, processor: CpuProcessor, harm: str, says: str) -> None:
     before, _ = faulty.open(plan_of(processor))
-    with pytest.raises(TrialError, match=says):
+    with pytest.raises(RunnerError, match=says):
         faulty.open(plan_of(processor, harm))
     after, _ = faulty.open(plan_of(processor))
     assert None not in faulty.time([before, after], "memory")
 
 
 @pytest.mark.parametrize("harm", ["late-segfault", "late-hang", "late-memory"])
-def test_one_that_does_so_between_others(faulty: Trials, processor: CpuProcessor, harm: str) -> None:
+def test_one_that_does_so_between_others(faulty: Runner, processor: CpuProcessor, harm: str) -> None:
     trials = [faulty.open(plan_of(processor, name))[0] for name in ("direct", harm, "direct")]
     first = faulty.time(trials, "warm")
     second = faulty.time(trials, "warm")
@@ -156,7 +156,7 @@ def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp
     routines = [direct(processor), Renamed(direct(processor), "segfault"), Renamed(direct(processor), "late-abort")]
     routines.append(Renamed(direct(processor), "off", wrong=True))
     candidates = [Candidate(r, r.parameter_space(layer)[0]) for r in routines]
-    with Profiler(store, processor, trials=Trials(FAULTY, patience=4)) as profiler:
+    with Profiler(store, processor, trials=Runner(FAULTY, patience=4)) as profiler:
         seconds = profiler.compare(processor, layer, candidates)
     assert [s is None for s in seconds] == [False, True, True, True]
     failures = {row.routine.rpartition("/")[2]: row.measurement.failure for row in store.rows()}
@@ -172,8 +172,8 @@ def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp
     assert len(good.samples) >= 3
 
 
-class Unlucky(Trials):
-    """Trials whose process always ends between two of them."""
+class Unlucky(Runner):
+    """Runner whose process always ends between two of them."""
 
     def _running(self) -> int:
         return -1
@@ -190,12 +190,12 @@ def test_a_process_that_ends_for_no_visible_reason_is_not_started_for_ever(proce
     "command", [("/nonexistent/python",), (sys.executable, "-c", "import sys; sys.exit('no such module')")]
 )
 def test_a_process_that_does_not_start_is_said_so(processor: CpuProcessor, command: tuple[str, ...]) -> None:
-    with Trials(command) as trials, pytest.raises(DeviceError, match="plan without tuning"):
+    with Runner(command) as trials, pytest.raises(DeviceError, match="plan without tuning"):
         trials.open(plan_of(processor))
 
 
 def test_a_process_that_died_meanwhile_is_nobodys_fault(processor: CpuProcessor) -> None:
-    with Trials() as trials:
+    with Runner() as trials:
         trial, _ = trials.open(plan_of(processor))
         assert trials._worker is not None
         trials._worker._process.kill()
@@ -205,8 +205,8 @@ def test_a_process_that_died_meanwhile_is_nobodys_fault(processor: CpuProcessor)
 
 ORPHAN = """
 import sys, time
-from nnstretch.scheduler.measurement.runner.runner import Trials
-trials = Trials()
+from nnstretch.scheduler.measurement.runner.runner import Runner
+trials = Runner()
 trials.start()
 trials._worker._await_ready()
 print(trials._worker._process.pid, flush=True)
@@ -245,7 +245,7 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
     layouts, made = routine.layouts(layer, parameters)
     inputs = packed_inputs(layer, random_inputs(layer), layouts)
     single = SingleLayer(device, routine, layer, parameters, routine.lower(layer, parameters), 3, turns)
-    with Trials() as trials:
+    with Runner() as trials:
         shown, outputs = trials.open(
             single_layer_plan(replace(single, host=processor, shown=True), inputs), outputs=True
         )
@@ -253,7 +253,7 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
         np.testing.assert_allclose(unpack(outputs[0], made[0], layer.outputs[0].shape), expected, atol=1e-3)
         plan = single_layer_plan(replace(single, host=processor), inputs)
         begin, device_part = plan.plan.subgraphs
-        assert (begin.queue, device_part.queue, device_part.waits) == (0, 1, (0,))  # so that it waits at a gate
+        assert (begin.queue, device_part.queue, device_part.waits) == (0, 1, (0,))  # so that it waits at a semaphore
         steps = plan.plan.steps[device_part.first :]
         written = {number for step in steps for number in step.writes}
         assert len(written) - len(routine.lower(layer, parameters).workspaces) == turns
@@ -274,12 +274,12 @@ def test_who_waits_for_a_device_leaves_its_core_alone(is_device: bool) -> None:
         return 1.0
 
     trial: Any = SimpleNamespace(core=core, loaded=SimpleNamespace(runtimes=[object()] if is_device else []), time=run)
-    memory = os.memfd_create("workshop")
+    memory = os.memfd_create("worker")
     try:
         os.ftruncate(memory, PAGE)
-        workshop = _Workshop(memory, own_cache=1 << 20)
-        workshop._trials[0] = trial
-        seconds, clock = workshop._time(0, "warm")
+        worker = _Worker(memory, own_cache=1 << 20)
+        worker._trials[0] = trial
+        seconds, clock = worker._time(0, "warm")
     finally:
         os.close(memory)
     assert seconds == 1.0 and clock is not None and clock > 0

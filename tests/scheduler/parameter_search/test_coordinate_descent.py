@@ -38,7 +38,7 @@ class Hills(CostModel):
         self.asked.add((layer.workload, str(routine.descriptor), tuple(sorted(parameters.items()))))
         return layer.macs * 1e-9 * (1 + 0.1 * self.height(routine, layer, parameters))
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return 0.0
 
     def height(self, routine: Routine, layer: Layer, parameters: Parameters) -> float:

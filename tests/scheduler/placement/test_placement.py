@@ -41,7 +41,7 @@ from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.simulation.timing import NoInterplay
+from nnstretch.scheduler.simulation.timing import NoInterference
 from tests.kits.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
 from tests.scheduler.simulation.test_simulation import NAMES, some_soc, specs
@@ -56,7 +56,7 @@ CPU_AND_OPENCL = f"cpu:{CORES[0]},opencl:0@{CORES[-1]}"
 
 @dataclass(frozen=True)
 class Costs:
-    """An interplay in round numbers."""
+    """An interference in round numbers."""
 
     fixed: float = 0.0
     per_byte: float = 0.0
@@ -66,10 +66,10 @@ class Costs:
     def whole_tensors(self) -> bool:
         return False
 
-    def handover_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         return self.fixed * len(others) + self.per_byte * size
 
-    def slowdown(self, queue: int, others: frozenset[int], /) -> float:
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
         return 1 + self.slower * len(others) * (1 + queue)
 
 
@@ -86,13 +86,13 @@ def problems(draw: st.DrawFn, most: int = 6, most_split: int = 2) -> PlacementPr
             only = draw(st.integers(0, queues - 1))
             row = [t if queue == only else np.inf for queue, t in enumerate(row)]
         rows.append(row)
-    interplay = Costs(*(draw(st.sampled_from(some)) for some in ((0, 0.5, 3), (0, 0.25), (0, 0.25, 1))))
+    interference = Costs(*(draw(st.sampled_from(some)) for some in ((0, 0.5, 3), (0, 0.25), (0, 0.25, 1))))
     splits: list[tuple[Way, ...]] = [()] * count
     for unit in draw(st.sets(st.integers(0, count - 1), max_size=most_split)):
         both = draw(st.permutations(range(queues)))[: draw(st.integers(2, queues))]
         splits[unit] = (tuple(Part(queue, draw(times) / 2, draw(st.integers(0, 2))) for queue in both),)
     sizes = tuple(draw(st.integers(0, 3)) for _ in rows)
-    return PlacementProblem(np.array(rows), tuple(reads), sizes, interplay, tuple(splits))
+    return PlacementProblem(np.array(rows), tuple(reads), sizes, interference, tuple(splits))
 
 
 def orders(
@@ -208,7 +208,7 @@ class Work(CostModel):
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return 1e-9 * layer.macs + 1e-7
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return 0.0
 
 
@@ -262,7 +262,7 @@ def check(compiled: Compiled, feeds: dict[str, np.ndarray], expected: Sequence[n
 def test_modules_are_shared_out(processors: str) -> None:
     """The two 3×3 paths run at the same time, the 1×1 path, or a share of it, beside one of them."""
     model = inception()
-    space = placed(space_of(model, processors), NoInterplay())
+    space = placed(space_of(model, processors), NoInterference())
     report = space.placement
     assert report is not None and report.pays
     assert report.together < 0.62 * report.alone[report.fastest]  # (5 + 1) / 10 and what takes time without work
@@ -286,7 +286,7 @@ def test_modules_are_shared_out(processors: str) -> None:
 )
 def test_any_network_is_computed_right(processors: str, seed: int) -> None:
     network = RandomNetwork(seed, 0, nodes=8 + seed, kept=seed % 3, flat=seed % 2 == 1, size=6)
-    space = placed(space_of(network.graph(), processors), NoInterplay())
+    space = placed(space_of(network.graph(), processors), NoInterference())
     assert space.placement is not None
     check(planned(space), {"x": network.input}, network.expected(), runs=5)
 
@@ -309,7 +309,7 @@ def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
             queues = tuple(int(queue) for queue in rng.permutation([0, 1]))
             divisions[group] = [(Division(queues, (first, channels - first)), (1.0, 1.0))]
     found = Divisions(divisions, contraction.sizes)
-    problem = PlacementProblem(seconds, contraction.reads, contraction.sizes, NoInterplay(), found.ways())
+    problem = PlacementProblem(seconds, contraction.reads, contraction.sizes, NoInterference(), found.ways())
     ways = [int(rng.integers(len(of_unit))) for of_unit in problem.ways]
     for group in divisions:
         if group == min(divisions) or rng.random() < 0.6:
@@ -363,7 +363,7 @@ def residual_chain(size: int = 8) -> ir.Model:
 def test_a_chain_is_shared_out_by_splitting_its_layers(processors: str) -> None:
     """In halves, without a copy: shares are written side by side, and the residual is read where it lies."""
     model = residual_chain()
-    space = placed(space_of(model, processors), NoInterplay())
+    space = placed(space_of(model, processors), NoInterference())
     report = space.placement
     assert report is not None and report.pays
     assert len(report.splits) == 3 and all(set(s.values()) == {32} for s in report.splits.values())
@@ -443,7 +443,7 @@ def design(size: int = 8) -> ir.Model:
 )
 def test_what_lies_beside_no_branch_of_a_design_is_split(processors: str) -> None:
     model = design()
-    compiled = planned(completed(space_of(model, processors), NoInterplay()))
+    compiled = planned(completed(space_of(model, processors), NoInterference()))
     queues: dict[str, set[int]] = {}
     for subgraph in compiled.plan.subgraphs:
         for step in compiled.plan.steps[subgraph.first : subgraph.first + subgraph.count]:
@@ -461,7 +461,7 @@ def test_layers_that_somebody_placed_without_branches_stay_where_they_are() -> N
     for node in model.graph:
         node.metadata_props[PLACEMENT_KEY] = "1"
     space = space_of(model, TWO_CPUS)
-    assert completed(space, NoInterplay()) is space
+    assert completed(space, NoInterference()) is space
 
 
 def test_what_a_design_placed_stays_where_it_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.runtime.adaptive.circuit_breaker import Health
+from nnstretch.scheduler.runtime.adaptive.circuit_breaker import CircuitBreaker
 from nnstretch.scheduler.runtime.adaptive.policies import (
     GAIN,
     PROBING,
@@ -169,17 +169,17 @@ def test_plans_without_the_lost_processor_come_first(policy: str) -> None:
 
 def test_that_a_processor_works_says_nothing_of_another() -> None:
     three, uses_of = ["both", "C", "G"], uses(THREE)
-    health = Health(uses_of)
-    health.failed("both", 1e-3, ["G"])
-    assert health.usable(three, ()) == ["C"]
-    health.failed("C", 1e-3, ["C"])
-    health.ran("C", 1e-3)
-    assert health.usable(three, ()) == ["C"]
-    assert [health.failed_at(plan) for plan in three] == ["G", "", "G"]
-    health.ran("both", 1e-3)
-    assert health.usable(three, ()) == three
-    health.failed("G", 1e-3)  # for a reason of its own
-    assert health.usable(three, ()) == ["both", "C"]
+    breaker = CircuitBreaker(uses_of)
+    breaker.failed("both", 1e-3, ["G"])
+    assert breaker.usable(three, ()) == ["C"]
+    breaker.failed("C", 1e-3, ["C"])
+    breaker.ran("C", 1e-3)
+    assert breaker.usable(three, ()) == ["C"]
+    assert [breaker.failed_at(plan) for plan in three] == ["G", "", "G"]
+    breaker.ran("both", 1e-3)
+    assert breaker.usable(three, ()) == three
+    breaker.failed("G", 1e-3)  # for a reason of its own
+    assert breaker.usable(three, ()) == ["both", "C"]
 
 
 def test_when_everything_fails_every_run_tries_every_plan() -> None:

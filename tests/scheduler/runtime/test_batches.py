@@ -37,7 +37,7 @@ class EveryKind(nn.Module):
         self.depthwise = nn.Conv2d(32, 32, 3, 1, 1, groups=32)
         self.pointwise = nn.Conv2d(32, 64, 1)
         self.grouped = nn.Conv2d(64, 64, 3, 1, 1, groups=2)
-        self.gate = nn.Conv2d(64, 64, 1)
+        self.semaphore = nn.Conv2d(64, 64, 1)
         self.down = nn.Conv2d(64, 32, 5, 2, 2)
         self.hidden, self.head = nn.Linear(96 + 32, 40), nn.Linear(40, 10)
 
@@ -46,7 +46,7 @@ class EveryKind(nn.Module):
         x = torch.relu(self.wide(x) + x)
         x = nn.functional.hardswish(self.depthwise(x))
         y = torch.relu(self.grouped(self.pointwise(x)))
-        y = y * torch.sigmoid(self.gate(nn.functional.adaptive_avg_pool2d(y, 1)))
+        y = y * torch.sigmoid(self.semaphore(nn.functional.adaptive_avg_pool2d(y, 1)))
         z = nn.functional.interpolate(torch.relu(self.down(y)), scale_factor=2.0, mode="nearest")
         both = torch.cat([y, z], 1)
         pooled = [nn.functional.max_pool2d(both, 3, 2, 1).mean((2, 3)), nn.functional.avg_pool2d(x, 8).flatten(1)]

@@ -36,7 +36,7 @@ def run(**changed: tuple[int, int, int]) -> Timeline:
 
 def test_the_path_goes_through_what_was_waited_for() -> None:
     found = run_summary(PLAN, run())
-    assert [(link.step.name, link.gap, link.is_handover) for link in found.path] == [
+    assert [(link.step.name, link.gap, link.is_transfer) for link in found.path] == [
         ("a", 0, False),
         ("c", 1, True),
         ("d", 5, True),
@@ -44,13 +44,13 @@ def test_the_path_goes_through_what_was_waited_for() -> None:
     assert found.critical_path == 10 + 19 + 15
     assert found.over_critical_path == pytest.approx(52 / 44)
     assert found.queues == (QueueTime("cpu:0", 33, 15, 4), QueueTime("cpu:1", 19, 11, 22))
-    waits = [(w.step.name, w.awaited.name, w.duration, w.handover) for w in found.waits]
+    waits = [(w.step.name, w.awaited.name, w.duration, w.transfer) for w in found.waits]
     assert waits == [("d", "c", 15, 5), ("c", "a", 11, 1)]
 
 
 def test_the_path_stays_on_the_queue_that_was_later() -> None:
     found = run_summary(PLAN, run(b=(0, 12, 33)))
-    assert [(link.step.name, link.gap, link.is_handover) for link in found.path] == [
+    assert [(link.step.name, link.gap, link.is_transfer) for link in found.path] == [
         ("a", 0, False),
         ("b", 2, False),
         ("d", 2, False),
@@ -72,7 +72,7 @@ def test_words_and_data_say_the_same() -> None:
     first, path, *waits = timeline_text(found).splitlines()
     assert "+18.2%" in first
     assert "3 steps" in path
-    assert "2 hand-overs; longest: c on cpu:1" in path
+    assert "2 transfers; longest: c on cpu:1" in path
     assert [line.split(" ms")[1].split(",")[0] for line in waits] == [
         " before d for c on cpu:1",
         " before c for a on cpu:0",

@@ -165,4 +165,4 @@ def test_a_timeline_has_every_step_once_and_in_order() -> None:
     assert sum(link.step.end - link.step.begin for link in found.path) <= found.critical_path + 1 <= timeline.total + 1
     assert all(queue.busy + queue.waiting + queue.idle == timeline.total for queue in found.queues)
     assert len(found.waits) == sum(e.kind == "wait" for e in timeline.events)
-    assert any(link.is_handover for link in found.path)
+    assert any(link.is_transfer for link in found.path)

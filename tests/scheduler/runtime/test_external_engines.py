@@ -39,7 +39,7 @@ from tests.kits.graphs import RandomNetwork
 pytest.importorskip("ai_edge_litert.interpreter")
 
 CPU = f"cpu:{usable_cores()[0]}"
-GUESTS = ("ort", "litert")
+EXTERNAL_KINDS = ("ort", "litert")
 
 
 class RandomPrices(CostModel):
@@ -58,12 +58,12 @@ class RandomPrices(CostModel):
             self._prices[key] = float(rng.random()) * max(1.0, 0.7 * len(layer.chain))
         return self._prices[key]
 
-    def handover(self, tensor: TensorType) -> float:
+    def transfer(self, tensor: TensorType) -> float:
         return 0.1
 
 
 def planned(network: RandomNetwork, seed: int, processors: str = CPU) -> Compiled:
-    usable = build_processors(processors, engines=GUESTS)
+    usable = build_processors(processors, engines=EXTERNAL_KINDS)
     return make_plan(optimize(network.graph()), usable.named, usable.host, RandomPrices(seed))
 
 
@@ -143,7 +143,7 @@ def test_plans_and_models_that_do_not_fit() -> None:
 
 
 def tuned(network: RandomNetwork, folder: Path) -> tuple[Compiled, ProfileStore]:
-    usable = build_processors(CPU, engines=GUESTS)
+    usable = build_processors(CPU, engines=EXTERNAL_KINDS)
     store = ProfileStore(folder / "profiles.sqlite")
     with Profiler(store, usable.host) as profiler:
         return make_plan(optimize(network.graph()), usable.named, usable.host, profiler), store
@@ -165,7 +165,7 @@ def test_guests_are_measured_like_any_routine(tmp_path: Path) -> None:
         check(session, network)
 
 
-def test_tuning_survives_a_guest_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_survives_a_external_engine_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LiteRtRoutine, layer: Layer) -> bytes:
         raise ModelError(f"{layer.op} is too much")
 
@@ -245,7 +245,7 @@ def foreign(network: RandomNetwork) -> ir.Model:
 def test_the_front_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnstretch.compiler.compile.ProfileStore", lambda: ProfileStore(tmp_path / "profiles.sqlite"))
     network = RandomNetwork(1, processors=0, nodes=4)
-    with nnstretch.compile(network.graph(), processors=CPU, engines=GUESTS) as session:
+    with nnstretch.compile(network.graph(), processors=CPU, engines=EXTERNAL_KINDS) as session:
         check(session, network)
 
 
@@ -257,15 +257,15 @@ def test_without_the_option_there_are_none() -> None:
 def test_engines_are_for_tuned_plans_on_a_cpu() -> None:
     graph = RandomNetwork(1, processors=0, nodes=4).graph()
     with pytest.raises(UsageError, match="tune, or leave them out"):
-        plan_model(graph, build_processors(CPU, engines=GUESTS), tune=False)
+        plan_model(graph, build_processors(CPU, engines=EXTERNAL_KINDS), tune=False)
     with pytest.raises(UsageError, match="no CPU"):
-        build_processors("opencl:0", engines=GUESTS)
+        build_processors("opencl:0", engines=EXTERNAL_KINDS)
     with pytest.raises(UsageError, match="abacus"):
         build_processors(CPU, engines=("abacus",))
 
 
 def test_untuned_plans_have_none() -> None:
-    usable = build_processors(CPU, engines=GUESTS)
+    usable = build_processors(CPU, engines=EXTERNAL_KINDS)
     for seed in range(4):
         compiled = make_plan(optimize(RandomNetwork(seed, 0).graph()), usable.named, usable.host)
         assert not {ONNXRUNTIME, LITERT} & routines(compiled)
@@ -291,11 +291,11 @@ def test_standalone_models_have_none() -> None:
         check_standalone(compiled.plan)
 
 
-def test_only_the_first_cpu_has_guests() -> None:
+def test_only_the_first_cpu_has_external_engines() -> None:
     cores = usable_cores()
     if len(cores) < 2:
         pytest.skip("needs two cores")
-    first, second = build_processors(f"cpu:{cores[0]},cpu:{cores[1]}", engines=GUESTS).named
+    first, second = build_processors(f"cpu:{cores[0]},cpu:{cores[1]}", engines=EXTERNAL_KINDS).named
     assert [str(r.descriptor) for r in first.routines][-2:] == [ONNXRUNTIME, LITERT]
     assert ONNXRUNTIME not in {str(r.descriptor) for r in second.routines}
 

@@ -58,7 +58,7 @@ def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults)
             mine = [step.layer for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]]
             if plan.queues[subgraph.queue].kind == "opencl":
                 layers += mine
-                gated += [*mine[: bool(subgraph.waits)], *mine]  # a gate is told as the step that it is for
+                gated += [*mine[: bool(subgraph.waits)], *mine]  # a semaphore is told as the step that it is for
         for number, either in enumerate(zip(layers, gated, strict=False), 1):
             faults.set("clEnqueueNDRangeKernel", number)
             processor = f"opencl:0@{CORES[-1]}"
@@ -97,7 +97,7 @@ def test_sessions_made_after_a_failure_get_another_context(faults: Faults) -> No
         checked.run()
 
 
-def test_a_session_names_the_guest_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_names_the_external_engine_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(compiled(CPU_AND_CALLS)) as session:
         checked = Checked(session)
         for error in (DeviceError("ONNX Runtime failed: odd"), RuntimeError("odd")):

@@ -18,7 +18,7 @@ from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import Session
-from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, Team, choose, relocated, state_bytes
+from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, ReplicaGroup, choose, relocated, state_bytes
 from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from tests.kits.graphs import RandomNetwork
@@ -34,7 +34,7 @@ def compiled(network: RandomNetwork, processors: str) -> Compiled:
 
 
 def together(made: Compiled, streams: int) -> Arrangement:
-    return Arrangement("together", (Team(made, streams),))
+    return Arrangement("together", (ReplicaGroup(made, streams),))
 
 
 def feeds_of(network: RandomNetwork, count: int) -> list[Feeds]:
@@ -72,12 +72,12 @@ def test_inputs_that_run_through_the_processors_together_have_the_answers_of_sin
 def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
     network = RandomNetwork(7, processors=0, nodes=12, size=6)
     made = compiled(network, f"cpu:{CORES[0]}")
-    with Session(made) as first, first.twin() as second:
+    with Session(made) as first, first.replica() as second:
         wanted = first.run(None, {"x": network.input})
         second.run(None, {"x": -network.input})
         assert same(first.run(None, {"x": network.input}), wanted)
-    team = Team(made, streams=3)
-    arrangement = Arrangement("apart", (team, replace(team, compiled=relocated(made, "cpu:9", (9,)), streams=1)))
+    group = ReplicaGroup(made, streams=3)
+    arrangement = Arrangement("apart", (group, replace(group, compiled=relocated(made, "cpu:9", (9,)), streams=1)))
     assert arrangement.weight_bytes == sum(size for _, size in made.plan.constant_ranges.values())
     assert arrangement.stream_bytes == 4 * state_bytes(made.plan)
     assert state_bytes(made.plan) >= made.plan.host_bytes > 0
@@ -86,7 +86,7 @@ def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
 @pytest.mark.opencl
 def test_twins_share_a_devices_weights() -> None:
     network = RandomNetwork(7, processors=0, nodes=8, size=6)
-    with Session(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.twin() as second:
+    with Session(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.replica() as second:
         one, other = first._loaded.memories, second._loaded.memories
         shared = [key for key in one if one[key] is other[key]]
         assert shared == [key for key in one if key[0] == "constant"] != []
@@ -97,9 +97,9 @@ def test_the_cores_of_a_cpu_are_divided_and_equal_groups_have_one_plan() -> None
     network = RandomNetwork(7, processors=0, nodes=12, size=6)
     usable = build_processors(f"cpu:{CORES[0]}+{CORES[-1]}")
     divided, whole = arrangements(network.graph(), usable, 2, tune=False)
-    assert [team.processors for team in divided.teams] == [(f"cpu:{CORES[0]}",), (f"cpu:{CORES[-1]}",)]
-    assert divided.teams[0].compiled.weights is divided.teams[1].compiled.weights
-    assert [team.streams for team in whole.teams] == [2]
+    assert [group.processors for group in divided.groups] == [(f"cpu:{CORES[0]}",), (f"cpu:{CORES[-1]}",)]
+    assert divided.groups[0].compiled.weights is divided.groups[1].compiled.weights
+    assert [group.streams for group in whole.groups] == [2]
     assert choose([divided, whole]) is divided  # nothing was measured
     with Session(compiled(network, f"cpu:{CORES[0]}")) as single, StreamSession(divided) as streams:
         inputs = feeds_of(network, 20)
@@ -113,7 +113,7 @@ def test_the_cores_of_a_cpu_are_divided_and_equal_groups_have_one_plan() -> None
 def test_a_branched_network_is_computed_whole_where_processors_work_apart() -> None:
     network = RandomNetwork(11, processors=2, nodes=12, size=6)
     found = arrangements(network.graph(), build_processors(TWO_CPUS), 4, tune=False)
-    assert {way.name: [team.streams for team in way.teams] for way in found} == {"apart": [2, 2], "together": [4]}
+    assert {way.name: [group.streams for group in way.groups] for way in found} == {"apart": [2, 2], "together": [4]}
     for way in found:
         with StreamSession(way) as streams:
             for answer in streams.run_many([{"x": network.input}] * 8):
@@ -307,25 +307,25 @@ def test_who_waits_least_is_predicted_to_be_fastest() -> None:
     spread = compiled(RandomNetwork(11, processors=2, nodes=12, size=6), TWO_CPUS)
     alone = compiled(RandomNetwork(7, processors=0, nodes=12, size=6), f"cpu:{CORES[0]}")
 
-    def team(made: Compiled, latency: float, *milliseconds: float, streams: int = 1) -> Team:
-        return Team(replace(made, plan=priced(made.plan, milliseconds)), streams, latency * 1e-3)
+    def group(made: Compiled, latency: float, *milliseconds: float, streams: int = 1) -> ReplicaGroup:
+        return ReplicaGroup(replace(made, plan=priced(made.plan, milliseconds)), streams, latency * 1e-3)
 
-    apart = Arrangement("apart", (team(alone, 10, 10), team(alone, 15, 15)))
+    apart = Arrangement("apart", (group(alone, 10, 10), group(alone, 15, 15)))
     assert apart.rate == pytest.approx(100 + 1000 / 15)
     # One input at a time takes 9 ms; from two on, the queue that computes for 5 ms sets the rate.
-    assert Arrangement("one", (team(spread, 9, 5, 4),)).rate == pytest.approx(1000 / 9)
-    pipeline = Arrangement("together", (team(spread, 9, 5, 4, streams=3),))
+    assert Arrangement("one", (group(spread, 9, 5, 4),)).rate == pytest.approx(1000 / 9)
+    pipeline = Arrangement("together", (group(spread, 9, 5, 4, streams=3),))
     assert pipeline.rate == pytest.approx(200)
-    assert pipeline.teams[0].duration == pytest.approx(15e-3)
+    assert pipeline.groups[0].duration == pytest.approx(15e-3)
     assert choose([apart, pipeline]) is pipeline
-    uneven = Arrangement("together", (team(spread, 9, 6.2, 3, streams=3),))
+    uneven = Arrangement("together", (group(spread, 9, 6.2, 3, streams=3),))
     assert choose([apart, uneven]) is apart
-    slowed = replace(pipeline, teams=(replace(pipeline.teams[0], slowdown=1.3),))
+    slowed = replace(pipeline, groups=(replace(pipeline.groups[0], contention_factor=1.3),))
     assert choose([apart, slowed]) is apart
     assert choose([apart, replace(apart, name="no faster")]) is apart
-    # Fewer streams than teams: the fastest ones are kept.
-    assert [one.latency for one in apart.with_streams(1).teams] == [10e-3]
-    assert [one.streams for one in apart.with_streams(9).teams] == [2, 2]
+    # Fewer streams than groups: the fastest ones are kept.
+    assert [one.latency for one in apart.with_streams(1).groups] == [10e-3]
+    assert [one.streams for one in apart.with_streams(9).groups] == [2, 2]
 
 
 def test_streams_that_cannot_be() -> None:

@@ -33,12 +33,12 @@ from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.simulation.events import Task, run_tasks
-from nnstretch.scheduler.simulation.timing import NoInterplay, ProfileInterplay, critical_path, simulate
+from nnstretch.scheduler.simulation.timing import NoInterference, ProfiledInterference, critical_path, simulate
 from tests.kits.graphs import RandomNetwork
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fit_profile.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fit_profile.py"
 NAMES = ("a", "b", "c")
-ALONE = NoInterplay()
+ALONE = NoInterference()
 
 
 def never(queue: int, others: frozenset[int]) -> float:
@@ -78,7 +78,7 @@ def test_only_the_slowed_one_is_slow() -> None:
     assert two.steps == ((0.0, 2.0),)
 
 
-def test_a_handover_neither_slows_nor_is_slowed() -> None:
+def test_a_transfer_neither_slows_nor_is_slowed() -> None:
     one, two = run_tasks([Task(0, (), 2.0, (1.0,)), Task(1, (), 0.0, (3.0,))], twice)
     # Queue 1 works alone until 2, then both share: queue 0 is done at 4, as is queue 1.
     assert one.steps == ((2.0, 4.0),)
@@ -109,7 +109,7 @@ def longest_chain(tasks: list[Task]) -> float:
     ends: list[float] = []
     for number, task in enumerate(tasks):
         before = [*task.waits, *(i for i in range(number) if tasks[i].queue == task.queue)]
-        ends.append(max([ends[i] for i in before], default=0.0) + task.handover + sum(task.steps))
+        ends.append(max([ends[i] for i in before], default=0.0) + task.transfer + sum(task.steps))
     return max(ends)
 
 
@@ -135,7 +135,7 @@ def test_slowdown_stretches_steps_within_bounds(tasks: list[Task], factor: float
     for task, found in zip(tasks, times, strict=True):
         assert found.ready >= busy.get(task.queue, 0.0) - 1e-9
         assert all(found.ready >= times[wait].steps[-1][1] - 1e-9 for wait in task.waits)
-        at = found.ready + task.handover
+        at = found.ready + task.transfer
         for (begin, end), seconds in zip(found.steps, task.steps, strict=True):
             assert begin == pytest.approx(at, abs=1e-6)
             assert seconds - 1e-6 <= end - begin <= seconds * factor**2 + 1e-6
@@ -146,7 +146,9 @@ def test_slowdown_stretches_steps_within_bounds(tasks: list[Task], factor: float
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 
-def some_soc(sync: float = 0.0, gb_per_s: float = 1e6, slowdown: tuple[float, float] = (1.0, 1.0)) -> SocProfile:
+def some_soc(
+    sync: float = 0.0, gb_per_s: float = 1e6, contention_factor: tuple[float, float] = (1.0, 1.0)
+) -> SocProfile:
     def processor(speed: float) -> ProcessorProfile:
         every = Throughput(((1.0, speed),))
         kinds = dict.fromkeys(("conv", "grouped", "depthwise", "dense"), every)
@@ -155,7 +157,7 @@ def some_soc(sync: float = 0.0, gb_per_s: float = 1e6, slowdown: tuple[float, fl
     pairs = [(one, other) for i, one in enumerate(NAMES) for other in NAMES[i + 1 :]]
     return SocProfile(
         {name: processor(i + 1.0) for i, name in enumerate(NAMES)},
-        tuple(PairProfile(pair, sync, gb_per_s, slowdown) for pair in pairs),
+        tuple(PairProfile(pair, sync, gb_per_s, contention_factor) for pair in pairs),
     )
 
 
@@ -165,9 +167,9 @@ def specs(folder: Path, soc: SocProfile, count: int) -> str:
     return ",".join(f"sim:{path}/{name}" for name in NAMES[:count])
 
 
-def planned(model: ir.Model, folder: Path, soc: SocProfile, count: int) -> tuple[Plan, ProfileInterplay, Timeline]:
+def planned(model: ir.Model, folder: Path, soc: SocProfile, count: int) -> tuple[Plan, ProfiledInterference, Timeline]:
     compiled, timeline = simulate_model(model, build_processors(specs(folder, soc, count)))
-    return compiled.plan, ProfileInterplay(soc, dict(enumerate(NAMES[:count]))), timeline
+    return compiled.plan, ProfiledInterference(soc, dict(enumerate(NAMES[:count]))), timeline
 
 
 def wide() -> ir.Model:
@@ -193,12 +195,12 @@ def chain(processors: tuple[int, ...], channels: int = 8) -> ir.Model:
 
 
 def test_a_chain_across_processors_by_hand(tmp_path: Path) -> None:
-    soc = some_soc(sync=7.0, gb_per_s=2.0, slowdown=(3.0, 3.0))
+    soc = some_soc(sync=7.0, gb_per_s=2.0, contention_factor=(3.0, 3.0))
     _, _, timeline = planned(chain((0, 1, 1, 0)), tmp_path, soc, 2)
     (node, *_) = layers(optimize(chain((0,))))
     slow, fast = (round(layer_seconds(soc.processors[name], node.layer, 4) * 1e9) for name in "ab")
-    handover = 7000 + 4 * 800 / 2
-    assert timeline.total == pytest.approx(2 * slow + 2 * fast + 2 * handover, abs=5)
+    transfer = 7000 + 4 * 800 / 2
+    assert timeline.total == pytest.approx(2 * slow + 2 * fast + 2 * transfer, abs=5)
     steps = [(e.queue, e.end - e.begin) for e in sorted(timeline.events, key=lambda e: e.begin) if e.kind == "step"]
     assert [queue for queue, _ in steps] == [0, 1, 1, 0]
     assert [length for _, length in steps] == pytest.approx([slow, fast, fast, slow], abs=2)
@@ -227,9 +229,9 @@ def test_random_networks_obey_their_plan(tmp_path_factory: pytest.TempPathFactor
     assert ideal.total == pytest.approx(longest, rel=1e-3, abs=len(free.steps))
     assert sum(e.macs for e in ideal.events) == free.macs
 
-    soc = some_soc(sync=5.0, gb_per_s=1.0, slowdown=(1.3, 1.7))
-    plan, interplay, timeline = planned(model, folder, soc, count)
-    assert timeline.total >= critical_path(plan, interplay) * 1e9 - 1
+    soc = some_soc(sync=5.0, gb_per_s=1.0, contention_factor=(1.3, 1.7))
+    plan, interference, timeline = planned(model, folder, soc, count)
+    assert timeline.total >= critical_path(plan, interference) * 1e9 - 1
     queues_busy = [timeline.busy(queue) for queue in range(len(timeline.queues))]
     assert max(queues_busy) <= timeline.total
     for queue in range(len(timeline.queues)):
@@ -249,14 +251,14 @@ def test_the_predictor_and_the_plan_agree(tmp_path: Path) -> None:
 
 
 def test_the_predictor_knows_meetings_and_slowdown(tmp_path: Path) -> None:
-    soc = some_soc(sync=5.0, gb_per_s=1.0, slowdown=(1.5, 2.0))
+    soc = some_soc(sync=5.0, gb_per_s=1.0, contention_factor=(1.5, 2.0))
     slow_pair = replace(soc.pairs[2], sync_us=50.0)  # of b and c
     found = predictor(build_processors(specs(tmp_path, replace(soc, pairs=(*soc.pairs[:2], slow_pair)), 3)))
     assert isinstance(found, SimulatedPredictor)
     tensor = TensorType((1, 10, 5, 5))
     assert found.meeting_seconds(tensor) == pytest.approx(50e-6 + 1e-6)
-    assert found.slowdown(0, frozenset({1})) == 1.5
-    assert found.slowdown(1, frozenset({0, 2})) == 2.0 * 1.5
+    assert found.contention_factor(0, frozenset({1})) == 1.5
+    assert found.contention_factor(1, frozenset({0, 2})) == 2.0 * 1.5
     assert found.error(0) is None
     assert not found.confirm([], 0)
 

@@ -3,9 +3,9 @@ typedef struct {
     int count;
 } gate_arguments;
 
-/* A gate in front of a sub-graph: ends once the flags of all sub-graphs are set which that one waits for. The host sets them
+/* A semaphore in front of a sub-graph: ends once the flags of all sub-graphs are set which that one waits for. The host sets them
  * while the kernel runs, so they must lie in coherent memory. */
-kernel void gate(const volatile global int *flags_buffer, const global int *waits_buffer, const gate_arguments given)
+kernel void semaphore(const volatile global int *flags_buffer, const global int *waits_buffer, const gate_arguments given)
 {
     const volatile global int *flags = flags_buffer + given.flags_offset;
     const global int *waits = waits_buffer + given.waits_offset;

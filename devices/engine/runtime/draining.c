@@ -1,4 +1,4 @@
-/* After a run with OpenCL queues: when its steps ran, and how command_queues and memory come to rest. */
+/* After a run with OpenCL queues: when its steps ran, and how command queues and memory come to rest. */
 #include "executor.h"
 #include "opencl.h"
 #include "run.h"
@@ -10,7 +10,7 @@ static void take_smaller(int64_t *smallest, int64_t value) {
 }
 
 /* The least that must be added to the device's clock to get the host's. Both differences can only be too large: by the
- * time between a command's entry into the command_queue and the host's return from the call, and between its end and when that
+ * time between a command's entry into the command queue and the host's return from the call, and between its end and when that
  * was seen. */
 static bool clock_offset(const nns_executor *executor, const nns_queue *queue, int64_t *offset) {
     const nns_program *program = executor->program;
@@ -30,7 +30,7 @@ static bool clock_offset(const nns_executor *executor, const nns_queue *queue, i
     return true;
 }
 
-/* Replaces the host's times of enqueuing by the device's times of running, where the command_queue profiles. */
+/* Replaces the host's times of enqueuing by the device's times of running, where the command queue profiles. */
 static void trace_queue(const nns_executor *executor, const nns_queue *queue) {
     int64_t offset = 0;
     if (!clock_offset(executor, queue, &offset)) return;
@@ -47,7 +47,7 @@ static void trace_queue(const nns_executor *executor, const nns_queue *queue) {
 
 /* ---- coming to rest -------------------------------------------------------------------------------------- */
 
-/* After a failure: waits for the command_queues and gives all MAPPED memory back to the host, as far as the devices let it. */
+/* After a failure: waits for the command queues and gives all MAPPED memory back to the host, as far as the devices let it. */
 static int32_t drain(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
@@ -75,20 +75,20 @@ static void forget_events(nns_executor *executor) {
     }
 }
 
-void nns_settle(nns_executor *executor) {
+void nns_drain(nns_executor *executor) {
     nns_program *program = executor->program;
-    nns_report unsettled = {0}; /* the run has failed already; its report says why */
+    nns_report undrained = {0}; /* the run has failed already; its report says why */
     if (nns_has_failed(executor)) {
-        executor->unsettled = drain(program, &unsettled) != NNS_OK;
-        executor->unsettled_step = nns_executor_failed_step(program);
+        executor->undrained = drain(program, &undrained) != NNS_OK;
+        executor->undrained_step = nns_executor_failed_step(program);
     } else if (executor->trace)
         for (int64_t i = 0; i < program->n_queues; i++)
             if (program->queues[i].kind == NNS_QUEUE_OPENCL) trace_queue(executor, &program->queues[i]);
     forget_events(executor);
 }
 
-int32_t nns_settle_again(nns_executor *executor, nns_report *report) {
-    executor->unsettled = drain(executor->program, report) != NNS_OK;
-    if (executor->unsettled) nns_run_fail(executor, report, executor->unsettled_step);
+int32_t nns_drain_again(nns_executor *executor, nns_report *report) {
+    executor->undrained = drain(executor->program, report) != NNS_OK;
+    if (executor->undrained) nns_run_fail(executor, report, executor->undrained_step);
     return report->status;
 }

@@ -212,7 +212,7 @@ int32_t nns_opencl_poll(void *event, nns_report *report) {
     cl_int state = 0;
     const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
     if (!code && state >= 0) return state == 0;
-    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the command queue", report);
+    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the queue", report);
     return -1;
 }
 

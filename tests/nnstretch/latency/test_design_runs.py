@@ -95,7 +95,7 @@ def test_stores_are_closed_when_slowdowns_are_known(monkeypatch: pytest.MonkeyPa
         opened.append(store)
         return [1.0] * len(group)
 
-    monkeypatch.setattr(contention, "slowdowns", contention_factor)
+    monkeypatch.setattr(contention, "contention_factors", contention_factor)
     assert compiler._contention(build_processors(f"cpu:{CORES[0]}"))((0, 1)) == [1.0, 1.0]
     with pytest.raises(FileError, match="closed"):
         list(opened[0].rows())

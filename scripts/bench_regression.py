@@ -36,13 +36,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from nnstretch.bench.statistics import geometric_mean, interval, resampled, significant
-from nnstretch.bench.subject import check_exists, subject
-from nnstretch.devices.spec import parse_processors, usable_cores
+from nnstretch.bench.comparison.subject import check_exists, subject
+from nnstretch.bench.timing.statistics import geometric_mean, interval, resampled, significant
+from nnstretch.devices.base.spec import parse_processors, usable_cores
 from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.graph.reference import relative_error
-from nnstretch.report.text import interval_text, plain_table
-from nnstretch.settings import cache_dir, write_text
+from nnstretch.report.tables.text import interval_text, plain_table
+from nnstretch.support.settings import cache_dir, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = Path(__file__).resolve().with_name("_regression_child.py")

@@ -15,9 +15,9 @@ from typing import Any
 import onnx
 import pytest
 
-from tests.scheduler.graphs import RandomNetwork
+from tests.kits.graphs import RandomNetwork
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("bench_regression.py", "_regression_child.py")
 PRETENDER = """\
 import time

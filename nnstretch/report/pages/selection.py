@@ -61,7 +61,7 @@ def _comparison(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    titles = ("selector", "ablation", "predicted ms", "over the best", "states", "seconds")
+    titles = ("selector", "optimality", "predicted ms", "over the best", "states", "seconds")
     return table(titles, lines, texts=2, kinds=["chosen" if row["optimal"] else None for row in rows])
 
 

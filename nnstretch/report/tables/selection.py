@@ -66,7 +66,7 @@ def explanation_table(units: Sequence[Row]) -> Any:
 def comparison_table(rows: Sequence[Row]) -> Any:
     """A line per selector."""
     shown = plain_table(
-        "selector", ">predicted ms", ">over the best", "ablation", ">states", ">seconds", title="All selectors"
+        "selector", ">predicted ms", ">over the best", "optimality", ">states", ">seconds", title="All selectors"
     )
     best = min(row["predicted_ms"] for row in rows)
     for row in rows:

@@ -17,7 +17,7 @@ from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.lowering.calls import join_calls
-from nnstretch.scheduler.lowering.candidates import Progress, QueuePool, is_native, selection_problem, unit_choices
+from nnstretch.scheduler.lowering.candidates import QueuePool, is_native, selection_problem, unit_choices
 from nnstretch.scheduler.lowering.lower import Price, draft
 from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
@@ -41,6 +41,7 @@ from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
+from nnstretch.support.progress import Progress
 
 _PAGE = 4096
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.runtime.session import Session
+from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 
     Model: TypeAlias = str | Path | ir.Model | torch.nn.Module
-
-Progress = Callable[[int, int, str], None]
-"""Told (done, total, what) while something long is going on."""
 
 
 class CompileOptions(TypedDict, total=False):
@@ -218,10 +216,6 @@ def stretch(
     usable = build_processors(processors)
     predicting = predictor(usable, learned=learned, working_set=working_set(module, example_input))
 
-    def report(what: str, done: int, total: int) -> None:
-        if progress:
-            progress(done, total, what)
-
     return search(
         module,
         example_input,
@@ -232,6 +226,6 @@ def stretch(
         designs=designs,
         pareto=pareto,
         trial=design_trial(usable, example_input, predicting) if trials else None,
-        progress=report,
+        progress=progress,
         merge=parse_merge(merge),
     )

@@ -13,11 +13,12 @@ import onnx_ir as ir
 from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
-from nnstretch.bench.timing.interleaving import Progress, Settings, take_turns, timed
+from nnstretch.bench.timing.interleaving import Settings, take_turns, timed
 from nnstretch.bench.timing.statistics import Latency, latency, significant
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
 from nnstretch.scheduler.runtime.session import Session
+from nnstretch.support.progress import Progress
 
 _TRACED = 25  # runs for the critical path
 

@@ -18,7 +18,7 @@ from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.timing.interleaving import Progress, Settings, Timed, take_turns
+from nnstretch.bench.timing.interleaving import Settings, Timed, take_turns
 from nnstretch.bench.timing.statistics import significant
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
@@ -27,6 +27,7 @@ from nnstretch.devices.base.spec import all_cores
 from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.streams.session import StreamSession
+from nnstretch.support.progress import Progress
 
 _FEWEST = 12
 """Inputs in a turn, per stream: so many that beginning and end of a turn hardly count."""

@@ -12,7 +12,6 @@ from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.predictor import LatencyPredictor, Trial
-from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.pycls.files import PublishedNetwork
 from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
 from nnstretch.branching.search.limits import SearchLimits
@@ -20,6 +19,7 @@ from nnstretch.branching.search.report import SearchReport
 from nnstretch.branching.search.search import search_blueprint
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.support.progress import Progress, silent
 from nnstretch.zoo.weights import initialise
 
 
@@ -93,14 +93,14 @@ def stretch(
     limits = limits or SearchLimits()
     limits.check()
     told = progress or silent
-    told("tracing the network", 0, 0)
+    told(0, 0, "tracing the network")
     prepared = blueprint(module, example_input, multiple, merge)
     found, report = search_blueprint(
         prepared, predictor, processors, limits, designs=designs, pareto=pareto, trial=trial, progress=told
     )
     results = []
     for number, design in enumerate(found):
-        told("building networks with inherited weights", number, len(found))
+        told(number, len(found), "building networks with inherited weights")
         results.append(StretchResult(design, build(prepared, design), report))
     return results
 

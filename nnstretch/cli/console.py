@@ -6,15 +6,14 @@ import contextlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from nnstretch.support.progress import Progress, silent
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-Progress = Callable[[int, int, str], None]
-"""Told (done, total, what); the total is 0 where it is not known."""
 
 _PIPE_WIDTH = 200  # columns where nobody says how many there are
 _LONGEST = 48  # characters of what is being done, beside the bar
@@ -48,7 +47,7 @@ class Reporter:
     def progress(self, title: str) -> Iterator[Progress]:
         """A progress bar on the standard error while the block runs, if that is a terminal."""
         if not sys.stderr.isatty():
-            yield _silent
+            yield silent
             return
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -106,7 +105,3 @@ def _show_warning(
 
 def _shortened(what: str) -> str:
     return what if len(what) <= _LONGEST else f"…{what[-_LONGEST + 1 :]}"
-
-
-def _silent(done: int, total: int, what: str) -> None:
-    """Progress that nobody looks at."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.cli.console import Progress
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np

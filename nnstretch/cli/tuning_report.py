@@ -15,13 +15,13 @@ from nnstretch.errors import UsageError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from nnstretch.cli.console import Progress
     from nnstretch.compiler.processors import Processors
     from nnstretch.scheduler.measurement.profiler import Profiler
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.parameter_search.thoroughness import Search
     from nnstretch.scheduler.planner import ChoiceSpace
     from nnstretch.scheduler.selection.problem import Assignment, Selector
+    from nnstretch.support.progress import Progress
 
 LATENCY = "latency"
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}

@@ -18,7 +18,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.contention import Contention
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.lowering.candidates import Progress, is_native
+from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.scheduler.measurement.caches import cache_sizes
 from nnstretch.scheduler.measurement.integrated import NEAR, refined
@@ -35,6 +35,7 @@ from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, SimulatedPredictor, one_soc
 from nnstretch.scheduler.simulation.timing import ProfiledInterference, simulate
+from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.costmodel.predictor import ProfilePredictor

@@ -11,11 +11,11 @@ from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
-from nnstretch.scheduler.lowering.candidates import Progress
 from nnstretch.scheduler.measurement.profiler import TOLERANCE
 from nnstretch.scheduler.plan.packaging import with_shared_constants
 from nnstretch.scheduler.runtime.adaptive.policies import parse_policy
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+from nnstretch.support.progress import Progress
 
 
 def compile_plans(

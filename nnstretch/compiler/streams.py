@@ -16,7 +16,6 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.latency.contention import contention_factors
-from nnstretch.scheduler.lowering.candidates import Progress
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import Session
@@ -24,6 +23,7 @@ from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, Replica
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from nnstretch.scheduler.simulation.costs import one_soc
 from nnstretch.scheduler.simulation.timing import NoInterference, simulate
+from nnstretch.support.progress import Progress
 
 _MOST_MEASURED = 16
 """Processors that a plan can have (NNS_MAX_QUEUES): how much more of them slow each other down is not measured."""

@@ -22,6 +22,7 @@ from nnstretch.scheduler.lowering.views import becomes_view
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.selection.choice import Choice, Fused
 from nnstretch.scheduler.selection.problem import Costs, Problem
+from nnstretch.support.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,6 @@ class QueuePool:
 
 _MOST_SAVED_BY_RUNS = 0.6
 """A run takes an external this share of its calls for single layers or more: less is copied and turned, no more is fused."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with (done, total, what) while routines are being measured."""
 
 
 def is_native(pool: QueuePool) -> Callable[[Layer], bool]:

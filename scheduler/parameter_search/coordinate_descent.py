@@ -16,8 +16,9 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, settings_key
-from nnstretch.scheduler.lowering.candidates import Progress, QueuePool, queue_workloads, searchable_routines
+from nnstretch.scheduler.lowering.candidates import QueuePool, queue_workloads, searchable_routines
 from nnstretch.scheduler.lowering.units import UnitGraph, working_set
+from nnstretch.support.progress import Progress
 
 _SHARE = 0.01  # of the network's time; layers that take less are left as they are
 _PROMISING = 1.15  # times the fastest way to compute a layer; from slower ones nobody climbs

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from nnstretch.scheduler.costmodel.features import Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.trees import Point, Values, boost, estimate
 from nnstretch.scheduler.costmodel.workload import parse_workload
+from nnstretch.support.progress import Progress
 
 _LEAST_SPREAD = 0.02
 """Measurements are no better than this, whatever the predictions."""
@@ -115,8 +116,6 @@ class Predictor(Protocol):
 
 Measure = Callable[[int, int], float | None]
 """Seconds of a task's candidate, by their numbers; None if it fails."""
-Told = Callable[[int, int, str], None]
-"""Called with (measurements, candidates, what)."""
 
 
 @dataclass(eq=False)
@@ -141,7 +140,7 @@ class Explorer:
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
     clock: Callable[[], float] = time.perf_counter
-    progress: Told | None = None
+    progress: Progress | None = None
 
     def run(self) -> Exploration:
         """Searches until another round is not worth its time, or nothing is left.

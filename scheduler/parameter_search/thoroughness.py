@@ -32,8 +32,8 @@ from nnstretch.scheduler.parameter_search.explorer import (
     Predictor,
     Schedule,
     Task,
-    Told,
 )
+from nnstretch.support.progress import Progress
 
 Search = Literal["default", "learned", "exhaustive"]
 
@@ -97,7 +97,7 @@ def explore(
     prior: Callable[[Processor], Predictor | None],
     schedule: Schedule | None = None,
     seed: int = 0,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Explored:
     """Searches the parameters of all layers, and of all pairs that a routine may fuse, on every processor.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from nnstretch.scheduler.lowering.units import Unit
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Costs
+from nnstretch.support.progress import Progress
 
 MEMORY = "memory"
 """Bytes of prepared constants and workspaces. Summed, which counts workspaces that share memory more than once."""
@@ -24,9 +25,7 @@ ACCURACY = "accuracy"
 RESOURCES = (MEMORY, ACCURACY)
 
 
-def with_resources(
-    space: ChoiceSpace, resources: Sequence[str], progress: Callable[[int, int, str], None] | None = None
-) -> ChoiceSpace:
+def with_resources(space: ChoiceSpace, resources: Sequence[str], progress: Progress | None = None) -> ChoiceSpace:
     """The space with amounts of `resources`, and with the slower choices that need less of one than faster ones.
 
     Args:

@@ -28,12 +28,13 @@ from nnstretch.bench.comparison.parameters import count_parameters
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.timing.interleaving import Progress, Settings, Timed, take_turns, timed
+from nnstretch.bench.timing.interleaving import Settings, Timed, take_turns, timed
 from nnstretch.bench.timing.statistics import Interval, Latency, interval, latency, perfect_split, resampled
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.progress import Progress, silent
 
 if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
@@ -140,7 +141,7 @@ def ablate(
     settings = settings or Settings()
     with ExitStack() as stack:
         feeds = random_feeds(models["original"], settings.seed)
-        bench = _Bench(models, feeds, settings, progress or _silent, stack)
+        bench = _Bench(models, feeds, settings, progress or silent, stack)
         candidates = _candidates(bench, names)
         times = take_turns([one.run for one in candidates], bench.settings, bench.progress)
         return _ablation(bench, names, candidates, times, top1 or {}, design)
@@ -298,7 +299,3 @@ def _graph(model: ir.Model | str | Path) -> ir.Model:
     from nnstretch.frontends.resolve import load_model
 
     return load_model(str(model))
-
-
-def _silent(done: int, total: int, what: str) -> None:
-    """Progress that nobody looks at."""

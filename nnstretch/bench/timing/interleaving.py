@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.scheduler.runtime.session import Session
-
-Progress = Callable[[int, int, str], None]
-"""Told (done, total, what); the total is 0 where it is not known."""
+from nnstretch.support.progress import Progress
 
 Timed = Callable[[float], np.ndarray]
 """Runs something for so many seconds; returns the seconds of every run."""

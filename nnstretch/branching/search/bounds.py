@@ -21,10 +21,10 @@ from torch import nn
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, segment_cost
-from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.errors import DesignError
+from nnstretch.support.progress import Progress, silent
 
 TOLERANCE = 0.2
 """Points of top-1 accuracy that a branched network may lose, if nobody says."""
@@ -176,7 +176,7 @@ class _Learning:
         # The smallest network that the other bounds leave may be larger than the original.
         macs = min(found.macs, 1.0) if found is smallest else found.macs
         self._found(replace(self.bounds, min_macs=math.floor(1000 * macs) / 1000))
-        self.progress("done", self.expected, self.expected)
+        self.progress(self.expected, self.expected, "done")
         return self.bounds
 
     def _reference(self) -> None:
@@ -226,7 +226,7 @@ class _Learning:
                 f"the budget of {self.budget} trainings ended before all bounds were found; what is finished is kept: go on "
                 "with a larger --budget"
             )
-        self.progress(what, done, max(self.expected, done + 1))
+        self.progress(done, max(self.expected, done + 1), what)
         return self.retrain(module, what)
 
     def _add(self, training: Training) -> None:

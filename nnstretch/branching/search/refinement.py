@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from nnstretch.branching.design.blueprint import SegmentChoice
 from nnstretch.branching.latency.predictor import Measured, Trial
 from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.progress import Progress
 from nnstretch.branching.search.dynamic_programming import Found, branch_seconds, network_prediction, predicted_design
 from nnstretch.branching.transform.build import build
+from nnstretch.support.progress import Progress
 
 _RUNS = 4  # of designs as predicted, to share out the work
 _TUNED = 2  # runs of tuned designs
@@ -51,7 +51,7 @@ class Running:
         what = "tuning and running the best design" if tuned else "running the best design"
         seen: dict[tuple[SegmentChoice, ...], tuple[float, Found]] = {}
         for number in range(most):
-            self.progress(what, number, most)
+            self.progress(number, most, what)
             seen[network.choices] = (self._run(network, tuned=tuned), network)
             following = self.anew(network)
             # By what was measured, none may be within the limits, or none much faster.
@@ -60,7 +60,7 @@ class Running:
             if self._seconds(following) > (1 - worth) * self._seconds(network):
                 break
             network = following
-        self.progress(what, most, most)
+        self.progress(most, most, what)
         return min(seen.values(), key=lambda one: one[0])[1]
 
     def _run(self, network: Found, *, tuned: bool) -> float:

@@ -20,7 +20,6 @@ from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.latency.prediction import FrontPoint, Prediction
 from nnstretch.branching.latency.predictor import LatencyPredictor, Trial
 from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.progress import Progress, silent
 from nnstretch.branching.search.candidates import Census, Option, groups_of, segment_options
 from nnstretch.branching.search.dynamic_programming import Found, Joining, State, confirm, predicted_design
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
@@ -43,6 +42,7 @@ from nnstretch.branching.search.search_space import (
 from nnstretch.branching.tracing.diagnostics import not_branched
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
+from nnstretch.support.progress import Progress, silent
 
 _CONFIRMATIONS = 3  # times that what was guessed of the best designs is measured and the search repeated
 
@@ -162,14 +162,14 @@ class _Search:
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
         return [design for design, _ in made], self._report(boundaries, censuses, notes, made)
 
-    def _tell(self, what: str, done: int, total: int) -> None:
+    def _tell(self, done: int, total: int, what: str) -> None:
         """Reports progress, with the number of layers whose latency was asked for so far."""
-        self.progress(f"{what}, {len(self.latencies.workloads)} layers so far", done, total)
+        self.progress(done, total, f"{what}, {len(self.latencies.workloads)} layers so far")
 
     def _compare_processors(self) -> None:
         """Asks how much the processors slow each other down, which may have to be measured first."""
         for group in groups_of(self.latencies.processors):
-            self.progress(f"comparing {len(group)} processors side by side with each alone", 0, 0)
+            self.progress(0, 0, f"comparing {len(group)} processors side by side with each alone")
             for processor in group:
                 self.latencies.predictor.contention_factor(processor, frozenset(group) - {processor})
 
@@ -246,7 +246,7 @@ class _Search:
             return known[key]
 
         joining = Joining(self.latencies, by_first, options)
-        found = joining.run(lambda done, total: self._tell(what, done, total))
+        found = joining.run(lambda done, total: self._tell(done, total, what))
         self.joined += joining.joined
         return found
 
@@ -285,10 +285,10 @@ class _Search:
         """The designs of networks, every layer of them predicted without interpolation; the fastest first."""
         made: dict[str, tuple[Design, Prediction]] = {}
         for number, network in enumerate(found):
-            self._tell("predicting the chosen designs", number, len(found))
+            self._tell(number, len(found), "predicting the chosen designs")
             design, prediction = predicted_design(self.latencies, network.choices)
             made.setdefault(design.id, (design, prediction))
-        self._tell("predicting the chosen designs", len(found), len(found))
+        self._tell(len(found), len(found), "predicting the chosen designs")
         by_macs = self.limits.target_ms is not None
 
         def rank(one: tuple[Design, Prediction]) -> tuple[float, float, int]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from nnstretch.branching.design.blueprint import BranchChoice
 from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.progress import Progress
 from nnstretch.branching.search.candidates import Census, branch_choices, segment_options
 from nnstretch.branching.search.dynamic_programming import Found
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.tracing.trace import Segment
+from nnstretch.support.progress import Progress
 
 _BOUNDARIES = 24  # meeting points are looked for at so many places at most
 _COARSE = 8  # width ratios are multiples of one over this
@@ -30,7 +30,7 @@ def meeting_boundaries(latencies: Latencies, progress: Progress) -> list[int]:
     stages = {stage.first for stage in traced.stages} | traced.tap_borders
     cost = []
     for i in range(count):
-        progress("predicting the blocks as they are", i, count)
+        progress(i, count, "predicting the blocks as they are")
         cost.append(min(latencies.original(Segment(i, i + 1))))
     total = list(itertools.accumulate(cost, initial=0.0))
     while len(borders) > _BOUNDARIES + 1:
@@ -52,7 +52,7 @@ def coarse_choices(
     choices = {}
     stretches = list(itertools.starmap(Segment, itertools.combinations(boundaries, 2)))
     for number, segment in enumerate(stretches):
-        progress("listing depths and widths", number, len(stretches))
+        progress(number, len(stretches), "listing depths and widths")
         if not _may_be_branched(latencies, limits, segment):
             continue
         choices[segment] = [
@@ -81,11 +81,11 @@ def take_censuses(
     """Ways to branch every segment if it reads what it reads in the original network."""
     censuses = {}
     for number, (segment, branches) in enumerate(choices.items()):
-        progress("predicting branches", number, len(choices))
+        progress(number, len(choices), "predicting branches")
         censuses[segment] = Census()
         channels = latencies.blueprint.channels_before(segment.first)
         segment_options(latencies, segment, branches, limits, channels, exact=False, census=censuses[segment])
-    progress("predicting branches", len(choices), len(choices))
+    progress(len(choices), len(choices), "predicting branches")
     return censuses
 
 

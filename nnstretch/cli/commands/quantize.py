@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nnstretch.cli.console import Progress, reporting
+from nnstretch.cli.console import reporting
 from nnstretch.cli.options import DesignFile, Json, Model, Shape, Weights
 from nnstretch.errors import ModelError, UsageError
+from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
     import onnx_ir as ir

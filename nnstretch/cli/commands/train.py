@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nnstretch.cli.console import Progress, reporting
+from nnstretch.cli.console import reporting
 from nnstretch.cli.options import Data, DesignFile, Json, Network, Seed, Weights, check_writable
 from nnstretch.errors import UsageError
+from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
     from torch import nn

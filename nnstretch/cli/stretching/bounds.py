@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from nnstretch.branching.search.bounds import Bounds
     from nnstretch.branching.search.bounds_file import LearnedBounds
     from nnstretch.branching.search.limits import SearchLimits
-    from nnstretch.cli.console import Progress, Reporter
+    from nnstretch.cli.console import Reporter
     from nnstretch.cli.networks import Network
     from nnstretch.latency.profile_files import Profiled
+    from nnstretch.support.progress import Progress
     from nnstretch.training.data import Dataset
     from nnstretch.training.loop import TrainingEvent
     from nnstretch.training.recipe import Recipe
@@ -201,7 +202,7 @@ class _Retraining:
         self._dataset, self._recipe, self._teacher, self._told = dataset, recipe, teacher, told
         self._done, self._total = 0, 0
 
-    def begin(self, what: str, done: int, total: int) -> None:
+    def begin(self, done: int, total: int, what: str) -> None:
         """Tells which training comes now."""
         self._done, self._total = done, total
         self._told(done, total, what)

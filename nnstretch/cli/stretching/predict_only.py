@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from nnstretch.branching.design.design import Merge
     from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
-    from nnstretch.cli.console import Progress
     from nnstretch.cli.networks import Network
     from nnstretch.latency.profile_files import Profiled
     from nnstretch.latency.uncertainty import DesignUncertainty
     from nnstretch.scheduler.costmodel.trees import Errors, Spread
+    from nnstretch.support.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def predict(
         limits,
         designs=designs,
         pareto=pareto,
-        progress=lambda what, done, total: progress(done, total, what),
+        progress=progress,
     )
     results = [StretchResult(design, build(prepared, design), report) for design in found]
     uncertainty = [design_uncertainty(prepared, one.design, one.prediction, predictor, count) for one in results]

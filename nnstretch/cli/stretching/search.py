@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from nnstretch.branching.design.design import Merge
     from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
-    from nnstretch.cli.console import Progress, Reporter
+    from nnstretch.cli.console import Reporter
     from nnstretch.cli.networks import Network
     from nnstretch.cli.stretching.predict_only import Predicted
     from nnstretch.latency.profile_files import Profiled
     from nnstretch.scheduler.costmodel.trees import Spread
+    from nnstretch.support.progress import Progress
 
 
 @dataclass(frozen=True)

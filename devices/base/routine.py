@@ -14,9 +14,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Literal
 
-import numpy as np
-
 from nnstretch.devices.base.constants import Constant
+from nnstretch.graph.dtypes import ElementType, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 Parameters = Mapping[str, int]
@@ -53,7 +52,11 @@ class Layout:
 
     def bytes(self, tensor: TensorType) -> int:
         """Bytes that a tensor takes in this layout."""
-        return math.prod(self.storage_shape(tensor.shape)) * np.dtype(self.dtype or tensor.dtype).itemsize
+        return math.prod(self.storage_shape(tensor.shape)) * self.element(tensor).bytes
+
+    def element(self, tensor: TensorType) -> ElementType:
+        """The type that a tensor's elements are stored in."""
+        return element_type(self.dtype or tensor.dtype)
 
 
 PLAIN = Layout(0)

@@ -59,6 +59,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
 from nnstretch.graph.quantization import Grid
 
 DOMAIN = "nnstretch"
@@ -93,18 +94,28 @@ class TensorType:
 
     Attributes:
         shape: extents.
-        dtype: as numpy calls it.
+        dtype: name of the element type (`nnstretch.graph.dtypes`).
         grid: of an int8 tensor that stands for float32 numbers, which ones. Types that differ in nothing else are equal: the
             grid changes what elements mean, not how they are kept or what it costs to compute with them.
     """
 
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: str = DEFAULT_DTYPE
     grid: Grid | None = field(default=None, compare=False)
 
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def element(self) -> ElementType:
+        """Size, kind and storage type of the elements."""
+        return element_type(self.dtype)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the row-major array."""
+        return self.elements * self.element.bytes
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

@@ -1,0 +1,86 @@
+"""Element types of tensors: the one table of their names, sizes and storage types.
+
+Its mirror in C is `devices/engine/runtime/dtypes.h`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from nnstretch.errors import ModelError
+
+Kind = Literal["float", "int", "bool", "complex", "opaque"]
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """What the elements of a tensor are and how arrays hold them.
+
+    Attributes:
+        name: as tensors, layouts and descriptors write it, e.g. "float32".
+        code: its number in the engine (`enum nns_dtype`); 0 for types that only external engines compute with.
+        bytes: size of one element.
+        kind: floating-point, integer, boolean, complex, or opaque (numpy has no such elements).
+        storage: the numpy type of arrays of such elements: uint16 for the bits of bfloat16, uint8 for types narrower still.
+    """
+
+    name: str
+    code: int
+    bytes: int
+    kind: Kind
+    storage: np.dtype[Any]
+
+
+_ONE_BYTE = (
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
+)
+"""Types of ONNX that only external engines compute with; arrays give each element a byte."""
+
+
+def _table() -> dict[str, ElementType]:
+    rows: tuple[tuple[str, int, Kind, Any], ...] = (
+        ("float32", 1, "float", np.float32),
+        ("float16", 2, "float", np.float16),
+        ("bfloat16", 3, "float", np.uint16),
+        ("float64", 4, "float", np.float64),
+        ("int8", 5, "int", np.int8),
+        ("uint8", 6, "int", np.uint8),
+        ("int16", 7, "int", np.int16),
+        ("uint16", 8, "int", np.uint16),
+        ("int32", 9, "int", np.int32),
+        ("uint32", 10, "int", np.uint32),
+        ("int64", 11, "int", np.int64),
+        ("uint64", 12, "int", np.uint64),
+        ("bool", 13, "bool", np.bool_),
+        *((name, 0, "opaque", np.uint8) for name in _ONE_BYTE),
+        ("complex64", 0, "complex", np.complex64),
+        ("complex128", 0, "complex", np.complex128),
+        ("string", 0, "opaque", np.object_),
+    )
+    return {
+        name: ElementType(name, code, np.dtype(storage).itemsize, kind, np.dtype(storage))
+        for name, code, kind, storage in rows
+    }
+
+
+ELEMENT_TYPES = _table()
+"""By name."""
+
+DEFAULT_DTYPE = "float32"
+"""The type that networks are computed in unless they or the user say otherwise."""
+
+
+def element_type(name: str) -> ElementType:
+    """The element type called `name`.
+
+    Raises:
+        ModelError: the table has none of that name.
+    """
+    found = ELEMENT_TYPES.get(name)
+    if found is None:
+        raise ModelError(f"unknown element type {name!r}; known are {', '.join(ELEMENT_TYPES)}")
+    return found

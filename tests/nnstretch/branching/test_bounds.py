@@ -76,9 +76,9 @@ def learned(plan: Blueprint, network: nn.Module, nature: Nature, **options: Any)
 
 def test_bisection_finds_the_least_that_keeps_the_accuracy(plan: Blueprint, network: nn.Module) -> None:
     before = weights_digest(network)
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[int, int, str]] = []
     nature = Nature()
-    found, kept = learned(plan, network, nature, progress=lambda *now: told.append(now))
+    found, kept = learned(plan, network, nature, progress=lambda *now: reports.append(now))
 
     def least(settings: list[Setting], keeps: Callable[[Setting], bool]) -> Setting:
         return next(setting for setting in settings if keeps(setting))
@@ -94,8 +94,8 @@ def test_bisection_finds_the_least_that_keeps_the_accuracy(plan: Blueprint, netw
     assert len(found.trainings) == len(nature.trained) <= 13
     assert nature.trained[0] == "original"
     assert len({training.design for training in found.trainings}) == len(found.trainings)
-    assert told[-1][1] == told[-1][2]
-    assert all(done <= total for _, done, total in told)
+    assert reports[-1][0] == reports[-1][1]
+    assert all(done <= total for done, total, _ in reports)
     assert weights_digest(network) == before  # the caller's network is left alone
 
 

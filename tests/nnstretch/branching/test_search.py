@@ -520,10 +520,10 @@ def test_options_out_of_range_are_refused(options: dict[str, int], words: str) -
 
 
 def test_progress_ends_complete() -> None:
-    told: list[tuple[str, int, int]] = []
-    search(small(), IMAGES, Rates(1e11, 1e11), progress=lambda *now: told.append(now))
-    assert told[-1][1] == told[-1][2]
-    assert all(0 <= done <= total for _, done, total in told)
+    reports: list[tuple[int, int, str]] = []
+    search(small(), IMAGES, Rates(1e11, 1e11), progress=lambda *now: reports.append(now))
+    assert reports[-1][0] == reports[-1][1]
+    assert all(0 <= done <= total for done, total, _ in reports)
 
 
 def test_stretch_builds_what_the_designs_say() -> None:

@@ -31,7 +31,6 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
 OPTIONAL = (
     *TORCH,
     "ai_edge_litert",
-    "matplotlib",
     "ncnn",
     "openvino",
     "optuna",

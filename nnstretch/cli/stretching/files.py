@@ -127,11 +127,11 @@ def write_page(
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    from nnstretch.report.pages.stretch import Found, stretch_html
+    from nnstretch.report.pages.stretch import PredictedDesign, stretch_html
     from nnstretch.support.settings import write_text
 
     found = [
-        Found(result.design, result.prediction, Path(file).name if file else None)
+        PredictedDesign(result.design, result.prediction, Path(file).name if file else None)
         for result, file in zip(results, files, strict=True)
     ]
     path = folder / PAGE

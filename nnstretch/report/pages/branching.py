@@ -1,4 +1,4 @@
-"""The report of a branching and what it is worth as a page."""
+"""The page of a branched network: the equal-MACs comparison, timelines, the design and its training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.pages.page import Html, opening, page, section, table
+from nnstretch.bench.ablation.breakdown import CAUSES
+from nnstretch.bench.timing.machine import describe_machine
+from nnstretch.devices.base.spec import usable_cores
+from nnstretch.report.charts.branching import causes_svg, latency_svg, training_svg
+from nnstretch.report.charts.design import design_svg
+from nnstretch.report.charts.timeline import timeline_svg
+from nnstretch.report.pages.render import render
 from nnstretch.report.tables.ablation import branch_cells, prediction_text
 from nnstretch.report.tables.text import count_text, interval_text, ms_text
 from nnstretch.support.settings import write_text
@@ -24,17 +30,17 @@ def write_report(
     histories: Mapping[str, Sequence[EpochRecord]] | None = None,
     design: Design | None = None,
     machine: Mapping[str, Any] | None = None,
-    title: str = "A branched network and what it is worth",
+    title: str = "A branched network and its gain",
 ) -> None:
-    """Writes table, plots, timelines, training curves and the design as one HTML file.
+    """Writes the page to a file.
 
     Args:
         path: the file.
         ablation: the measurements.
         histories: network -> its training, epoch by epoch.
         design: the branching.
-        machine: what `nnstretch.bench.timing.machine.describe_machine` says; asked of it if left out.
-        title: over everything.
+        machine: the result of `nnstretch.bench.timing.machine.describe_machine`; measured now if None.
+        title: the page's heading.
 
     Raises:
         FileError: the place is not writable or the disk is full.
@@ -49,124 +55,67 @@ def report_html(
     machine: Mapping[str, Any] | None,
     title: str,
 ) -> str:
-    """The report as text."""
-    from nnstretch.report.charts.branching import latency_svg, training_svg
-    from nnstretch.report.charts.design import design_svg
-    from nnstretch.report.charts.timeline import timeline_svg
-
-    sections = [
-        _opening(ablation, machine or _this_machine(), title),
-        section("All ways to run it", _TABLE_TEXT, _table(ablation)),
-        section("Latency", _LATENCY_TEXT, latency_svg(ablation)),
-        *_explained(ablation),
-        section("One run, branches at the same time", _TIMELINE_TEXT, timeline_svg(ablation.timeline, alone=False)),
-        section("The same steps, one after another", "", timeline_svg(ablation.serial_timeline, alone=False)),
-    ]
-    if design is not None:
-        sections.append(section("The branching", _design_text(design), design_svg(design, ablation.processors)))
-    if any(histories.values()):
-        sections.append(section("Training", _TRAINING_TEXT, training_svg(histories)))
-    return page(title, sections, _FOOTER)
-
-
-_TABLE_TEXT = (
-    "The control is the original network scaled in width to the branched network's multiply-accumulates and not "
-    "branched: what the branched network gains over it comes from running branches at the same time, and from nothing "
-    "else. The perfect split is the time that the control would take if its work could be divided among the processors "
-    "without loss."
-)
-_LATENCY_TEXT = (
-    "Medians of interleaved rounds on one machine. Whiskers hold the true median with 95 % confidence, as the same rounds, "
-    "drawn again and again, tell. The dashed line is the perfect split."
-)
-_CAUSES_TEXT = (
-    "From the perfect split to what was measured. Traced runs say what every processor did at every moment; its time is shared "
-    "out among causes and averaged over the processors, so that the causes add up to the measured latency. How long layers "
-    "take alone comes from runs of the same steps one after another."
-)
-_BRANCHES_TEXT = (
-    "What the design predicted for every branch alone on its processor, what the branch took alone (the same steps one after "
-    "another), and what it took while the other branches ran."
-)
-_TIMELINE_TEXT = (
-    "A run of median duration. Each queue is a processor, each bar a layer; hatched is time spent waiting at a meeting point. "
-    "Rest the pointer on a bar to see its layer, routine and rate."
-)
-_TRAINING_TEXT = "Loss and top-1 accuracy by epoch."
-_FOOTER = Html("Made by nnstretch. A timeline in a file of its own opens in Perfetto.")
+    """The page as text; arguments are those of `write_report`."""
+    charts = {
+        "latency": latency_svg(ablation),
+        "causes": causes_svg(ablation) if ablation.causes else "",
+        "timeline": timeline_svg(ablation.timeline, alone=False),
+        "serial_timeline": timeline_svg(ablation.serial_timeline, alone=False),
+        "design": design_svg(design, ablation.processors) if design else "",
+        "training": training_svg(histories) if any(histories.values()) else "",
+    }
+    prediction = prediction_text(ablation)
+    return render(
+        "branching.html",
+        title=title,
+        figures=_figures(ablation),
+        machine=machine or describe_machine(usable_cores()),
+        ablation=ablation,
+        rows=_rows(ablation),
+        causes=_causes(ablation),
+        branches=[branch_cells(branch) for branch in ablation.branches],
+        prediction=f"{prediction[0].upper()}{prediction[1:]}." if prediction else "",
+        design=design,
+        charts=charts,
+    )
 
 
-def _this_machine() -> dict[str, Any]:
-    from nnstretch.bench.timing.machine import describe_machine
-    from nnstretch.devices.base.spec import usable_cores
+def _figures(ablation: Ablation) -> list[tuple[str, str]]:
+    def with_interval(meaning: str, field: str, form: str) -> str:
+        found = interval_text(ablation.intervals.get(field), form)
+        return f"{meaning}, {found}" if found else meaning
 
-    return describe_machine(usable_cores())
-
-
-def _opening(ablation: Ablation, machine: Mapping[str, Any], title: str) -> str:
-    figures = (
-        (f"{ablation.branched_ms:.3g} ms", f"branched, concurrent{_between(ablation, 'branched_ms', '.3g')}"),
-        (f"{ablation.speedup:.2f}×", f"the fastest single processor{_between(ablation, 'speedup', '.2f')}"),
+    return [
+        (f"{ablation.branched_ms:.3g} ms", with_interval("branched, concurrent", "branched_ms", ".3g")),
+        (f"{ablation.speedup:.2f}×", with_interval("the fastest single processor", "speedup", ".2f")),
         (
             f"{ablation.speedup_equal_macs:.2f}×",
-            f"at equal multiply-accumulates{_between(ablation, 'speedup_equal_macs', '.2f')}",
+            with_interval("at equal multiply-accumulates", "speedup_equal_macs", ".2f"),
         ),
-        (f"{ablation.split_share:.0%}", f"of the perfect split{_between(ablation, 'split_share', '.0%')}"),
+        (f"{ablation.split_share:.0%}", with_interval("of the perfect split", "split_share", ".0%")),
         (f"{ablation.max_rel_error:.0e}", "largest error against ONNX Runtime"),
-    )
-    lead = (
-        f"Measured on {machine['cores']} cores of {machine['cpu']}, each of which reaches "
-        f"{machine['peak_gflops_per_core']:.0f} GFLOP/s in float32; branches on {' and '.join(ablation.processors)}."
-    )
-    return opening(title, lead, figures)
-
-
-def _between(ablation: Ablation, name: str, form: str) -> str:
-    """A confidence interval behind a text."""
-    found = interval_text(ablation.intervals.get(name), form)
-    return f", {found}" if found else ""
-
-
-def _explained(ablation: Ablation) -> list[str]:
-    """Where the time goes, and what was predicted of it."""
-    from nnstretch.report.charts.branching import causes_svg
-
-    sections = []
-    if ablation.causes:
-        sections.append(section("Where the time goes", _CAUSES_TEXT, causes_svg(ablation) + _causes(ablation)))
-    if ablation.branches:
-        text = f"{_BRANCHES_TEXT} {_sentence(prediction_text(ablation))}".strip()
-        sections.append(section("Predicted and measured", text, _branches(ablation)))
-    return sections
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _causes(ablation: Ablation) -> str:
-    from nnstretch.bench.ablation.breakdown import CAUSES
-
-    rows = [
-        (name, CAUSES[name], f"{ms:.3f}", f"{ms / ablation.branched_ms:.1%}") for name, ms in ablation.causes.items()
     ]
-    rows.append(("measured", "", f"{ablation.branched_ms:.3f}", "100.0%"))
-    kinds = [None] * len(ablation.causes) + ["chosen"]
-    return table(("cause", "meaning", "ms", "of it"), rows, texts=2, kinds=kinds)
 
 
-def _branches(ablation: Ablation) -> str:
-    titles = ("segment", "processor", "predicted ms", "alone ms", "error", "beside the others ms")
-    return table(titles, [branch_cells(branch) for branch in ablation.branches], texts=2)
+def _causes(ablation: Ablation) -> dict[str, Any]:
+    """The rows of the table of causes; empty if no run was traced."""
+    if not ablation.causes:
+        return {}
+    cells = [(c, CAUSES[c], f"{ms:.3f}", f"{ms / ablation.branched_ms:.1%}") for c, ms in ablation.causes.items()]
+    cells.append(("measured", "", f"{ablation.branched_ms:.3f}", "100.0%"))
+    return {"cells": cells, "kinds": [*[None] * len(ablation.causes), "chosen"]}
 
 
-def _table(ablation: Ablation) -> str:
-    titles = ("network", "run", "processors", "MACs", "parameters", "top-1", "p50 ms", "95 % interval", "p90 ms")
+def _rows(ablation: Ablation) -> dict[str, Any]:
     kinds = ["chosen" if row.how == "concurrent" else "bound" if row.latency is None else None for row in ablation.rows]
-    return table(titles, [_row(row) for row in ablation.rows], texts=3, kinds=kinds)
+    return {
+        "titles": ("network", "run", "processors", "MACs", "parameters", "top-1", "p50 ms", "95 % interval", "p90 ms"),
+        "cells": [_cells(row) for row in ablation.rows],
+        "kinds": kinds,
+    }
 
 
-def _row(row: AblationRow) -> tuple[str, ...]:
+def _cells(row: AblationRow) -> tuple[str, ...]:
     p50, p90 = (row.latency.p50_ms, row.latency.p90_ms) if row.latency else (row.bound_ms, None)
     return (
         row.network,
@@ -178,13 +127,4 @@ def _row(row: AblationRow) -> tuple[str, ...]:
         ms_text(p50),
         interval_text(row.interval_ms, ".3f"),
         "" if p90 is None else ms_text(p90),
-    )
-
-
-def _design_text(design: Design) -> str:
-    return (
-        f"Design {design.id}: {count_text(design.macs)} multiply-accumulates, "
-        f"{design.macs / design.original_macs:.0%} of the original's; "
-        f"{count_text(design.params)} parameters; {design.meeting_points} meeting points (dots). A branch is as long as it has "
-        "blocks and as thick as it has width; dashed blocks are left out."
     )

@@ -1,4 +1,4 @@
-"""The report of a selection as a page."""
+"""The page of a selection: selectors compared, the Pareto front, and every layer's candidates."""
 
 from __future__ import annotations
 
@@ -6,51 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nnstretch.report.charts.selection import front_svg, search_svg
-from nnstretch.report.pages.page import Html, opening, page, section, table
+from nnstretch.report.pages.render import render
 from nnstretch.report.tables.selection import amount_text, certainty_text, parameters_text, thinned
-
-_SEARCHES = (
-    "Random search and Q-learning try one assignment after another; dots are episodes, lines the best so far. "
-    "The other selectors come to their answers (dashed) at once. Predicted latency is the sum of measured routines and adapt "
-    "layers."
-)
-_FRONT = (
-    "No assignment of routines is better than one of these in everything. Memory counts prepared weights and workspaces. "
-    "Rest the pointer on a dot to see its values; a limit such as --limit memory=… picks the fastest plan within it."
-)
-_CANDIDATES = (
-    "Each layer's routines with their best parameters, the fastest first; the chosen one is marked. Adapts is what bringing "
-    "its inputs into the right layouts costs. Greedy loses is the least by which the whole network would be slower if this "
-    "layer took what is fastest for itself."
-)
 
 
 def selection_html(answer: Mapping[str, Any], model: str) -> str:
-    """The report as text.
+    """The page as text.
 
     Args:
-        answer: what `tune --json` prints.
+        answer: the object that `tune --json` prints.
         model: its name, for the title.
     """
-    title = f"How the routines of {model} were selected"
-    lead = (
-        f"Predicted {answer['predicted_ms']:.3f} ms, measured {answer['measured_ms']:.3f} ms; selected by "
-        f"{answer['selector']}, {certainty_text(answer['optimal'], answer['gap'])}."
+    return render(
+        "selection.html",
+        title=f"Selected routines of {model}",
+        figures=[],
+        answer=answer,
+        certainty=certainty_text(answer["optimal"], answer["gap"]),
+        comparison=_comparison(answer["comparison"]) if "comparison" in answer else {},
+        front=_front(answer["pareto"]) if "pareto" in answer else {},
+        candidates=_candidates(answer["explanation"]) if "explanation" in answer else {},
     )
-    sections = [opening(title, lead)]
-    if "comparison" in answer:
-        content = search_svg(answer["comparison"]) + _comparison(answer["comparison"])
-        sections.append(section("All selectors on the same problem", _SEARCHES, content))
-    if "pareto" in answer:
-        sections.append(section("Pareto front", _FRONT, front_svg(answer["pareto"]) + _front(answer["pareto"])))
-    if "explanation" in answer:
-        sections.append(section("Candidates of every layer", _CANDIDATES, _explanation(answer["explanation"])))
-    return page(title, sections, Html("Made by nnstretch tune."))
 
 
-def _comparison(rows: Sequence[Mapping[str, Any]]) -> str:
+def _comparison(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     best = min(row["predicted_ms"] for row in rows)
-    lines = [
+    cells = [
         (
             row["selector"],
             certainty_text(row["optimal"], row["gap"]),
@@ -61,21 +42,21 @@ def _comparison(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    titles = ("selector", "optimality", "predicted ms", "over the best", "states", "seconds")
-    return table(titles, lines, texts=2, kinds=["chosen" if row["optimal"] else None for row in rows])
+    return {"chart": search_svg(rows), "rows": cells, "kinds": ["chosen" if row["optimal"] else None for row in rows]}
 
 
-def _front(front: Mapping[str, Any]) -> str:
+def _front(front: Mapping[str, Any]) -> dict[str, Any]:
     resources = [name for name in front["objectives"] if name != "latency"]
-    lines = [
+    rows = [
         (f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources))
         for point in thinned(front["points"])
     ]
-    return table(("latency ms", *resources), lines, texts=0)
+    return {"chart": front_svg(front), "titles": ("latency ms", *resources), "rows": rows}
 
 
-def _explanation(units: Sequence[Mapping[str, Any]]) -> str:
-    lines: list[Sequence[str]] = []
+def _candidates(units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows for the units that have a choice; a unit's name and figures stand in its first row."""
+    rows: list[Sequence[str]] = []
     kinds: list[str | None] = []
     for unit in units:
         if len(unit["candidates"]) < 2:
@@ -83,7 +64,7 @@ def _explanation(units: Sequence[Mapping[str, Any]]) -> str:
         for number, candidate in enumerate(unit["candidates"]):
             first, chosen = number == 0, bool(candidate["chosen"])
             kinds.append("chosen" if chosen else None)
-            lines.append(
+            rows.append(
                 (
                     unit["name"] if first else "",
                     unit["op"] if first else "",
@@ -95,5 +76,4 @@ def _explanation(units: Sequence[Mapping[str, Any]]) -> str:
                     f"{unit['greedy_loss_ms']:.3f}" if first and unit["greedy_loss_ms"] else "",
                 )
             )
-    titles = ("layer", "op", "routine", "parameters", "layouts", "ms", "adapts ms", "greedy loses ms")
-    return table(titles, lines, texts=5, kinds=kinds)
+    return {"rows": rows, "kinds": kinds}

@@ -16,10 +16,11 @@ from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesig
 from nnstretch.errors import FileError
 from nnstretch.report.charts.branching import latency_svg, training_svg
 from nnstretch.report.charts.design import design_svg
-from nnstretch.report.charts.style import _DARK, _LIGHT, page_style, standalone
+from nnstretch.report.charts.style import _DARK, _LIGHT, standalone
 from nnstretch.report.charts.svg import label, picture, ticks
 from nnstretch.report.charts.timeline import timeline_svg
 from nnstretch.report.pages.branching import write_report
+from nnstretch.report.pages.render import TEMPLATES
 from nnstretch.report.tables.ablation import ablation_table
 from nnstretch.report.tables.text import count_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
@@ -221,7 +222,7 @@ def test_text_can_be_read(palette: dict[str, str]) -> None:
 
 
 def test_every_colour_is_defined_for_light_and_dark() -> None:
-    used = set(re.findall(r"var\(--([a-z0-9-]+)\)", page_style() + standalone()))
+    used = set(re.findall(r"var\(--([a-z0-9-]+)\)", (TEMPLATES / "page.css").read_text() + standalone()))
     assert used <= _LIGHT.keys()
     assert _LIGHT.keys() == _DARK.keys()
 

@@ -20,7 +20,7 @@ from nnstretch.cli.stretching.files import PAGE, write_page
 from nnstretch.errors import FileError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.report.charts.agreement import Agreement, agreement_svg
-from nnstretch.report.pages.stretch import Found, stretch_html
+from nnstretch.report.pages.stretch import PredictedDesign, stretch_html
 from nnstretch.report.tables.text import power_text
 
 HOSTILE = "<script>alert('&\"')</script>"
@@ -87,7 +87,7 @@ class Text(HTMLParser):
 
 
 def shown(results: list[StretchResult], files: Callable[[int], str | None] = lambda rank: f"{rank}.json") -> Text:
-    found = [Found(one.design, one.prediction, files(rank)) for rank, one in enumerate(results)]
+    found = [PredictedDesign(one.design, one.prediction, files(rank)) for rank, one in enumerate(results)]
     return Text(stretch_html("net<small>", NAMES, results[0].report, found))
 
 
@@ -123,7 +123,7 @@ def test_the_page_shows_every_design_part_by_part(results: list[StretchResult]) 
 def test_the_page_needs_nothing_and_runs_nothing(results: list[StretchResult]) -> None:
     report = results[0].report
     notes = SearchReport(**{**vars(report), "notes": (f"block 1, {HOSTILE}: no",), "unpredicted": (HOSTILE,)})
-    found = [Found(one.design, one.prediction, f"{HOSTILE}.json") for one in results]
+    found = [PredictedDesign(one.design, one.prediction, f"{HOSTILE}.json") for one in results]
     written = stretch_html(HOSTILE, NAMES, notes, found)
     page = Text(written)
     assert not page.tags & {"script", "iframe", "link", "img"}

@@ -18,13 +18,13 @@ from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.lowering.calls import join_calls
 from nnstretch.scheduler.lowering.candidates import QueuePool, is_native, selection_problem, unit_choices
-from nnstretch.scheduler.lowering.lower import Price, draft
+from nnstretch.scheduler.lowering.lower import Price, lower_units
 from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
 from nnstretch.scheduler.parameter_search.coordinate_descent import climb
 from nnstretch.scheduler.placement.report import PlacementReport
-from nnstretch.scheduler.plan.compiled import Compiled, PackedLater
+from nnstretch.scheduler.plan.compiled import Compiled, LazyConstants
 from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.memory import Tenant, plan_arena
 from nnstretch.scheduler.plan.schema import (
@@ -129,7 +129,7 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     pool = space.pool
     graph, chosen = join_calls(space.graph, space.chosen(assignment), pool.processors, space.costs)
     coherent = all(p.coherent for p in pool.processors)
-    steps = draft(graph, chosen, pool.queues, pool.reorders(), coherent, _reorder_price(space.costs, pool))
+    steps = lower_units(graph, chosen, pool.queues, pool.reorders(), coherent, _reorder_price(space.costs, pool))
     plan, constants = assemble(graph, steps, pool.queues, space.host.blocked.block)
     return Compiled(plan, constants, steps.models, assignment, space.placement)
 
@@ -163,7 +163,7 @@ def _queue(processor: Processor) -> PlanQueue:
 
 def assemble(
     graph: UnitGraph, steps: LoweredProgram, queues: Sequence[PlanQueue], block: int
-) -> tuple[Plan, PackedLater]:
+) -> tuple[Plan, LazyConstants]:
     """The validated plan of a draft, and its constants."""
     return _Assembler(graph, steps, queues, block).assemble()
 
@@ -186,7 +186,7 @@ class _Assembler:
         self._overwritten: dict[Value, Value] = {}
         self._buffers: dict[PlanBuffer, int] = {}
 
-    def assemble(self) -> tuple[Plan, PackedLater]:
+    def assemble(self) -> tuple[Plan, LazyConstants]:
         order = HappensBefore([PlanSubgraph(s.queue, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
         shared_bytes, shared_queues = self._place_shared()
         self._find_overwritten(order)
@@ -208,7 +208,7 @@ class _Assembler:
             constant_ranges=packing.ranges,
         )
         validate(plan)
-        return plan, PackedLater(packing.packed)
+        return plan, LazyConstants(packing.packed)
 
     def _tensors(self, names: Sequence[str]) -> tuple[PlanTensor, ...]:
         return tuple(PlanTensor(n, self._graph.types[n]) for n in names)

@@ -173,7 +173,7 @@ class ExternalRoutine(ModelRoutine):
         through them; but none
         that its format has no words for.
         """
-        links = layer.chain or (layer,)
+        links = layer.parts or (layer,)
         types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
         known = all(link.op in OPERATORS and (link.op not in _WEIGHTED or has_constant_weights(link)) for link in links)
         moves = self._alone or any(link.op not in _MOVES_NOTHING for link in links)

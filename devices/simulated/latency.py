@@ -36,8 +36,8 @@ def layer_seconds(processor: ProcessorProfile, layer: Layer, element_bytes: int)
         layer: of whatever operator; a chain takes as long as its layers.
         element_bytes: bytes of an element of every tensor, whatever type it has in the graph.
     """
-    if layer.chain:
-        return sum(layer_seconds(processor, link, element_bytes) for link in layer.chain)
+    if layer.parts:
+        return sum(layer_seconds(processor, link, element_bytes) for link in layer.parts)
     kind = layer_kind(layer)
     moved = element_bytes * sum(t.elements for t in (*layer.inputs, *layer.outputs) if t is not None)
     rates = processor.memory_gb_per_s

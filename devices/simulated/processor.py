@@ -23,7 +23,7 @@ class SimulatedRoutine(Routine):
 
     def supports(self, layer: Layer) -> bool:
         """Whether the profile has a throughput for `layer`; layers are computed one by one."""
-        return not layer.chain and math.isfinite(layer_seconds(self._processor, layer, 1))
+        return not layer.parts and math.isfinite(layer_seconds(self._processor, layer, 1))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Plain ones: how data lie there is part of the profile's figures."""

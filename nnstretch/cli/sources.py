@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-    from nnstretch.scheduler.runtime.any_session import LatencySession
+    from nnstretch.scheduler.runtime.base_session import LatencySession
     from nnstretch.scheduler.runtime.session import Session
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 

@@ -89,7 +89,7 @@ def _opsets(layers: Iterable[Layer]) -> dict[str, int]:
 def _foreign_opsets(layer: Layer) -> dict[str, int]:
     """Operator set versions of the layers that are still ONNX operators."""
     versions: dict[str, int] = {}
-    for link in layer.chain:
+    for link in layer.parts:
         versions |= _foreign_opsets(link)
     if layer.op.startswith("onnx:"):
         version = layer.attributes[OPSET]
@@ -106,7 +106,7 @@ def _domain_and_type(layer: Layer) -> tuple[str, str]:
 def _write_layer(writer: OnnxWriter, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
     if layer.op.startswith("onnx:"):
         _write_onnx(writer, layer, inputs, outputs)
-    elif layer.chain:
+    elif layer.parts:
         _write_chain(writer, layer, inputs, outputs)
     else:
         _write_canonical(writer, layer, inputs, outputs)
@@ -115,7 +115,7 @@ def _write_layer(writer: OnnxWriter, layer: Layer, inputs: Sequence[str | None],
 def _write_chain(writer: OnnxWriter, layer: Layer, inputs: Sequence[str | None], outputs: Sequence[str]) -> None:
     going_out = dict(zip(layer.results, outputs, strict=True))
     made: list[str] = []
-    for link, sources in zip(layer.chain, layer.wiring, strict=True):
+    for link, sources in zip(layer.parts, layer.wiring, strict=True):
         names: list[str | None] = [None] * len(link.inputs)
         for index in link.constants:
             names[index] = writer.constant("constant", link.constants[index])

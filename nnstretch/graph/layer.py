@@ -40,8 +40,8 @@ result to the grid of its output; it depends on the routine in what precision, s
 for themselves times the `scales` of their output channels, an int32 bias for itself times these and the scale of x. Reshape,
 Transpose, Slice and MaxPool have one grid for input and output.
 
-Beside these there are layers of operator Chain (`run_of_layers`, `chain_layer`), which exist in no graph: selection makes them
-of two or more layers that one routine may compute as one.
+Fusion groups (`fused_layer`, `fused_pair`) are layers of operator Chain. They exist in no graph: selection makes them of two or
+more layers that one routine may compute as one.
 
 Ceil mode and auto_pad are resolved to explicit shapes and pads: the output's shape is in the layer.
 """
@@ -63,7 +63,8 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
 from nnstretch.graph.quantization import Grid
 
 DOMAIN = "nnstretch"
-CHAIN = "Chain"
+FUSION_GROUP = "Chain"
+"""Operator of several layers that one routine computes; part of the workload keys of stored profiles."""
 OPERATORS = (
     "Conv",
     "Dense",
@@ -127,16 +128,16 @@ class Layer:
 
     Attributes:
         name: unique in the graph, for people.
-        op: one of OPERATORS, CHAIN, or "onnx:<operator>" for what only the fallback runs.
+        op: one of OPERATORS, FUSION_GROUP, or "onnx:<operator>" for what only the fallback runs.
         inputs: types of the inputs in the order of the table above; None where an optional one is absent.
         outputs: types of the outputs.
         attributes: integers, floats, strings and tuples of them, as in the table above.
         activation: applied to the result, last.
         constants: input index -> value, for inputs known before the run (weights).
-        chain: of an operator CHAIN the layers that it computes one after another.
-        wiring: for each layer of the chain where its run-time inputs come from, in the order of its `activations`: input i of
-            the CHAIN as i, and tensor j of all that its layers make, counted in their order, as -1 - j.
-        results: of an operator CHAIN the tensors, counted in this way, that are its outputs.
+        parts: layers that a layer of operator FUSION_GROUP computes one after another.
+        wiring: for each part where its run-time inputs come from, in the order of its `activations`: input i of
+            the fusion group as i, and tensor j of all that its parts make, counted in their order, as -1 - j.
+        results: of an operator FUSION_GROUP the tensors, counted in this way, that are its outputs.
     """
 
     name: str
@@ -146,7 +147,7 @@ class Layer:
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     activation: Activation = NO_ACTIVATION
     constants: Mapping[int, np.ndarray] = field(default_factory=lambda: MappingProxyType({}))
-    chain: tuple[Layer, ...] = ()
+    parts: tuple[Layer, ...] = ()
     wiring: tuple[tuple[int, ...], ...] = ()
     results: tuple[int, ...] = ()
 
@@ -168,9 +169,9 @@ class Layer:
 
     @property
     def is_int8(self) -> bool:
-        """Whether it, or a layer of its chain, reads or makes int8 numbers in the run."""
+        """Whether it, or one of its parts, reads or makes int8 numbers in the run."""
         types = (*(self.type_of(i) for i in self.activations), *self.outputs)
-        return any(t.grid is not None for t in types) or any(link.is_int8 for link in self.chain)
+        return any(t.grid is not None for t in types) or any(link.is_int8 for link in self.parts)
 
     @property
     def activations(self) -> tuple[int, ...]:
@@ -191,8 +192,8 @@ class Layer:
             "attributes": {k: self.attributes[k] for k in sorted(self.attributes)},
             "activation": str(self.activation),
         }
-        if self.chain:
-            description["chain"] = [layer.workload for layer in self.chain]
+        if self.parts:
+            description["chain"] = [layer.workload for layer in self.parts]
             description["wiring"] = self.wiring
             description["results"] = self.results
         return json.dumps(description, separators=(",", ":"))
@@ -205,8 +206,8 @@ class Layer:
     @property
     def macs(self) -> int:
         """Multiply-accumulates of convolutions and dense layers, 0 for the others (the convention of the papers)."""
-        if self.chain:
-            return sum(layer.macs for layer in self.chain)
+        if self.parts:
+            return sum(layer.macs for layer in self.parts)
         if self.op not in ("Conv", "Dense"):
             return 0
         weight = self.type_of(1)
@@ -215,16 +216,14 @@ class Layer:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the constants."""
-        return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.chain)
+        return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.parts)
 
 
-def run_of_layers(
-    links: Sequence[Layer], wiring: Sequence[Sequence[int]], results: Sequence[int] | None = None
-) -> Layer:
-    """The layer that computes `links` one after another; nobody sees what they make beside its outputs.
+def fused_layer(links: Sequence[Layer], wiring: Sequence[Sequence[int]], results: Sequence[int] | None = None) -> Layer:
+    """The fusion group that computes `links` one after another; no other layer reads what they make beside its outputs.
 
     Its inputs are those that `wiring` (see `Layer`) names, its outputs those of `results`, or else all of the last layer's. All
-    weights stay in `chain`.
+    weights stay in `parts`.
     """
     types: dict[int, TensorType] = {}
     for link, sources in zip(links, wiring, strict=True):
@@ -237,20 +236,20 @@ def run_of_layers(
     name = f"{links[0].name}{'+' if len(links) == 2 else '…'}{links[-1].name}" if len(links) > 1 else links[0].name
     return Layer(
         name,
-        CHAIN,
+        FUSION_GROUP,
         tuple(types[i] for i in range(len(types))),
         tuple(made[i] for i in results),
-        chain=tuple(links),
+        parts=tuple(links),
         wiring=tuple(map(tuple, wiring)),
         results=tuple(results),
     )
 
 
-def chain_layer(first: Layer, second: Layer) -> Layer:
+def fused_pair(first: Layer, second: Layer) -> Layer:
     """The layer that computes `second` on what `first` makes, its input 0.
 
     Its inputs are the run-time inputs of `first`, then those of `second` but its input 0.
     """
     count = len(first.activations)
     rest = len([i for i in second.activations if i != 0])
-    return run_of_layers((first, second), (range(count), (-1, *range(count, count + rest))))
+    return fused_layer((first, second), (range(count), (-1, *range(count, count + rest))))

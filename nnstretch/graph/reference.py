@@ -57,7 +57,7 @@ def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.nda
     An int8 output may have any of its 256 values. Where results lie between two of these, whoever computes in another order
     rounds to the other one; in a run of layers such steps add up, some this way and some that way, like a random walk's.
     """
-    rounded = sum(link.is_int8 for link in layer.chain or (layer,))
+    rounded = sum(link.is_int8 for link in layer.parts or (layer,))
     if layer.outputs[index].grid is None:
         error = relative_error(result, reference)
     else:

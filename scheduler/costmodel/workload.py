@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nnstretch.graph.layer import CHAIN, TensorType
+from nnstretch.graph.layer import FUSION_GROUP, TensorType
 
 Shape = tuple[int, ...]
 
@@ -118,7 +118,7 @@ def transfer_bytes(text: str) -> int | None:
 
 def _workload(raw: Mapping[str, Any]) -> Workload:
     chain = tuple(_workload(json.loads(link)) for link in raw.get("chain", ()))
-    if chain and raw["op"] != CHAIN:
+    if chain and raw["op"] != FUSION_GROUP:
         raise ValueError("only a chain consists of layers")
     return Workload(
         op=str(raw["op"]),

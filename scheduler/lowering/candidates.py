@@ -16,7 +16,7 @@ from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
-from nnstretch.scheduler.lowering.fusion_groups import find_runs
+from nnstretch.scheduler.lowering.fusion_groups import find_fusion_groups
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, working_set
 from nnstretch.scheduler.lowering.views import becomes_view
 from nnstretch.scheduler.plan.schema import PlanQueue
@@ -45,8 +45,8 @@ class QueuePool:
         return self.processors[queue].queue == "call"
 
 
-_MOST_SAVED_BY_RUNS = 0.6
-"""A run takes an external this share of its calls for single layers or more: less is copied and turned, no more is fused."""
+_LEAST_FUSED_SHARE = 0.6
+"""Assumed lower bound of a fusion group's time in an external engine, as a share of the sum of its layers' times."""
 
 
 def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
@@ -90,7 +90,7 @@ def unit_choices(
             raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
         choices.append(found)
     if costs.measured:
-        _add_runs(graph, pool, costs, choices)
+        _add_fusion_groups(graph, pool, costs, choices)
     if progress:
         progress(len(graph.units), len(graph.units), "")
     return choices
@@ -110,7 +110,7 @@ def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple
     """One layer, or run that a routine may compute as one, of every workload that a queue may compute, and their number."""
     mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, queue)}
     wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
-    wanted += [run.layer for run in find_runs(graph) if mine.issuperset(run.units)]
+    wanted += [group.layer for group in find_fusion_groups(graph) if mine.issuperset(group.units)]
     weights: dict[str, int] = defaultdict(int)
     representatives: dict[str, Layer] = {}
     for layer in wanted:
@@ -138,22 +138,22 @@ def all_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
     return list(_working(unit.layer, queues, pool, costs, externals=True))
 
 
-def _add_runs(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
+def _add_fusion_groups(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
     """Adds choices for every fusion group that a routine supports; external engines get the promising groups only.
 
     What is one call on a queue of calls shows when all queues are chosen (`nnstretch.scheduler.lowering.calls`).
     """
     singles = [list(options) for options in choices]
-    for run in find_runs(graph):
-        externals = run.between_cuts and _may_suit_external_engines([singles[u] for u in run.units])
+    for group in find_fusion_groups(graph):
+        externals = group.between_cuts and _may_suit_external_engines([singles[u] for u in group.units])
         mine = [queue for queue in pool.queue_of if not pool.calls(queue)]
-        queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in run.units)]
-        for number, choice in enumerate(_cheapest(run.layer, queues, pool, costs, externals=externals)):
-            between = Fused(units=run.units, choice=number)
-            for unit in run.units:
-                inputs = tuple(choice.inputs[i] if i >= 0 else between for i in run.sources(unit))
-                if unit == run.units[-1]:
-                    choices[unit].append(replace(choice, inputs=inputs, run=run))
+        queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in group.units)]
+        for number, choice in enumerate(_cheapest(group.layer, queues, pool, costs, externals=externals)):
+            between = Fused(units=group.units, choice=number)
+            for unit in group.units:
+                inputs = tuple(choice.inputs[i] if i >= 0 else between for i in group.sources(unit))
+                if unit == group.units[-1]:
+                    choices[unit].append(replace(choice, inputs=inputs, group=group))
                 else:
                     choices[unit].append(Choice(choice.queue, choice.routine, {}, inputs, (between,), 0.0))
 
@@ -167,7 +167,7 @@ def _may_suit_external_engines(singles: Sequence[Sequence[Choice]]) -> bool:
         native += min(
             (c.seconds or 0.0 for c in options if not isinstance(c.routine, ExternalRoutine)), default=externals
         )
-    return _MOST_SAVED_BY_RUNS * externals <= native
+    return _LEAST_FUSED_SHARE * externals <= native
 
 
 def _names(pool: QueuePool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs: units that one routine may compute as one, because nobody else sees what lies between them."""
+"""Fusion groups: units that one routine may compute together, because no other unit reads what lies between them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nnstretch.graph.layer import Layer, run_of_layers
+from nnstretch.graph.layer import Layer, fused_layer
 from nnstretch.scheduler.lowering.units import UnitGraph
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Units as one layer.
+class FusionGroup:
+    """Units that are computed as one layer.
 
     Attributes:
-        units: their numbers, ascending; the last makes what is seen outside.
+        units: their numbers, ascending; the last one makes the group's outputs.
         layer: what they compute.
-        reads: the tensors that the layer's inputs are.
-        between_cuts: whether it is all that lies between two cut points; else it is a pair.
+        reads: names of the tensors that the layer's inputs are.
+        between_cuts: whether the group is everything between two cut points; otherwise it is a pair.
     """
 
     units: tuple[int, ...]
@@ -28,25 +28,26 @@ class Run:
     between_cuts: bool
 
     def sources(self, unit: int) -> tuple[int, ...]:
-        """For each input of a unit of the run the layer's input that it is, or a negative number if it never leaves the run."""
+        """For each input of a unit the index of the group's input, or a negative number for what another unit makes."""
         return self.layer.wiring[self.units.index(unit)]
 
 
-def find_runs(graph: UnitGraph) -> list[Run]:
-    """All runs that a routine may be written for, or that are worth measuring as one.
+def find_fusion_groups(graph: UnitGraph) -> list[FusionGroup]:
+    """All fusion groups that are worth measuring.
 
-    These are pairs of which the second unit alone reads the first, as its layer's input 0; what lies between two neighbouring
-    cut points, where one tensor is all that passes; stretches of these whose images are of one size, the segments of a branched
-    network (NN-Stretch); and everything from the first cut point to the last.
+    - Pairs: the second unit is the only reader of the first and reads it as its layer's input 0.
+    - Everything between two neighbouring cut points, where a single tensor passes.
+    - Sequences of these with one image size: the segments of a branched network (NN-Stretch).
+    - Everything from the first cut point to the last.
     """
     readers = _readers(graph)
-    stretches = {tuple(range(a + 1, b + 1)) for a, b in _stretches(graph, _cuts(graph))}
-    found = dict.fromkeys((*_pairs(graph, readers), *sorted(stretches)))
-    return [_run(graph, u, u in stretches) for u in found if len(u) > 1 and _is_closed(graph, u, readers)]
+    sequences = {tuple(range(a + 1, b + 1)) for a, b in _sequences(graph, _cuts(graph))}
+    found = dict.fromkeys((*_pairs(graph, readers), *sorted(sequences)))
+    return [_fusion_group(graph, u, u in sequences) for u in found if len(u) > 1 and _is_closed(graph, u, readers)]
 
 
 _Readers = Mapping[str, Sequence[int]]
-"""For each tensor the units that read it, once per time that they do."""
+"""For each tensor the units that read it, one entry per read."""
 
 
 def _readers(graph: UnitGraph) -> _Readers:
@@ -70,14 +71,14 @@ def _pairs(graph: UnitGraph, readers: _Readers) -> list[tuple[int, ...]]:
 
 
 def _is_closed(graph: UnitGraph, units: Sequence[int], readers: _Readers) -> bool:
-    """Whether all that all but the last unit make is read, and by the others alone."""
+    """Whether everything that all units but the last one make is read, and by units of the group only."""
     inside = set(units)
     made = [name for number in units[:-1] for name in graph.units[number].outputs]
     return all(name not in graph.outputs and readers[name] and set(readers[name]) <= inside for name in made)
 
 
 def _cuts(graph: UnitGraph) -> list[int]:
-    """Units after which one tensor, which they make, is all that later ones and the caller still want; -1 for the start.
+    """Units whose single output is all that later units and the caller still read; -1 is the network's input.
 
     A network with several inputs starts with its first cut point.
     """
@@ -94,7 +95,7 @@ def _cuts(graph: UnitGraph) -> list[int]:
     return cuts
 
 
-def _stretches(graph: UnitGraph, cuts: Sequence[int]) -> Iterable[tuple[int, int]]:
+def _sequences(graph: UnitGraph, cuts: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Pairs of cut points: neighbours, ends of segments, and the first and the last."""
     yield from pairwise(cuts)
     sizes = [_size(graph, cut) for cut in cuts]
@@ -108,11 +109,11 @@ def _stretches(graph: UnitGraph, cuts: Sequence[int]) -> Iterable[tuple[int, int
 
 
 def _size(graph: UnitGraph, cut: int) -> tuple[int, ...]:
-    """Height and width of what passes a cut point; of nothing but an image, nothing."""
+    """Height and width of the tensor at a cut point; empty at the network's input and for tensors that are no images."""
     return graph.types[graph.units[cut].outputs[0]].shape[2:] if cut >= 0 else ()
 
 
-def _run(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) -> Run:
+def _fusion_group(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) -> FusionGroup:
     made = [name for number in units for name in graph.units[number].outputs]
     position = {name: place for place, name in enumerate(made)}
     reads: dict[str, int] = {}
@@ -124,4 +125,4 @@ def _run(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) -> Run:
         wiring.append(
             [-1 - position[name] if name in position else reads.setdefault(name, len(reads)) for name in unit.inputs]
         )
-    return Run(units, run_of_layers(links, wiring), tuple(reads), between_cuts)
+    return FusionGroup(units, fused_layer(links, wiring), tuple(reads), between_cuts)

@@ -31,7 +31,7 @@ Price = Callable[[TensorType, Layout, Layout, int], float | None]
 """Seconds that it takes to bring a tensor from one layout into another on a queue, None if they are not known."""
 
 
-def draft(
+def lower_units(
     graph: UnitGraph,
     choices: Sequence[Choice],
     queues: Sequence[PlanQueue],
@@ -49,14 +49,14 @@ def draft(
         coherent: whether host and OpenCL queues may write different parts of one tensor at the same time.
         price: what changes of layout cost.
     """
-    return _Drafter(graph, choices, queues, reorders, coherent, price).draft()
+    return _UnitLowering(graph, choices, queues, reorders, coherent, price).lower()
 
 
 _Variant = tuple[str, Layout, int]
 """Tensor, layout, and memory domain (0: host, else an OpenCL queue) of what made it or of the copy made for it."""
 
 
-class _Drafter:
+class _UnitLowering:
     def __init__(
         self,
         graph: UnitGraph,
@@ -78,7 +78,7 @@ class _Drafter:
         self._producer: dict[str, tuple[int, int]] = {}  # tensor -> unit, output
         self._counter = itertools.count()
 
-    def draft(self) -> LoweredProgram:
+    def lower(self) -> LoweredProgram:
         self._collect_wishes()
         for index, name in enumerate(self._graph.inputs):
             value = self._new(name, PLAIN, 0)
@@ -147,7 +147,7 @@ class _Drafter:
         """Makes the inputs of joinable concats parts of the concat's value, before anything writes them."""
         for unit, choice in zip(self._graph.units, self._choices, strict=True):
             layer = unit.layer
-            if layer.op != "Concat" or choice.run or choice.is_head:
+            if layer.op != "Concat" or choice.group or choice.is_head:
                 continue
             offsets = joinable(layer, choice.outputs[0])
             if offsets is None:
@@ -181,7 +181,7 @@ class _Drafter:
             return False
         layer, choice = self._graph.units[self._producer[name][0]].layer, self._choices[self._producer[name][0]]
         is_slice = layer.op == "Slice" and becomes_view(layer, choice.inputs, choice.outputs)
-        return (is_slice or layer.op == "Reshape") and not choice.run
+        return (is_slice or layer.op == "Reshape") and not choice.group
 
     # -- emission ------------------------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class _Drafter:
         if choice.is_head:
             return
         reads = self._reads(unit, choice)
-        if choice.run:
-            self._emit_lowering(choice.run.layer, choice, dict(enumerate(reads)), self._writes(unit, choice))
+        if choice.group:
+            self._emit_lowering(choice.group.layer, choice, dict(enumerate(reads)), self._writes(unit, choice))
         elif choice.routine is None:
             self._emit_fallback(unit, choice, reads, self._writes(unit, choice))
         elif not self._emit_as_view(unit, unit.layer, choice, reads):
@@ -208,8 +208,8 @@ class _Drafter:
     def _reads(self, unit: Unit, choice: Choice) -> list[Value]:
         """The values that a unit reads, or a whole run if it is the last of one."""
         names, layouts = unit.inputs, choice.inputs
-        if choice.run and choice.routine:
-            names, layouts = choice.run.reads, choice.routine.layouts(choice.run.layer, choice.parameters)[0]
+        if choice.group and choice.routine:
+            names, layouts = choice.group.reads, choice.routine.layouts(choice.group.layer, choice.parameters)[0]
         domain = self._domain(choice.queue)
         return [self._values[self._variant(n, layout, domain)] for n, layout in zip(names, layouts, strict=True)]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
 from nnstretch.graph.expand import expand_region
-from nnstretch.graph.layer import Layer, TensorType, run_of_layers
+from nnstretch.graph.layer import Layer, TensorType, fused_layer
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.placement import PLACEMENT_KEY
 
@@ -174,4 +174,4 @@ def _as_one(run: Sequence[GraphNode], inputs: Sequence[str], outputs: Sequence[s
     made = [name for node in run for name in node.outputs]
     source = {name: number for number, name in enumerate(inputs)} | {name: -1 - i for i, name in enumerate(made)}
     wiring = [[source[str(node.inputs[i])] for i in node.layer.activations] for node in run]
-    return run_of_layers([node.layer for node in run], wiring, [made.index(name) for name in outputs])
+    return fused_layer([node.layer for node in run], wiring, [made.index(name) for name in outputs])

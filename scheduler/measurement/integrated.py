@@ -230,7 +230,7 @@ class _Refinement:
         found: dict[Key, list[np.ndarray]] = defaultdict(list)
         chosen = self._space.chosen(assignment)
         for unit, choice, key in zip(self._space.graph.units, chosen, self._chosen_keys(assignment), strict=True):
-            name = choice.run.layer.name if choice.run else unit.name
+            name = choice.group.layer.name if choice.group else unit.name
             if key is not None and name in of_layer:
                 found[key].append(of_layer[name])
         return {key: tuple(np.mean(times, axis=0)) for key, times in found.items()}
@@ -245,7 +245,7 @@ def _name(space: ChoiceSpace) -> str:
 
 def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Key | None:
     """The key of a unit's choice; None for one that takes no time of its own."""
-    layer = choice.run.layer if choice.run else space.graph.units[number].layer
+    layer = choice.group.layer if choice.group else space.graph.units[number].layer
     if choice.routine is None or choice.is_head or not choice.seconds:
         return None
     parameters = tuple(sorted(choice.parameters.items()))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.selection.problem import Assignment
 
 
-class PackedLater:
+class LazyConstants:
     """Constants that are packed when they are first needed: a plan that is only looked at needs none."""
 
     def __init__(self, pack: Callable[[], np.ndarray]) -> None:
@@ -47,7 +47,7 @@ class Compiled:
     """
 
     plan: Plan
-    weights: np.ndarray | PackedLater
+    weights: np.ndarray | LazyConstants
     models: dict[str, bytes] = field(default_factory=dict)
     selection: Assignment | None = None
     placement: PlacementReport | None = None
@@ -55,4 +55,4 @@ class Compiled:
     @property
     def constants(self) -> np.ndarray:
         """The bytes that the plan's constant ranges lie in."""
-        return self.weights.get() if isinstance(self.weights, PackedLater) else self.weights
+        return self.weights.get() if isinstance(self.weights, LazyConstants) else self.weights

@@ -17,7 +17,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import packaged, unpackaged
 from nnstretch.scheduler.plan.schema import PlanTensor
 from nnstretch.scheduler.plan.validate import validate
-from nnstretch.scheduler.runtime.any_session import Feeds, LatencySession, Outputs
+from nnstretch.scheduler.runtime.base_session import Feeds, LatencySession, Outputs
 from nnstretch.scheduler.runtime.loading import Loaded, load_program
 from nnstretch.scheduler.runtime.timeline import Timeline, median_timeline, plan_timeline
 

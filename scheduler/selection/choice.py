@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nnstretch.devices.base.routine import Layout, Parameters, Routine
-from nnstretch.scheduler.lowering.fusion_groups import Run
+from nnstretch.scheduler.lowering.fusion_groups import FusionGroup
 
 
 @dataclass(frozen=True)
 class Fused(Layout):
-    """Where a tensor would be that a routine for a run of units never stores.
+    """Layout of a tensor inside a fusion group, which is never stored.
 
-    Equal only to that of the same units and the same of their choices, so that all of them take it or none does.
+    Equal only for the same units and the same choice, so that all units of a group take the fused routine or none does.
     """
 
     units: tuple[int, ...] = ()
@@ -23,8 +23,8 @@ class Fused(Layout):
 class Choice:
     """A unit's routine, parameters and queue. `routine` is None for the fallback; `seconds` is its cost if known.
 
-    Units that one routine computes as one have a choice each. What passes between them is `Fused`; the last unit's choice has
-    the whole cost and the `run`, those of all others, the heads, cost nothing and become no step.
+    Every unit of a fusion group has a choice of its own, and tensors between them are `Fused`. The last unit's choice carries
+    the `group` and its whole cost; those of the other units, the heads, cost nothing and become no step.
     """
 
     queue: int
@@ -33,7 +33,7 @@ class Choice:
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     seconds: float | None = None
-    run: Run | None = None
+    group: FusionGroup | None = None
 
     @property
     def is_head(self) -> bool:

@@ -87,7 +87,7 @@ def _layouts(choice: Choice) -> str:
         return "with its reader"
     inputs = list(dict.fromkeys(str(i) for i in choice.inputs))
     outputs = list(dict.fromkeys(str(o) for o in choice.outputs))
-    return f"{'with its source' if choice.run else ', '.join(inputs)} → {', '.join(outputs)}"
+    return f"{'with its source' if choice.group else ', '.join(inputs)} → {', '.join(outputs)}"
 
 
 def _adapts(space: ChoiceSpace, number: int, answer: Assignment) -> float:

@@ -66,7 +66,7 @@ class _Needs:
     _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def of(self, unit: Unit, choice: Choice, resource: str) -> float:
-        layer = choice.run.layer if choice.run else unit.layer
+        layer = choice.group.layer if choice.group else unit.layer
         if choice.routine is None or choice.is_head:
             return 0.0
         return float(self._memory(layer, choice)) if resource == MEMORY else self._error(layer, choice)

@@ -7,7 +7,7 @@ from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, re
 from nnstretch.devices.external.onnxruntime.model import load_onnxruntime
 from nnstretch.devices.external.processor import HandThrough
 from nnstretch.errors import ModelError
-from nnstretch.graph.layer import CHAIN, Layer
+from nnstretch.graph.layer import FUSION_GROUP, Layer
 
 _LIMIT = (1 << 31) - (1 << 20)
 """Bytes of weights that an ONNX file without external data holds beside the rest."""
@@ -29,7 +29,7 @@ class OnnxRuntimeRoutine(ExternalRoutine):
 
     def supports(self, layer: Layer) -> bool:
         """Whether ONNX Runtime computes `layer`: fusion groups of any ONNX operators too, if their inputs are numeric."""
-        if layer.op != CHAIN:
+        if layer.op != FUSION_GROUP:
             return super().supports(layer)
         reads = [layer.type_of(i) for i in layer.activations]
         numbers = bool(reads) and all(t.dtype == "float32" or t.grid is not None for t in reads)

@@ -34,7 +34,7 @@ from nnstretch.branching.tracing.operators import (
 )
 from nnstretch.branching.transform.inherit import entry_name, needed_entries
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
-from nnstretch.graph.layer import Attribute, Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
 
 # As in the passes of `nnstretch.graph`: these can end with an activation.
 _CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
@@ -91,7 +91,7 @@ class LayerRow:
     @cached_property
     def joined(self) -> Mapping[int, Layer]:
         """By the number of the first of a pair the layer that computes both."""
-        return {n: chain_layer(self.layers[n], self.layers[n + 1]) for n in sorted(self.pairs)}
+        return {n: fused_pair(self.layers[n], self.layers[n + 1]) for n in sorted(self.pairs)}
 
     def only(self, numbers: Sequence[int]) -> LayerRow:
         """Those of some numbers, ascending."""

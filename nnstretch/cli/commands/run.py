@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nnstretch.bench.timing.statistics import Latency
     from nnstretch.cli.sources import Source
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-    from nnstretch.scheduler.runtime.any_session import AnySession, LatencySession
+    from nnstretch.scheduler.runtime.base_session import BaseSession, LatencySession
     from nnstretch.scheduler.runtime.critical_path import RunSummary
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 
@@ -215,7 +215,7 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     }
 
 
-def _feeds(session: AnySession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+def _feeds(session: BaseSession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.comparison.subject import plan_feeds
     from nnstretch.cli.sources import read_array

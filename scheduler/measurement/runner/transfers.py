@@ -7,7 +7,7 @@ import numpy as np
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, reorder_layer
 from nnstretch.graph.layer import TensorType
-from nnstretch.scheduler.lowering.lower import draft
+from nnstretch.scheduler.lowering.lower import lower_units
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import assemble, queue_pool
@@ -40,6 +40,6 @@ def _round_trip_plan(host: Processor, device: Processor, tensor: TensorType) -> 
     choices = [
         Choice(queue, r, r.parameter_space(layer)[0], plain, plain) for queue, r in zip(queues, routines, strict=True)
     ]
-    steps = draft(graph, choices, pool.queues, pool.reorders(), device.coherent, lambda *_: None)
+    steps = lower_units(graph, choices, pool.queues, pool.reorders(), device.coherent, lambda *_: None)
     plan, constants = assemble(graph, steps, pool.queues, host.blocked.block)
     return Compiled(plan, constants, steps.models)

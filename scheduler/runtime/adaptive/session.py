@@ -21,7 +21,7 @@ from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
 from nnstretch.scheduler.runtime.adaptive.policies import make_policy, parse_policy
 from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts
-from nnstretch.scheduler.runtime.any_session import Feeds, LatencySession, Outputs
+from nnstretch.scheduler.runtime.base_session import Feeds, LatencySession, Outputs
 from nnstretch.scheduler.runtime.session import UNUSABLE, Session
 from nnstretch.scheduler.runtime.timeline import Timeline
 

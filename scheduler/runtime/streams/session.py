@@ -12,7 +12,7 @@ from typing import Literal, Self, overload
 
 from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.runtime.any_session import AnySession, Feeds, Outputs
+from nnstretch.scheduler.runtime.base_session import BaseSession, Feeds, Outputs
 from nnstretch.scheduler.runtime.session import Session
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
@@ -28,7 +28,7 @@ class _Job:
     answer: Future[Outputs]
 
 
-class StreamSession(AnySession):
+class StreamSession(BaseSession):
     """Runs plans for several inputs at a time. Thread-safe, and usable as a context manager.
 
     Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is

@@ -28,7 +28,7 @@ from nnstretch.devices.engine.build import build
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType, fused_pair
 
 HERE = Path(__file__).parent
 ENGINE = Path(build.__file__).parents[1]
@@ -71,8 +71,8 @@ LAYERS = {
     "planar": layer_of(3, 32, 1),
     "depthwise": layer_of(20, 20, 20),
     "dense": dense_layer(),
-    "expand": chain_layer(layer_of(20, 48, 1, 1, residual=False), layer_of(48, 48, 48)),
-    "project": chain_layer(layer_of(48, 48, 48, residual=False), layer_of(48, 20, 1, 1)),
+    "expand": fused_pair(layer_of(20, 48, 1, 1, residual=False), layer_of(48, 48, 48)),
+    "project": fused_pair(layer_of(48, 48, 48, residual=False), layer_of(48, 20, 1, 1)),
 }
 
 

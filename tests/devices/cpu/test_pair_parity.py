@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise, Pair
 from nnstretch.graph.activation import Activation, ActivationKind
-from nnstretch.graph.layer import Layer, chain_layer
+from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.convolution_parity import activations, check_setting, conv_layer, feeds_of, pads, pairs, reference
 from tests.kits.hypothesis_examples import examples
 
@@ -76,7 +76,7 @@ def expand_depthwise(draw: st.DrawFn) -> Layer:
     second = draw(depthwise_layers(residual=True))
     batch, count, height, width = second.type_of(0).shape
     shape = (batch, draw(channels), height, width)
-    return chain_layer(pointwise(shape, count, bias=draw(st.booleans()), activation=draw(activations)), second)
+    return fused_pair(pointwise(shape, count, bias=draw(st.booleans()), activation=draw(activations)), second)
 
 
 @st.composite
@@ -84,20 +84,20 @@ def depthwise_project(draw: st.DrawFn) -> Layer:
     first = draw(depthwise_layers())
     bias, residual = draw(st.booleans()), draw(st.booleans())
     second = pointwise(after(first), draw(channels), bias=bias, residual=residual, activation=draw(activations))
-    return chain_layer(first, second)
+    return fused_pair(first, second)
 
 
 @many
 @given(layer=expand_depthwise())
 def test_expand_depthwise(routines: Sequence[Routine], layer: Layer) -> None:
-    assume(layer.chain[1].type_of(1).shape[0] > 1)  # one channel is both pointwise and depthwise
+    assume(layer.parts[1].type_of(1).shape[0] > 1)  # one channel is both pointwise and depthwise
     check(routines, layer, ExpandDepthwise)
 
 
 @many
 @given(layer=depthwise_project())
 def test_depthwise_project(routines: Sequence[Routine], layer: Layer) -> None:
-    assume(layer.chain[0].type_of(1).shape[0] > 1)
+    assume(layer.parts[0].type_of(1).shape[0] > 1)
     check(routines, layer, DepthwiseProject)
 
 
@@ -132,8 +132,8 @@ def block_of(
 )
 def test_blocks_of_networks(routines: Sequence[Routine], block: tuple[Layer, ...]) -> None:
     expand, depthwise, project = block
-    check(routines, chain_layer(expand, depthwise), ExpandDepthwise)
-    check(routines, chain_layer(depthwise, project), DepthwiseProject)
+    check(routines, fused_pair(expand, depthwise), ExpandDepthwise)
+    check(routines, fused_pair(depthwise, project), DepthwiseProject)
 
 
 def test_other_pairs_are_left_alone(routines: Sequence[Routine]) -> None:
@@ -150,10 +150,10 @@ def test_other_pairs_are_left_alone(routines: Sequence[Routine]) -> None:
         (depthwise, conv_layer((1, 32, 9, 9), 64, groups=2)),
     ]
     for first, second in others:
-        assert not any(routine.supports(chain_layer(first, second)) for routine in routines)
+        assert not any(routine.supports(fused_pair(first, second)) for routine in routines)
 
 
 def test_the_output_may_take_the_residuals_memory(routines: Sequence[Routine]) -> None:
     first = conv_layer((1, 40, 9, 15), 40, groups=40, activation=RELU6)
-    layer = chain_layer(first, pointwise(after(first), 48, residual=True, activation=RELU6))
+    layer = fused_pair(first, pointwise(after(first), 48, residual=True, activation=RELU6))
     check(routines, layer, DepthwiseProject, in_place=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import Routine, distinct, shares
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
-from nnstretch.graph.layer import Layer, chain_layer
+from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.convolution_parity import check_setting, conv_layer, feeds_of, reference
 
 TOLERANCE = 1e-3  # of the largest tiles of Winograd's; what a network may use is decided when it is tuned
@@ -29,8 +29,8 @@ LAYERS = {
     "five": conv(32, 32, 14, 5),
     "grouped": conv(48, 48, 7, 3, groups=2),
     "depthwise": conv(32, 32, 11, 3, groups=32),
-    "expand": chain_layer(conv(16, 48, 10), conv(48, 48, 10, 3, groups=48)),
-    "project": chain_layer(conv(48, 48, 10, 5, groups=48), conv(48, 24, 10)),
+    "expand": fused_pair(conv(16, 48, 10), conv(48, 48, 10, 3, groups=48)),
+    "project": fused_pair(conv(48, 48, 10, 5, groups=48), conv(48, 24, 10)),
 }
 
 

@@ -27,7 +27,7 @@ from nnstretch.devices.external.engine import (
 )
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError, UsageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.layer import Layer, TensorType, chain_layer, run_of_layers
+from nnstretch.graph.layer import Layer, TensorType, fused_layer, fused_pair
 from nnstretch.graph.reference import relative_error
 
 pytest.importorskip("ai_edge_litert.interpreter")
@@ -135,7 +135,7 @@ def test_runs_of_layers(routine: Routine, first: Layer, outputs: int, twice: boo
     second = conv(middle, outputs, 3, activation=RELU)
     third = conv(second.outputs[0].shape, middle[1], 1, residual=True)
     count = len(first.activations)
-    layer = run_of_layers((first, second, third), (range(count), (-1,), (-2, -1 if twice else count)))
+    layer = fused_layer((first, second, third), (range(count), (-1,), (-2, -1 if twice else count)))
     feeds = [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
     between = computed(first, *feeds[:count])
     expected = computed(third, computed(second, between), between if twice else feeds[count])
@@ -169,7 +169,7 @@ def test_what_a_external_engine_does_not_support(routine: Routine) -> None:
     assert not routine.supports(Layer("a", "Activation", (number,), (number,), activation=RELU))
     assert not routine.supports(Layer("a", "Reshape", (x,), (TensorType((1, 100)),)))
     assert not routine.supports(conv_of_two_inputs())
-    chain = chain_layer(conv((1, 4, 5, 5), 4, 3), Layer("a", "onnx:Erf", (x,), (x,)))
+    chain = fused_pair(conv((1, 4, 5, 5), 4, 3), Layer("a", "onnx:Erf", (x,), (x,)))
     assert routine.supports(chain) == (str(routine.descriptor) == ONNXRUNTIME)
 
 

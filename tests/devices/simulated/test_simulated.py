@@ -23,7 +23,7 @@ from nnstretch.devices.simulated.profile import (
     shipped_profiles,
 )
 from nnstretch.errors import DeviceError, FileError, UsageError
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType, fused_pair
 
 FREE = {"any": 1e6}
 EVEN = Throughput(((1.0, 1.0),))  # 1 GMAC/s: a MAC takes a nanosecond
@@ -125,7 +125,7 @@ def test_a_chain_takes_as_long_as_its_layers() -> None:
     made = processor(2.0, conv=EVEN)
     one, two = conv(4, 8), conv(8, 4)
     alone = layer_seconds(made, one, 4) + layer_seconds(made, two, 4)
-    assert layer_seconds(made, chain_layer(one, two), 4) == pytest.approx(alone)
+    assert layer_seconds(made, fused_pair(one, two), 4) == pytest.approx(alone)
 
 
 # -- pairs ---------------------------------------------------------------------------------------------------------

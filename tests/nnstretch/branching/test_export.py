@@ -26,7 +26,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.passes import optimize
-from nnstretch.scheduler.lowering.fusion_groups import find_runs
+from nnstretch.scheduler.lowering.fusion_groups import find_fusion_groups
 from nnstretch.scheduler.lowering.units import unit_graph
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -97,7 +97,7 @@ def test_pairs_of_layers_are_those_of_the_optimised_graph(name: str, least: int)
     module = zoo.build(name, num_classes=10, small_images=True).eval()
     plan = blueprint(module, IMAGES)
     graph = unit_graph(optimize(export(module, IMAGES)), lambda layer: not layer.op.startswith("onnx:"))
-    runs = Counter(run.layer.workload for run in find_runs(graph) if len(run.units) == 2)
+    runs = Counter(run.layer.workload for run in find_fusion_groups(graph) if len(run.units) == 2)
     pairs: Counter[str] = Counter()
     for block in range(len(plan.traced.blocks)):
         part = plan.whole(Segment(block, block + 1))

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper, parser
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand, expand_region
-from nnstretch.graph.layer import OPERATORS, Attribute, Layer, TensorType, chain_layer
+from nnstretch.graph.layer import OPERATORS, Attribute, Layer, TensorType, fused_pair
 from nnstretch.graph.layers import graph_inputs, layers
 from nnstretch.graph.reference import relative_error, run_layer, run_layers, run_proto
 from nnstretch.passes import optimize
@@ -372,7 +372,7 @@ def test_a_chain_computes_its_layers_one_after_another() -> None:
     still = {"pads": (0, 0, 0, 0), "strides": (1, 1), "dilations": (1, 1), "groups": 1}
     first = conv(x, middle, pointwise, False, **still)
     second = conv(middle, y, depthwise, True, **still | {"pads": (1, 1, 1, 1), "strides": (2, 2), "groups": 8})
-    chain = chain_layer(first, second)
+    chain = fused_pair(first, second)
     a, b = (rng.standard_normal(t.shape).astype(np.float32) for t in (x, y))
 
     between = run_layer(first, a)

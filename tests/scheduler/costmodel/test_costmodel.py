@@ -18,7 +18,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType, fused_pair
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Candidate, Estimates
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix
@@ -101,11 +101,11 @@ def samples(layers: Sequence[Layer], seed: int = 0, each: int = 8) -> list[Sampl
 )
 def test_a_workload_is_read_as_the_layer_that_it_was(channels: int, outputs: int, size: int, kernel: int) -> None:
     first, second = conv(channels, outputs, size, kernel), conv(outputs, 8, size, bias=False)
-    for layer in (first, second, chain_layer(first, second)):
+    for layer in (first, second, fused_pair(first, second)):
         found = parsed(layer)
         assert (found.op, found.macs, found.weight_bytes) == (layer.op, layer.macs, layer.weight_bytes)
         assert found.read_bytes == 4 * sum(layer.type_of(i).elements for i in layer.activations)
-    assert parsed(chain_layer(first, second)).middle_bytes == 4 * first.outputs[0].elements
+    assert parsed(fused_pair(first, second)).middle_bytes == 4 * first.outputs[0].elements
 
 
 @pytest.mark.parametrize("text", ["transfer float32[1]", "{", '{"op":"Conv"}', "[1]", '{"op":1,"inputs":["x"]}'])

@@ -11,7 +11,7 @@ import pytest
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
-from nnstretch.graph.layer import Layer, TensorType, chain_layer
+from nnstretch.graph.layer import Layer, TensorType, fused_pair
 from nnstretch.scheduler.costmodel.costs import Candidate, Estimates
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor, default_candidates
@@ -69,8 +69,8 @@ def test_pairs_are_predicted_where_a_routine_computes_both(tmp_path: Path) -> No
     depthwise = conv_layer((1, 96, 14, 14), 96, groups=96)
     with Profiler(store, processor) as profiler:
         predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group))
-        together = predictor.pair_seconds(chain_layer(expand, depthwise), 0)
+        together = predictor.pair_seconds(fused_pair(expand, depthwise), 0)
         apart = predictor.seconds([expand, depthwise], 0)
         assert 0 < together < 10 * apart
-        assert predictor.pair_seconds(chain_layer(expand, conv_layer((1, 96, 14, 14), 32)), 0) == math.inf
+        assert predictor.pair_seconds(fused_pair(expand, conv_layer((1, 96, 14, 14), 32)), 0) == math.inf
     store.close()

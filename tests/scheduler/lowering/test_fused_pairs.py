@@ -13,7 +13,7 @@ from nnstretch.compiler.compile import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.graph.layer import CHAIN, Layer, TensorType
+from nnstretch.graph.layer import FUSION_GROUP, Layer, TensorType
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
@@ -33,7 +33,7 @@ class Prices(CostModel):
         self.chain = chain
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        return self.chain if layer.op == CHAIN else 1.0
+        return self.chain if layer.op == FUSION_GROUP else 1.0
 
     def transfer(self, tensor: TensorType) -> float:
         return 0.0

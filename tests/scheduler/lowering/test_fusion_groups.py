@@ -6,10 +6,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx import numpy_helper, parser
 
-from nnstretch.graph.layer import CHAIN
+from nnstretch.graph.layer import FUSION_GROUP
 from nnstretch.graph.reference import relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
-from nnstretch.scheduler.lowering.fusion_groups import Run, find_runs
+from nnstretch.scheduler.lowering.fusion_groups import FusionGroup, find_fusion_groups
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
 
 RESIDUAL = """
@@ -43,7 +43,7 @@ def units(model: ir.Model) -> UnitGraph:
 
 
 def found(model: ir.Model) -> list[tuple[int, ...]]:
-    return [run.units for run in find_runs(units(model))]
+    return [run.units for run in find_fusion_groups(units(model))]
 
 
 def test_pairs_blocks_segments_and_everything() -> None:
@@ -65,7 +65,7 @@ def test_what_only_the_fallback_computes_may_lie_in_a_run() -> None:
     relu.op_type = "Erf"
     graph = units(model)
     assert any(unit.is_fallback for unit in graph.units)
-    whole = max(find_runs(graph), key=lambda run: len(run.units))
+    whole = max(find_fusion_groups(graph), key=lambda run: len(run.units))
     assert len(whole.units) == len(graph.units)
     x = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype(np.float32)
     (result,) = run_layer(whole.layer, x)
@@ -75,17 +75,17 @@ def test_what_only_the_fallback_computes_may_lie_in_a_run() -> None:
 
 def test_a_run_computes_what_its_units_compute() -> None:
     model = network()
-    (whole,) = [run for run in find_runs(units(model)) if len(run.units) == 4]
+    (whole,) = [run for run in find_fusion_groups(units(model)) if len(run.units) == 4]
     x = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype(np.float32)
-    assert (whole.layer.op, whole.reads) == (CHAIN, ("x",))
+    assert (whole.layer.op, whole.reads) == (FUSION_GROUP, ("x",))
     (result,) = run_layer(whole.layer, x)
     (expected,) = run_proto(ir.to_proto(model), {"x": x})
     assert relative_error(result, expected) < 1e-6
 
 
 def test_wiring_is_part_of_the_workload() -> None:
-    def run_of(model: ir.Model) -> Run:
-        return next(run for run in find_runs(units(model)) if run.units == (0, 1))
+    def run_of(model: ir.Model) -> FusionGroup:
+        return next(run for run in find_fusion_groups(units(model)) if run.units == (0, 1))
 
     text = network()
     other = network()

@@ -14,7 +14,7 @@ import pytest
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.graph.layer import CHAIN, Layer, TensorType
+from nnstretch.graph.layer import FUSION_GROUP, Layer, TensorType
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.measurement.integrated import CONFIRMED, NEAR, Key, Samples, refined
@@ -36,7 +36,7 @@ class Units(CostModel):
     measured = True
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        if layer.op == CHAIN:
+        if layer.op == FUSION_GROUP:
             return None
         return 1.0 + 0.01 * _draw(layer.workload, str(routine.descriptor), parameters)
 

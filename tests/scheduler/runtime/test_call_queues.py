@@ -181,7 +181,7 @@ def test_calls_fit_the_steps_of_the_engine() -> None:
 def test_a_call_that_fails_stays_apart() -> None:
     class Prices(RandomPrices):
         def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-            return None if len(layer.chain) == 2 else super().seconds(processor, routine, layer, parameters)
+            return None if len(layer.parts) == 2 else super().seconds(processor, routine, layer, parameters)
 
     usable = build_processors(TOGETHER[0])
     joined, apart = (

@@ -55,7 +55,7 @@ class RandomPrices(CostModel):
         key = (layer.name, str(routine.descriptor))
         if key not in self._prices:
             rng = np.random.default_rng([self.seed, *"|".join(key).encode()])
-            self._prices[key] = float(rng.random()) * max(1.0, 0.7 * len(layer.chain))
+            self._prices[key] = float(rng.random()) * max(1.0, 0.7 * len(layer.parts))
         return self._prices[key]
 
     def transfer(self, tensor: TensorType) -> float:

@@ -15,7 +15,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.errors import SelectionError, UsageError
-from nnstretch.graph.layer import CHAIN, Layer, TensorType
+from nnstretch.graph.layer import FUSION_GROUP, Layer, TensorType
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
@@ -49,7 +49,7 @@ class Prices(CostModel):
         self.errors = errors
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        if layer.op == CHAIN:
+        if layer.op == FUSION_GROUP:
             return None
         return 0.5 if routine.descriptor.algorithm == "winograd" else 1.0
 

@@ -23,7 +23,7 @@ from nnstretch.devices.base.routine import (
     shares,
 )
 from nnstretch.devices.cpu.routines.convolution.geometry import Window, is_convolution
-from nnstretch.graph.layer import CHAIN, Layer
+from nnstretch.graph.layer import FUSION_GROUP, Layer
 
 SCRATCH_BYTES = 384 << 10
 """Scratch memory that leaves room for weights and pixels in the second-level caches of many CPUs."""
@@ -46,9 +46,9 @@ class Pair(Routine):
         self.tiles = tuple(tiles)
 
     def supports(self, layer: Layer) -> bool:
-        if layer.op != CHAIN or len(layer.chain) != 2 or not all(map(is_convolution, layer.chain)):
+        if layer.op != FUSION_GROUP or len(layer.parts) != 2 or not all(map(is_convolution, layer.parts)):
             return False
-        return layer.wiring[1].count(-1) == 1 and layer.wiring[1][0] == -1 and self._fits(*layer.chain)
+        return layer.wiring[1].count(-1) == 1 and layer.wiring[1][0] == -1 and self._fits(*layer.parts)
 
     @abstractmethod
     def _fits(self, first: Layer, second: Layer) -> bool:
@@ -59,7 +59,7 @@ class Pair(Routine):
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]
-        channels = next(Window.of(link).outputs for link in layer.chain if self._is_pointwise(link))
+        channels = next(Window.of(link).outputs for link in layer.parts if self._is_pointwise(link))
         settings = (
             {"pixels": pixels, "vectors": vectors, "band": band}
             for pixels, vectors in self.tiles
@@ -98,7 +98,7 @@ class Pair(Routine):
 
     def _lowering(self, layer: Layer, parameters: Parameters, weights: Sequence[np.ndarray], other: int) -> Lowering:
         """One call with both layers' prepared weights; `other` is the kernel's parameter of that name."""
-        first, second = layer.chain
+        first, second = layer.parts
         constants: list[np.ndarray] = []
         reads: list[Operand | None] = [Operand("input", 0)]
         for link, weight in zip((first, second), weights, strict=True):
@@ -161,7 +161,7 @@ class ExpandDepthwise(Pair):
         return self._is_pointwise(first) and self._is_depthwise(second) and not first.has(3)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer.chain[1])
+        window = Window.of(layer.parts[1])
         blocks = self._blocks(window.channels)
         row = self.layout.block * 4 * window.width * window.strides[0]
         return self._settings(
@@ -172,7 +172,7 @@ class ExpandDepthwise(Pair):
         )
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        first, second = layer.chain
+        first, second = layer.parts
         weights = (self._pointwise_weights(first, parameters), self._depthwise_weights(second))
         return self._lowering(layer, parameters, weights, Window.of(first).channels)
 
@@ -186,11 +186,11 @@ class DepthwiseProject(Pair):
         return self._is_depthwise(first) and self._is_pointwise(second) and not first.has(3)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window, outputs = Window.of(layer.chain[0]), Window.of(layer.chain[1]).outputs
+        window, outputs = Window.of(layer.parts[0]), Window.of(layer.parts[1]).outputs
         row = self._blocks(window.channels) * self.layout.block * 4 * window.out_width
         return self._settings(outputs, window.out_height, lambda _: row, lambda _: 2)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        first, second = layer.chain
+        first, second = layer.parts
         weights = (self._depthwise_weights(first), self._pointwise_weights(second, parameters))
         return self._lowering(layer, parameters, weights, Window.of(second).outputs)

@@ -30,7 +30,7 @@ class NodeArg:
     type: str
 
 
-class AnySession(Closing):
+class BaseSession(Closing):
     """Runs a network, called as ONNX Runtime's sessions are. Thread-safe, and usable as a context manager."""
 
     @property
@@ -65,7 +65,7 @@ class AnySession(Closing):
         return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}
 
 
-class LatencySession(AnySession):
+class LatencySession(BaseSession):
     """A session that computes one input at a time, so that runs can be timed, traced and given a deadline.
 
     Concurrent runs take turns.
@@ -88,7 +88,7 @@ class LatencySession(AnySession):
 
     @abstractmethod
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
-        """As `AnySession.run`; gives up after `deadline` seconds, whatever hangs: a device, an external engine or a kernel.
+        """As `BaseSession.run`; gives up after `deadline` seconds, whatever hangs: a device, an external engine or a kernel.
 
         As long as the session is `busy` then, `feeds` must not change.
 

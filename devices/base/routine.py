@@ -14,6 +14,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from nnstretch.devices.base.constants import Constant
 from nnstretch.graph.dtypes import ElementType, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
@@ -22,6 +24,10 @@ Parameters = Mapping[str, int]
 """Routine parameters, e.g. {"pixels": 14, "vectors": 2}."""
 
 NO_PARAMETERS: Parameters = MappingProxyType({})
+
+
+PADDING = 1000
+"""Value that `Layout.pack` gives to padding lanes: finite as promised, and large enough to show in any result."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,34 @@ class Layout:
     def bytes(self, tensor: TensorType) -> int:
         """Bytes that a tensor takes in this layout."""
         return math.prod(self.storage_shape(tensor.shape)) * self.element(tensor).bytes
+
+    def pack(self, array: np.ndarray, fill: float = PADDING) -> np.ndarray:
+        """A row-major logical array as stored in this layout; lanes that pad channels hold `fill`."""
+        if self.dtype:
+            array = array.astype(element_type(self.dtype).storage)
+        if not self.block:
+            return np.ascontiguousarray(array)
+        if array.dtype.kind in "iu":
+            fill = min(int(fill), int(np.iinfo(array.dtype).max))
+        n, c, h, w = array.shape
+        blocks = -(-c // self.block)
+        padded = np.full((n, blocks * self.block, h, w), fill, array.dtype)
+        padded[:, :c] = array
+        return np.ascontiguousarray(padded.reshape(n, blocks, self.block, h, w).transpose(0, 1, 3, 4, 2))
+
+    def unpack(self, array: np.ndarray, tensor: TensorType) -> np.ndarray:
+        """The row-major logical array of a tensor that `array` stores in this layout, in the tensor's own type.
+
+        Where the layout has a type of its own, `array` may be of any type and have bytes behind the tensor's end.
+        """
+        if self.dtype:
+            stored = np.ascontiguousarray(array).reshape(-1).view(np.uint8)[: self.bytes(tensor)]
+            array = stored.view(self.element(tensor).storage).astype(tensor.element.storage)
+        stored = array.reshape(self.storage_shape(tensor.shape))
+        if not self.block:
+            return stored
+        n, c, h, w = tensor.shape
+        return np.ascontiguousarray(stored.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c])
 
     def element(self, tensor: TensorType) -> ElementType:
         """The type that a tensor's elements are stored in."""

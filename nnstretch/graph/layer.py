@@ -48,7 +48,6 @@ Ceil mode and auto_pad are resolved to explicit shapes and pads: the output's sh
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -197,11 +196,6 @@ class Layer:
             description["wiring"] = self.wiring
             description["results"] = self.results
         return json.dumps(description, separators=(",", ":"))
-
-    @property
-    def workload_id(self) -> str:
-        """Short hash of the workload."""
-        return hashlib.sha256(self.workload.encode()).hexdigest()[:16]
 
     @property
     def macs(self) -> int:

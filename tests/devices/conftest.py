@@ -14,6 +14,7 @@ from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import build
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_isa
 from nnstretch.devices.opencl.runtime import drivers
+from tests.kits import kernel_driver
 
 if TYPE_CHECKING:
     import pyopencl
@@ -32,10 +33,10 @@ def isa(request: pytest.FixtureRequest) -> Isa:
 
 @pytest.fixture(scope="module")
 def native(isa: Isa) -> Iterator[Engine]:
-    """The engine of one instruction set, which the harness runs meanwhile."""
+    """The engine of one instruction set, which the kernel driver uses meanwhile."""
     made = Engine(build.build_engine(isa))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nnstretch.devices.engine.harness.engine", lambda: made)
+        patch.setattr(kernel_driver, "engine", lambda: made)
         patch.setattr("nnstretch.devices.engine.binding.program.engine", lambda: made)
         yield made
 

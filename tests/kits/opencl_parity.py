@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.opencl.harness import run_lowering
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.convolution_parity import TOLERANCE, reference
+from tests.kits.opencl_driver import run_lowering
 
 RELU = Activation(ActivationKind.RELU)
 ACTIVATIONS = (

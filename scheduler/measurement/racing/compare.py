@@ -11,7 +11,6 @@ import numpy as np
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout
-from nnstretch.devices.engine.harness import unpack
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate
@@ -362,7 +361,7 @@ class _Group:
         assert self.task.example.reference is not None
         worst = 0.0
         for index, expected in enumerate(self.task.example.reference):
-            found = unpack(stored[index], layouts[index], layer.outputs[index].shape)
+            found = layouts[index].unpack(stored[index], layer.outputs[index])
             error = answer_error(layer, index, found, expected)
             if not error <= self.task.tolerance:
                 raise _WrongAnswerError(error, self.task.tolerance)

@@ -11,7 +11,6 @@ from nnstretch.devices.base.constants import Constant, write_constants
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
 from nnstretch.devices.engine.binding.program import aligned_array
-from nnstretch.devices.engine.harness import pack
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.plan.schema import (
     Memory,
@@ -110,13 +109,13 @@ def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> 
 
 def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[Layout]) -> tuple[np.ndarray, ...]:
     """A layer's row-major run-time inputs as stored in `layouts`."""
-    return tuple(pack(array, layout) for array, layout in zip(inputs, layouts, strict=True))
+    return tuple(layout.pack(array) for array, layout in zip(inputs, layouts, strict=True))
 
 
 def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
     """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
 
-    Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`, or words (`harness.unpack` reads both). A
+    Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`, or words (`Layout.unpack` reads both). A
     device has some only where they are `shown`.
     """
     _, layouts = single.routine.layouts(single.layer, single.parameters)

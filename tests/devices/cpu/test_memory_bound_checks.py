@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Layout, Lowering, reorder_layer
 from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, light_routines
-from nnstretch.devices.engine.harness import run_lowering
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.cores import OWN_CORE
+from tests.kits.kernel_driver import run_lowering
 
 BLOCK = 8
 RELU = Activation(ActivationKind.RELU)

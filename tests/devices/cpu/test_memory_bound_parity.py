@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.cpu.routines.memory_bound.routines import LIGHT_ROUTINES, light_routines
-from nnstretch.devices.engine.harness import run_lowering
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.convolution_parity import ACTIVATIONS
 from tests.kits.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
+from tests.kits.kernel_driver import run_lowering
 
 BLOCKS = (4, 8, 16)
 CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, reorder_layer
 from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE
-from nnstretch.devices.engine.harness import pack, run_lowering
 from nnstretch.graph.layer import Layer, TensorType
+from tests.kits.kernel_driver import run_lowering
 
 LAYOUTS = [Layout(block) for block in (0, 4, 8, 16)]
 
@@ -25,8 +25,8 @@ def reordered(shape: tuple[int, ...], source: Layout, target: Layout, cores: tup
     lowering = REORDER_ROUTINE.lower(layer, parameters)
     (found,) = run_lowering(lowering, layer, [array], [source], [target], cores)
     np.testing.assert_array_equal(found, array)
-    wanted = pack(array, target, fill=0.0).reshape(-1)
-    stored = pack(array, source).reshape(-1)
+    wanted = target.pack(array, fill=0.0).reshape(-1)
+    stored = source.pack(array).reshape(-1)
     # the same step between flat arrays shows the padding lanes too
     flat = Layer("flat", REORDER, (TensorType(stored.shape),), (TensorType(wanted.shape),))
     (found,) = run_lowering(lowering, flat, [stored], [PLAIN], [PLAIN], cores)

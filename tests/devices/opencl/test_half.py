@@ -7,11 +7,11 @@ import pytest
 
 from nnstretch.devices.base.routine import Layout, reorder_layer
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
-from nnstretch.devices.opencl.harness import run_lowering
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.convolution_parity import conv_layer, reference
+from tests.kits.opencl_driver import run_lowering
 from tests.kits.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
 
 pytestmark = pytest.mark.opencl

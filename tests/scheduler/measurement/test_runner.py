@@ -20,7 +20,6 @@ from nnstretch.devices.base.routine import Descriptor, Layout, Lowering, Paramet
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
-from nnstretch.devices.engine.harness import unpack
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.errors import DeviceError
 from nnstretch.graph.layer import Layer, TensorType
@@ -108,7 +107,7 @@ def test_outputs_and_times(processor: CpuProcessor, repeats: int) -> None:
     _, layouts = routine.layouts(layer, routine.parameter_space(layer)[0])
     with Runner() as trials:
         trial, outputs = trials.open(plan_of(processor, repeats=repeats), outputs=True)
-        found = unpack(outputs[0], layouts[0], layer.outputs[0].shape)
+        found = layouts[0].unpack(outputs[0], layer.outputs[0])
         np.testing.assert_allclose(found, run_layer(layer, *random_inputs(layer))[0], atol=1e-4)
         other, nothing = trials.open(plan_of(processor))
         assert nothing == []
@@ -250,7 +249,7 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
             single_layer_plan(replace(single, host=processor, shown=True), inputs), outputs=True
         )
         expected = run_layer(layer, *random_inputs(layer))[0]
-        np.testing.assert_allclose(unpack(outputs[0], made[0], layer.outputs[0].shape), expected, atol=1e-3)
+        np.testing.assert_allclose(made[0].unpack(outputs[0], layer.outputs[0]), expected, atol=1e-3)
         plan = single_layer_plan(replace(single, host=processor), inputs)
         begin, device_part = plan.plan.subgraphs
         assert (begin.queue, device_part.queue, device_part.waits) == (0, 1, (0,))  # so that it waits at a semaphore

@@ -1,4 +1,4 @@
-"""Runs and times a lowering by itself: for tests of kernels and for profiling.
+"""Runs a lowering by itself through the engine.
 
 `run_lowering` surrounds every buffer with guard bytes and fills the lanes that pad channels with large values, so that a kernel
 that writes outside its buffers or trusts padding is caught.
@@ -6,7 +6,6 @@ that writes outside its buffers or trusts padding is caught.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,39 +27,8 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.graph.layer import Layer
 
-HOSTILE = 1e3
-"""Value of padding lanes in test inputs: finite as promised, and large enough to show in any result."""
-
 GUARD = 256
 GUARD_BYTE = 0xA5
-
-
-def pack(array: np.ndarray, layout: Layout, fill: float = HOSTILE) -> np.ndarray:
-    """A row-major logical array as stored in `layout`; lanes that pad channels hold `fill`."""
-    if layout.dtype:
-        array = array.astype(layout.dtype)
-    if not layout.block:
-        return np.ascontiguousarray(array)
-    n, c, h, w = array.shape
-    blocks = -(-c // layout.block)
-    padded = np.full((n, blocks * layout.block, h, w), fill, dtype=array.dtype)
-    padded[:, :c] = array
-    return np.ascontiguousarray(padded.reshape(n, blocks, layout.block, h, w).transpose(0, 1, 3, 4, 2))
-
-
-def unpack(array: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    """The row-major logical array of `shape` that `array` stores in `layout`; float32 where the layout has a type of its own.
-
-    Such an array may be of any type and have bytes behind its end.
-    """
-    if layout.dtype:
-        count = math.prod(layout.storage_shape(shape))
-        array = np.ascontiguousarray(array).reshape(-1).view(layout.dtype)[:count].astype(np.float32)
-    stored = array.reshape(layout.storage_shape(shape))
-    if not layout.block:
-        return stored
-    n, c, h, w = shape
-    return np.ascontiguousarray(stored.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c])
 
 
 @dataclass(frozen=True)
@@ -112,14 +80,14 @@ def _prepared(
     *,
     in_place: bool = False,
 ) -> Iterator[_Prepared]:
-    """A one-lane program of the lowering's calls, with every operand in a region of its own.
+    """A program of one queue of the lowering's calls, with every operand in a region of its own.
 
     With `in_place` the output takes the memory of the input that its only call says may be written over.
     """
     assert len(inputs) == len(layouts_in) == len(layer.activations)
     assert len(layouts_out) == len(layer.outputs)
     sources = {
-        f"input {index}": pack(array, layout)
+        f"input {index}": layout.pack(array)
         for index, array, layout in zip(layer.activations, inputs, layouts_in, strict=True)
     }
     sources |= {f"constant {i}": np.ascontiguousarray(array) for i, array in enumerate(lowering.constants)}
@@ -204,28 +172,8 @@ def run_lowering(
         outputs = []
         for i, (layout, tensor) in enumerate(zip(layouts_out, layer.outputs, strict=True)):
             stored = prepared.guarded[f"output {i}"].bytes.view(tensor.dtype)
-            logical = unpack(stored, layout, tensor.shape).copy()
+            logical = layout.unpack(stored, tensor).copy()
             if stored.dtype.kind == "f" and np.isfinite(logical).all():
                 assert np.isfinite(stored).all(), f"padding lanes of output {i} are not finite"
             outputs.append(logical)
         return outputs
-
-
-def time_lowering(
-    lowering: Lowering,
-    layer: Layer,
-    inputs: Sequence[np.ndarray],
-    layouts_in: Sequence[Layout],
-    layouts_out: Sequence[Layout],
-    cores: tuple[int, ...] = (0,),
-    *,
-    warmup: int = 3,
-    runs: int = 20,
-    budget_ms: float = 0,
-) -> list[int]:
-    """Nanoseconds of each of up to `runs` runs of the lowering; arguments as for `run_lowering`.
-
-    Stops early once `budget_ms` has passed and at least 3 runs are timed; 0 means no limit.
-    """
-    with _prepared(lowering, layer, inputs, layouts_in, layouts_out, cores) as prepared:
-        return prepared.program.time(warmup=warmup, runs=runs, budget_ms=budget_ms)

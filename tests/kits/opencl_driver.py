@@ -1,8 +1,7 @@
-"""Runs and times lowerings through pyopencl alone: the check of kernels that needs no engine."""
+"""Runs a lowering through pyopencl alone, without the engine."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.devices.base.routine import Layout, Lowering, Operand
-from nnstretch.devices.engine.harness import pack, unpack
 from nnstretch.devices.opencl.runtime.runtime import MemoryArgument, OpenCLRuntime
 from nnstretch.graph.layer import Layer
 
@@ -84,7 +82,7 @@ def _prepare(
 ) -> _Prepared:
     sources: dict[Operand, np.ndarray] = {}
     for index, values, layout in zip(layer.activations, inputs, layouts_in, strict=True):
-        sources[Operand("input", index)] = pack(np.asarray(values, np.float32), layout)
+        sources[Operand("input", index)] = layout.pack(np.asarray(values, np.float32))
     for index, constant in enumerate(lowering.constants):
         sources[Operand("constant", index)] = np.asarray(constant)
     operands = {operand: _guarded(runtime, values, values.nbytes) for operand, values in sources.items()}
@@ -144,26 +142,5 @@ def run_lowering(
     for index, (kind, layout) in enumerate(zip(layer.outputs, layouts_out, strict=True)):
         stored = prepared.operands[Operand("output", index)].contents(runtime.queue)
         assert np.isfinite(stored).all(), f"output {index} holds a number that is not finite"
-        outputs.append(unpack(stored, layout, kind.shape))
+        outputs.append(layout.unpack(stored, kind))
     return outputs
-
-
-def time_lowering(
-    runtime: OpenCLRuntime,
-    lowering: Lowering,
-    layer: Layer,
-    inputs: Sequence[np.ndarray],
-    layouts_in: Sequence[Layout],
-    layouts_out: Sequence[Layout],
-    runs: int = 10,
-) -> list[float]:
-    """Seconds that each of `runs` runs took from enqueueing to its end, after one run that is not counted."""
-    runtime.activate()
-    prepared = _prepare(runtime, lowering, layer, inputs, layouts_in, layouts_out)
-    seconds: list[float] = []
-    for _ in range(runs + 1):
-        begin = time.perf_counter()
-        prepared.enqueue(runtime.queue)
-        runtime.queue.finish()
-        seconds.append(time.perf_counter() - begin)
-    return seconds[1:]

@@ -122,7 +122,7 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     from nnstretch.compiler.processors import build_processors
     from nnstretch.latency.convolution_chains import convolution_chains
     from nnstretch.scheduler.plan.serial import serial
-    from nnstretch.scheduler.runtime.session import Session
+    from nnstretch.scheduler.runtime.session import PlanSession
 
     def branches(*placed: int) -> ir.Model:
         return convolution_chains(placed, [(BRANCH_IMAGE[1], 1)] * convolution_count, BRANCH_IMAGE)
@@ -130,7 +130,7 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     opened = build_processors(processors)
     both = plan_model(branches(0, 1), opened)
     alone = [plan_model(branches(i), opened) for i in range(2)]
-    sessions = [Session(plan) for plan in (*alone, both, serial(both))]
+    sessions = [PlanSession(plan) for plan in (*alone, both, serial(both))]
     times: list[list[float]] = [[] for _ in sessions]
     for _ in range(ROUNDS):
         for session, kept in zip(sessions, times, strict=True):

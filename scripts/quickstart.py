@@ -286,9 +286,9 @@ def write_products(
 
 def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
     """Loads the package that was just written and runs it once."""
-    from nnstretch.scheduler.runtime.session import Session
+    from nnstretch.scheduler.runtime.session import PlanSession
 
-    with Session.load(path) as session:
+    with PlanSession.load(path) as session:
         session.run(None, feeds)
 
 

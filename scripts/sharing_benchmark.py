@@ -28,7 +28,7 @@ from rich.table import Table
 import nnstretch as nns
 from nnstretch.bench.comparison.subject import plan_feeds
 from nnstretch.cli.scripts import exit_status, print_answer, script_parser
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two processes": (2, 1)}
 """Processes, and sessions in each."""
@@ -95,7 +95,7 @@ def share(package: Path, processes: int, sessions: int, seconds: float) -> dict[
 
 def serve(package: str, sessions: int, seconds: float) -> None:
     """One of the processes: says that it is ready, waits for a line, and answers with what its sessions did."""
-    loaded = [Session.load(package) for _ in range(sessions)]
+    loaded = [PlanSession.load(package) for _ in range(sessions)]
     feeds = plan_feeds(loaded[0].plan, 0)
     for session in loaded:
         session.run(None, feeds)
@@ -103,7 +103,7 @@ def serve(package: str, sessions: int, seconds: float) -> None:
     sys.stdin.readline()
     barrier = threading.Barrier(sessions)
 
-    def work(session: Session) -> dict[str, Any]:
+    def work(session: PlanSession) -> dict[str, Any]:
         expected = [y.tobytes() for y in session.run(None, feeds)]
         barrier.wait()
         times, right = [], True

@@ -162,7 +162,7 @@ def test_optional_libraries_are_imported_where_they_are_used() -> None:
 def test_running_a_package_loads_no_model_library() -> None:
     """A session needs neither ONNX nor torch nor what builds engines for other machines: it must be ready at once."""
     heavy = ("onnx", "onnx_ir", "onnxscript", "onnxruntime", "torch", "sympy", "pyopencl", "typer")
-    load = "import sys; from nnstretch.scheduler.runtime.session import Session"
+    load = "import sys; from nnstretch.scheduler.runtime.session import PlanSession"
     code = f"{load}; print([m for m in {heavy!r} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert result.stdout.strip() == "[]"

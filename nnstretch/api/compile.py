@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def compile(
     plans: None = ...,
     policy: None = ...,
     **options: Unpack[CompileOptions],
-) -> Session: ...
+) -> PlanSession: ...
 
 
 @overload
@@ -88,7 +88,7 @@ def compile(
     progress: Progress | None = None,
     plans: Sequence[str] | None = None,
     policy: str | None = None,
-) -> Session | AdaptiveSession | StreamSession:
+) -> PlanSession | AdaptiveSession | StreamSession:
     """Makes a model runnable on processors.
 
     Args:
@@ -156,14 +156,14 @@ def compile(
     return StreamSession.fastest(arrangements(loaded, usable, streams, tune=tune, progress=progress))
 
 
-def _open_package(path: Path, streams: int | None, policy: str | None) -> Session | AdaptiveSession | StreamSession:
+def _open_package(path: Path, streams: int | None, policy: str | None) -> PlanSession | AdaptiveSession | StreamSession:
     """A session for a package, as it was compiled."""
     if policy is not None:
         from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
         return AdaptiveSession.load(path, policy)
     if streams is None:
-        return Session.load(path)
+        return PlanSession.load(path)
     from nnstretch.compiler.streams import load_streams
 
     return load_streams(path, streams)

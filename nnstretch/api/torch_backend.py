@@ -18,7 +18,7 @@ from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import ModelError, NNStretchError, UsageError
 from nnstretch.frontends.onnx_file import ModelWarning
 from nnstretch.frontends.torch_module import export_program
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 Compute = Callable[..., Sequence[Any]]
 """What dynamo calls with tensors and sizes, and what answers with the graph's outputs."""
@@ -99,7 +99,7 @@ class _Variant:
     `held` are the constants and aliases of what they were at that time, for as long as their ids and addresses stand for them.
     """
 
-    session: Session | None
+    session: PlanSession | None
     held: tuple[torch.Tensor, ...]
 
 
@@ -157,7 +157,7 @@ class CompiledGraph:
             if not constant
         ]
 
-    def _compiled(self, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> Session | None:
+    def _compiled(self, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> PlanSession | None:
         """A session for these shapes and constants, or None, after a warning for the first, if there can be none."""
         try:
             if any(tensor.is_inference() for tensor in constants):

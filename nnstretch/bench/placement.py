@@ -17,7 +17,7 @@ from nnstretch.bench.timing.interleaving import Settings, take_turns, timed
 from nnstretch.bench.timing.statistics import Latency, latency, significant
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.progress import Progress
 
 _TRACED = 25  # runs for the critical path
@@ -96,12 +96,12 @@ def measure_together(
     feeds = random_feeds(graph, settings.seed)
     with ExitStack() as stack:
 
-        def session(names: str) -> Session:
+        def session(names: str) -> PlanSession:
             made = compile_model(graph.clone(), build_processors(names), tune=settings.tune, progress=progress)
             return stack.enter_context(made)
 
         all_of_them = session(",".join(processors))
-        one_by_one = stack.enter_context(Session.from_compiled(serial(all_of_them.compiled)))
+        one_by_one = stack.enter_context(PlanSession.from_compiled(serial(all_of_them.compiled)))
         alone = {name: session(name) for name in processors}
         candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
         times = [latency(slices) for slices in take_turns(candidates, settings, progress)]
@@ -123,7 +123,7 @@ def measure_together(
         )
 
 
-def _critical_path(session: Session, feeds: Mapping[str, np.ndarray]) -> tuple[float, float]:
+def _critical_path(session: PlanSession, feeds: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Milliseconds of the critical path, and how many times as long the run took: each the median of traced runs."""
     traces = session.traces(feeds, runs=_TRACED)
     seconds = [((trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9).tolist() for trace in traces]

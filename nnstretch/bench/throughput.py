@@ -24,7 +24,7 @@ from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.streams import arrangements
 from nnstretch.devices.base.spec import all_cores
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from nnstretch.support.progress import Progress
@@ -184,7 +184,7 @@ def measure_throughput(
         )
 
 
-def _one_by_one(session: Session, feeds: Feeds) -> Callable[[float], tuple[int, float]]:
+def _one_by_one(session: PlanSession, feeds: Feeds) -> Callable[[float], tuple[int, float]]:
     def run(budget: float) -> tuple[int, float]:
         done, begin = 0, time.perf_counter()
         while done < _FEWEST or time.perf_counter() - begin < budget:

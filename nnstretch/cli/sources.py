@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-    from nnstretch.scheduler.runtime.base_session import LatencySession
-    from nnstretch.scheduler.runtime.session import Session
+    from nnstretch.scheduler.runtime.base_session import Session
+    from nnstretch.scheduler.runtime.session import PlanSession
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 
 
@@ -81,7 +81,7 @@ class Source:
         tune: bool,
         engines: Sequence[str] = (),
         progress: Progress,
-    ) -> Session:
+    ) -> PlanSession:
         """A session; a package runs as it was compiled.
 
         Raises:
@@ -89,11 +89,11 @@ class Source:
         """
         from nnstretch.compiler.compile import compile_model
         from nnstretch.compiler.processors import build_processors
-        from nnstretch.scheduler.runtime.session import Session
+        from nnstretch.scheduler.runtime.session import PlanSession
 
         if self.is_package:
             self.check_package(processors, threads)
-            return Session.load(self.model)
+            return PlanSession.load(self.model)
         usable = build_processors(processors or "cpu", threads, engines)
         return compile_model(self.load(), usable, tune=tune, progress=progress)
 
@@ -144,7 +144,7 @@ class Source:
 
     def open(
         self, processors: str | None, threads: int | None, policy: str | None, *, tune: bool, progress: Progress
-    ) -> LatencySession:
+    ) -> Session:
         """A session to run; one that changes between plans if a policy is named or a package has several plans.
 
         Raises:

@@ -30,7 +30,7 @@ from nnstretch.scheduler.placement.interference import MeasuredInterference
 from nnstretch.scheduler.placement.joint import completed, is_placed, placed
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of, queue_pool
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, SimulatedPredictor, one_soc
@@ -237,9 +237,9 @@ def compile_model(
     tune: bool = True,
     climbing: bool = True,
     progress: Progress | None = None,
-) -> Session:
+) -> PlanSession:
     """A session for a graph on processors; arguments are those of `plan_model`."""
-    return Session.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
+    return PlanSession.from_compiled(plan_model(model, processors, tune=tune, climbing=climbing, progress=progress))
 
 
 def predictor(

@@ -18,7 +18,7 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.latency.contention import contention_factors
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, ReplicaGroup, relocated, working
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from nnstretch.scheduler.simulation.costs import one_soc
@@ -37,7 +37,7 @@ def load_streams(path: str | Path, streams: int) -> StreamSession:
         FileError, PackageError: it cannot be read, is damaged or too new.
     """
     _check(streams)
-    with Session.load(path) as session:
+    with PlanSession.load(path) as session:
         group = ReplicaGroup(session.compiled, streams, sources=session.sources)
     return StreamSession(Arrangement("as the package has it", (group,)))
 

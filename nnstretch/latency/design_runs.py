@@ -20,7 +20,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.graph.placement import branch_of
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 
@@ -52,13 +52,13 @@ class DesignTrial:
         """Medians over several runs, at the usual pace."""
         model = self._export(network)
         compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
-        with Session.from_compiled(compiled) as session:
+        with PlanSession.from_compiled(compiled) as session:
             runs = self._runs(session, network.design)
         whole, paces, branches = zip(*runs, strict=True)
         per_branch = [_medians(some) for some in zip(*branches, strict=True)]
         return Measured(float(np.median(whole)), tuple(per_branch), _medians(paces))
 
-    def _runs(self, session: Session, design: Design) -> list[_Run]:
+    def _runs(self, session: PlanSession, design: Design) -> list[_Run]:
         """So many runs that their medians tell what is usual."""
         runs: list[_Run] = []
         end = time.monotonic() + _SPAN
@@ -66,7 +66,7 @@ class DesignTrial:
             runs.append(self._run(session, design))
         return runs
 
-    def _run(self, session: Session, design: Design) -> _Run:
+    def _run(self, session: PlanSession, design: Design) -> _Run:
         """One run."""
         paces = [self.pace(processor) for processor in self.processors.named]
         timeline = session.profile(runs=1)

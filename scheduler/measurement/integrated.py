@@ -26,7 +26,7 @@ import numpy as np
 from nnstretch.scheduler.measurement.racing.race import typical
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Assignment, Selector
@@ -255,7 +255,7 @@ def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Key |
 
 def _step_samples(compiled: Compiled) -> np.ndarray:
     """Seconds of every step (rows) in several runs (columns)."""
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         (once,) = session.time(warmup=1, runs=1)
         runs = int(min(_MOST_RUNS, max(_FEWEST_RUNS, _BUDGET / once)))
         return session.step_seconds(runs)

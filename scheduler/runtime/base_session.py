@@ -1,15 +1,17 @@
-"""What sessions of all kinds can be asked."""
+"""The interface of a session: what every session offers, whether it runs one plan, several plans or several streams."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
+from nnstretch.errors import FeedError, NNStretchError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanTensor
 from nnstretch.scheduler.runtime.timeline import Timeline
@@ -30,27 +32,144 @@ class NodeArg:
     type: str
 
 
-class BaseSession(Closing):
-    """Runs a network, called as ONNX Runtime's sessions are. Thread-safe, and usable as a context manager."""
+@dataclass(frozen=True)
+class Switch:
+    """A change of plan: before which attempt (counted from 0), from which plan to which, and why."""
+
+    attempt: int
+    before: str
+    plan: str
+    reason: str
+
+
+class Session(Closing):
+    """A network that is ready to run: what `nnstretch.compile` returns.
+
+    The calls are those of ONNX Runtime's sessions. Every session has all of them; what it was compiled for decides
+    how it answers:
+
+    - for one plan, runs take turns;
+    - with `plans` or a `policy`, every run takes the plan that the policy chooses, and `switches` lists the changes;
+    - with `streams`, up to that many inputs are computed at the same time: use `run_many`, `stream` or `submit`.
+
+    Thread-safe, and a context manager that closes the session.
+    """
 
     @property
     @abstractmethod
+    def compiled(self) -> Compiled:
+        """The plan in use with its constants, and how its routines were selected."""
+
+    @property
     def plan(self) -> Plan:
-        """What is run; of several plans the one in use, or that of the first team."""
+        """The plan in use; with streams, that of the first replica group."""
+        return self.compiled.plan
 
     @abstractmethod
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> Outputs:
-        """Runs one input and returns the named outputs (all if None) as new arrays.
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
+        """Runs one input and returns the named outputs as new arrays.
 
         Args:
-            output_names: those wanted, in this order.
-            feeds: an array for each input.
+            output_names: the outputs to return, in this order; all if None.
+            feeds: an array for each input. With a deadline they must not change while the session is `busy`.
+            deadline: seconds after which the call gives up, even if a device, an external engine or a kernel hangs.
 
         Raises:
             FeedError: unknown or missing names, wrong shapes or types.
             DeviceError: every processor that could compute it failed; the session can be run again.
+            DeadlineError: the run did not end by its deadline, and no other plan could take its place.
+            UsageError: the session is closed, or the deadline is not a positive number.
+        """
+
+    def submit(
+        self, feeds: Feeds, output_names: Sequence[str] | None = None, timeout: float | None = None
+    ) -> Future[Outputs]:
+        """Queues an input and returns its future outputs.
+
+        With streams, the call waits while the queue is full. Without streams, the input is computed before the call returns.
+
+        Args:
+            feeds: an array for each input; they must not change before the outputs are there.
+            output_names: the outputs to return, in this order; all if None.
+            timeout: seconds to wait for a place in the queue; None: no limit.
+
+        Raises:
+            FeedError: unknown or missing names, wrong shapes or types.
+            TimeoutError: the queue was full for `timeout` seconds.
             UsageError: the session is closed.
         """
+        answer: Future[Outputs] = Future()
+        try:
+            answer.set_result(self.run(output_names, feeds))
+        except FeedError:
+            raise
+        except NNStretchError as error:
+            answer.set_exception(error)
+        return answer
+
+    def stream(self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = None) -> Iterator[Outputs]:
+        """Yields the outputs of inputs in their order; takes only as many from `inputs` as can be queued and computed.
+
+        Raises:
+            NNStretchError: the error of an input, in its place.
+        """
+        for feeds in inputs:
+            yield self.run(output_names, feeds)
+
+    @overload
+    def run_many(
+        self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = ..., *, return_errors: Literal[False] = ...
+    ) -> list[Outputs]: ...
+
+    @overload
+    def run_many(
+        self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = ..., *, return_errors: Literal[True]
+    ) -> list[Outputs | NNStretchError]: ...
+
+    def run_many(
+        self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = None, *, return_errors: bool = False
+    ) -> list[Outputs] | list[Outputs | NNStretchError]:
+        """Runs all inputs, even if some of them fail, and returns their outputs in order.
+
+        Args:
+            inputs: the feeds of each input.
+            output_names: the outputs to return, in this order; all if None.
+            return_errors: return the error of an input that failed in the place of its outputs, instead of raising the
+                first error after the last run.
+
+        Raises:
+            NNStretchError: the first error, without `return_errors`.
+            UsageError: the session is closed.
+        """
+        coming = [self._submitted(feeds, output_names) for feeds in inputs]
+        found = [_outcome(answer) for answer in coming]
+        if return_errors:
+            return found
+        answers: list[Outputs] = []
+        for one in found:
+            if isinstance(one, NNStretchError):
+                raise one
+            answers.append(one)
+        return answers
+
+    def _submitted(self, feeds: Feeds, output_names: Sequence[str] | None) -> Future[Outputs]:
+        """As `submit`; the error of feeds that do not fit is in the future."""
+        try:
+            return self.submit(feeds, output_names)
+        except FeedError as error:
+            answer: Future[Outputs] = Future()
+            answer.set_exception(error)
+            return answer
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether a run that missed its deadline is still going on; it keeps its processors until it ends."""
+
+    @property
+    def switches(self) -> list[Switch]:
+        """The last changes of plan, oldest first; empty for a session that holds one plan."""
+        return []
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs in order."""
@@ -61,63 +180,51 @@ class BaseSession(Closing):
         return [_node_arg(t) for t in self.plan.outputs]
 
     def zeros(self) -> dict[str, np.ndarray]:
-        """Zeros for all inputs."""
+        """An array of zeros for each input."""
         return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}
-
-
-class LatencySession(BaseSession):
-    """A session that computes one input at a time, so that runs can be timed, traced and given a deadline.
-
-    Concurrent runs take turns.
-    """
-
-    @property
-    @abstractmethod
-    def compiled(self) -> Compiled:
-        """The plan in use with its constants and how its routines were selected."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan in use."""
-        return self.compiled.plan
-
-    @property
-    @abstractmethod
-    def busy(self) -> bool:
-        """Whether a run that missed its deadline is not over: until it is, what it runs on is refused to others."""
-
-    @abstractmethod
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
-        """As `BaseSession.run`; gives up after `deadline` seconds, whatever hangs: a device, an external engine or a kernel.
-
-        As long as the session is `busy` then, `feeds` must not change.
-
-        Raises:
-            UsageError: the deadline is no time.
-            DeadlineError: the run is not over by its deadline, and nothing else can take its place.
-        """
 
     @abstractmethod
     def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
-        """Seconds of each of up to `runs` runs after `warmup`; stops once `budget` seconds have passed.
+        """Times single runs, one after the other.
 
-        Without `feeds`, zeros are fed.
+        Args:
+            feeds: an array for each input; zeros if None.
+            warmup: runs that are not timed.
+            runs: timed runs at most.
+            budget: seconds after which no further run begins.
+
+        Returns:
+            The seconds of each timed run.
         """
 
     @abstractmethod
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
-        """The timeline of a run of median duration out of `runs`, after one that does not count.
+        """The timeline of the run of median duration out of `runs`, after one warm-up run.
 
-        Without `feeds`, zeros are fed.
+        Args:
+            feeds: an array for each input; zeros if None.
+            runs: traced runs.
         """
 
     @abstractmethod
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
-        """Writes a package (.nns) that `Session.load` and `AdaptiveSession.load` read.
+        """Writes a package (.nns), which `nnstretch.compile` opens.
+
+        Args:
+            path: of the package.
+            metadata: JSON-serialisable facts to keep in it.
 
         Raises:
             FileError: the place is not writable or the disk is full.
+            UsageError: the session has streams; save one without, and open its package with streams.
         """
+
+
+def _outcome(answer: Future[Outputs]) -> Outputs | NNStretchError:
+    try:
+        return answer.result()
+    except NNStretchError as error:
+        return error
 
 
 def _node_arg(tensor: PlanTensor) -> NodeArg:

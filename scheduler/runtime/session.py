@@ -17,7 +17,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import packaged, unpackaged
 from nnstretch.scheduler.plan.schema import PlanTensor
 from nnstretch.scheduler.plan.validate import validate
-from nnstretch.scheduler.runtime.base_session import Feeds, LatencySession, Outputs
+from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session
 from nnstretch.scheduler.runtime.loading import Loaded, load_program
 from nnstretch.scheduler.runtime.timeline import Timeline, median_timeline, plan_timeline
 
@@ -27,8 +27,8 @@ UNUSABLE = (BuildError, DeviceError, MissingExtraError, MemoryError)
 log = logging.getLogger(__name__)
 
 
-class Session(LatencySession):
-    """Runs a plan. Thread-safe: concurrent runs take turns. Usable as a context manager."""
+class PlanSession(Session):
+    """A session for one plan. Thread-safe: concurrent runs take turns."""
 
     def __init__(self, compiled: Compiled, sources: Mapping[str, str] | None = None) -> None:
         """Binds a plan to this machine.
@@ -50,7 +50,7 @@ class Session(LatencySession):
         self._loaded = loaded
         self._beside: tuple[Loaded, ...] = ()
 
-    def replica(self) -> Session:
+    def replica(self) -> PlanSession:
         """Another session for the same plan, which shares the weights and has memory of its own for a run.
 
         Runs of replicas go through the processors one behind the other: while one waits for a processor, another one uses it.
@@ -62,7 +62,7 @@ class Session(LatencySession):
         made._bind(self._compiled, self._sources, load_program(self._compiled, self._sources, replica=self._loaded))
         return made
 
-    def run_beside(self, others: Sequence[Session]) -> None:
+    def run_beside(self, others: Sequence[PlanSession]) -> None:
         """From now on, OpenCL devices that live on the CPU have the cores of these sessions', too, while this one runs."""
         self._beside = tuple(other._loaded for other in others)
 
@@ -116,21 +116,6 @@ class Session(LatencySession):
         return self._loaded.program.busy
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
-        """Runs once and returns the named outputs (all if None) as new arrays.
-
-        Args:
-            output_names: those wanted, in this order.
-            feeds: an array for each input. With a deadline they must not change as long as the session is `busy`.
-            deadline: seconds after which to give up, whatever hangs: a device, an external engine or a kernel. No
-            other run is accepted
-                before it has come back; closing the session leaves it its memory until then.
-
-        Raises:
-            UsageError: the deadline is no time.
-            FeedError: unknown or missing names, wrong shapes or types.
-            DeadlineError: the run is not over by its deadline.
-            DeviceError: a processor failed, which the error names, and the session can be run again; or it is `busy`.
-        """
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
         with self._active() as program:

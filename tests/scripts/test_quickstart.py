@@ -19,7 +19,7 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.devices.opencl.runtime import runtime
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.compiler.processors import build_processors
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 if sys.argv[2] == "without":
     runtime.probe = list
@@ -34,7 +34,7 @@ for node, place in zip(model.graph.node, "010"):
 compiled = plan_model(ir.from_proto(model), build_processors(names), tune=False)
 assert len(compiled.plan.queues) == 2, compiled.plan.queues
 x = np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)
-with Session(compiled) as session:
+with PlanSession(compiled) as session:
     for _ in range(20):
         (y,) = session.run(None, {"x": x})
         assert np.allclose(y, np.maximum(x, 0) + x * x, atol=1e-6)

@@ -32,7 +32,7 @@ from nnstretch.bench.timing.interleaving import Settings, Timed, take_turns, tim
 from nnstretch.bench.timing.statistics import Interval, Latency, interval, latency, perfect_split, resampled
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.progress import Progress, silent
 
@@ -66,10 +66,10 @@ class _Bench:
     settings: Settings
     progress: Progress
     stack: ExitStack
-    sessions: dict[tuple[str, str], Session] = field(default_factory=dict)
+    sessions: dict[tuple[str, str], PlanSession] = field(default_factory=dict)
     failure: str = ""
 
-    def session(self, network: str, processors: str) -> Session:
+    def session(self, network: str, processors: str) -> PlanSession:
         """A session for a network on processors; made once."""
         from nnstretch.compiler.compile import compile_model
         from nnstretch.compiler.processors import build_processors
@@ -82,7 +82,7 @@ class _Bench:
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 
-    def feeds_of(self, session: Session) -> dict[str, np.ndarray]:
+    def feeds_of(self, session: PlanSession) -> dict[str, np.ndarray]:
         """The inputs under the names that this network has for them."""
         return dict(zip([i.name for i in session.get_inputs()], self.feeds.values(), strict=True))
 
@@ -90,17 +90,17 @@ class _Bench:
         """Our engine on processors."""
         return self.timed(network, how, processors, self.session(network, processors))
 
-    def timed(self, network: str, how: str, processors: str, session: Session) -> _Candidate:
+    def timed(self, network: str, how: str, processors: str, session: PlanSession) -> _Candidate:
         """A session as a candidate."""
         return _Candidate(network, how, processors, timed(session, self.feeds_of(session)))
 
-    def serial(self, network: str, processors: str) -> Session:
+    def serial(self, network: str, processors: str) -> PlanSession:
         """The serial twin of a session."""
         from nnstretch.scheduler.plan.serial import serial
 
         key = (network, f"{processors} serial")
         if key not in self.sessions:
-            twin = Session.from_compiled(serial(self.session(network, processors).compiled))
+            twin = PlanSession.from_compiled(serial(self.session(network, processors).compiled))
             self.sessions[key] = self.stack.enter_context(twin)
         return self.sessions[key]
 

@@ -12,7 +12,7 @@ import nnstretch
 from nnstretch.bench.comparison.layers import layer_table
 from nnstretch.bench.engines.interface import Engine, Job, Report
 from nnstretch.devices.base.spec import format_cores
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 _TRACED_RUNS = 15
 
@@ -25,7 +25,7 @@ class NNStretchEngine(Engine):
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
         self._job = job
-        self._session = Session.load(job.file or job.model)
+        self._session = PlanSession.load(job.file or job.model)
         names = [i.name for i in self._session.get_inputs()]
         self._feeds = dict(zip(names, feeds.values(), strict=True))
         self._found: list[np.ndarray] = []

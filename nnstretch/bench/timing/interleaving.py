@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.progress import Progress
 
 Timed = Callable[[float], np.ndarray]
@@ -29,7 +29,7 @@ class Settings:
     seed: int = 0
 
 
-def timed(session: Session, feeds: Mapping[str, np.ndarray]) -> Timed:
+def timed(session: PlanSession, feeds: Mapping[str, np.ndarray]) -> Timed:
     """Runs of a session."""
     return lambda budget: session.time(feeds, warmup=_WARMUP, runs=_MOST_RUNS, budget=budget)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nnstretch.bench.timing.statistics import Latency
     from nnstretch.cli.sources import Source
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-    from nnstretch.scheduler.runtime.base_session import BaseSession, LatencySession
+    from nnstretch.scheduler.runtime.base_session import Session
     from nnstretch.scheduler.runtime.critical_path import RunSummary
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 
@@ -140,7 +140,7 @@ def _opened(
     streams: int | None,
     *,
     tune: bool,
-) -> LatencySession | StreamSession:
+) -> Session:
     """What is to be run, compiled if it is no package."""
     with report.progress("Compiling") as told:
         if streams is None:
@@ -150,7 +150,7 @@ def _opened(
 
 def _time(
     report: Reporter,
-    session: LatencySession | StreamSession,
+    session: Session,
     feeds: dict[str, np.ndarray],
     runs: int,
     timeline: Path | None,
@@ -165,7 +165,7 @@ def _time(
 
 def _time_runs(
     report: Reporter,
-    session: LatencySession,
+    session: Session,
     feeds: dict[str, np.ndarray],
     runs: int,
     timeline: Path | None,
@@ -215,7 +215,7 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     }
 
 
-def _feeds(session: BaseSession, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+def _feeds(session: Session, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
     from nnstretch.bench.comparison.subject import plan_feeds
     from nnstretch.cli.sources import read_array
@@ -239,7 +239,7 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
         file.write(archive.getvalue())
 
 
-def _write_timeline(path: Path, session: LatencySession, feeds: dict[str, np.ndarray]) -> RunSummary:
+def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
     """Writes the trace of a run; returns where its time went."""
     from nnstretch.scheduler.runtime.critical_path import run_summary
     from nnstretch.support.settings import write_text

@@ -176,9 +176,9 @@ def _tune(
 def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any]:
     import numpy as np
 
-    from nnstretch.scheduler.runtime.session import Session
+    from nnstretch.scheduler.runtime.session import PlanSession
 
-    with Session.from_compiled(compiled) as session:
+    with PlanSession.from_compiled(compiled) as session:
         measured = float(np.median(session.time())) * 1e3
     plan, selection, placement = compiled.plan, compiled.selection, compiled.placement
     assert selection is not None

@@ -11,7 +11,7 @@ from nnstretch.scheduler.lowering.lower import lower_units
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import assemble, queue_pool
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection.choice import Choice
 
 _RUNS = 100
@@ -22,7 +22,7 @@ _QUIET = 0.2
 
 def round_trip(host: Processor, device: Processor, tensor: TensorType) -> tuple[float, tuple[float, ...]]:
     """Seconds of an undisturbed trip host -> device -> host of a tensor, its three copies included; and of every trip."""
-    with Session(_round_trip_plan(host, device, tensor)) as session:
+    with PlanSession(_round_trip_plan(host, device, tensor)) as session:
         samples = session.time({}, warmup=2, runs=_RUNS, budget=_BUDGET)
     return float(np.quantile(samples, _QUIET)), tuple(map(float, samples))
 

@@ -13,7 +13,7 @@ import numpy as np
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.errors import PackageError
 from nnstretch.scheduler.runtime.adaptive.policy import PlanFacts
-from nnstretch.scheduler.runtime.session import UNUSABLE, Session
+from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
 
 _ROUNDS = 3
 _WARMUP = 2
@@ -25,7 +25,7 @@ _KEY = "calibration"
 log = logging.getLogger(__name__)
 
 
-def calibrate(sessions: Mapping[str, Session]) -> list[PlanFacts]:
+def calibrate(sessions: Mapping[str, PlanSession]) -> list[PlanFacts]:
     """Runs all plans in turn, as a caller would, and takes the median of each one's least disturbed round.
 
     Args:
@@ -45,7 +45,7 @@ def calibrate(sessions: Mapping[str, Session]) -> list[PlanFacts]:
     return [PlanFacts(name, *min(rounds, key=lambda one: one[0])) for name, rounds in found.items()]
 
 
-def _round(session: Session) -> tuple[float, dict[str, float]]:
+def _round(session: PlanSession) -> tuple[float, dict[str, float]]:
     """Median seconds of a run, and those for which every processor is busy in it."""
     feeds = session.zeros()
     times: list[float] = []

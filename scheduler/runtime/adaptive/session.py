@@ -21,8 +21,8 @@ from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
 from nnstretch.scheduler.runtime.adaptive.policies import make_policy, parse_policy
 from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts
-from nnstretch.scheduler.runtime.base_session import Feeds, LatencySession, Outputs
-from nnstretch.scheduler.runtime.session import UNUSABLE, Session
+from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session, Switch
+from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 
 HISTORY = 10_000
@@ -41,21 +41,10 @@ class Ran:
     failure: str = ""
 
 
-@dataclass(frozen=True)
-class Switch:
-    """A change of plan: before which attempt (counted from 0), from which plan to which, and why."""
-
-    attempt: int
-    before: str
-    plan: str
-    reason: str
-
-
-class AdaptiveSession(LatencySession):
+class AdaptiveSession(Session):
     """Runs one of several plans of a network, and another one when that has become slow or fails.
 
-    Called as `Session` is. All plans compute the same outputs, within the error that routines may have. Thread-safe: concurrent
-    runs take turns.
+    All plans compute the same outputs, within the error that routines may have. Thread-safe: concurrent runs take turns.
     """
 
     def __init__(
@@ -86,7 +75,7 @@ class AdaptiveSession(LatencySession):
         check_alike(plans)
         self._compiled = dict(plans)
         self._sources = sources
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, PlanSession] = {}
         self._names: list[str] = []
         self._facts: list[PlanFacts] = []
         self._turn = threading.RLock()
@@ -162,21 +151,12 @@ class AdaptiveSession(LatencySession):
         return any(session.busy for session in self._sessions.values())
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
-        """Runs once and returns the named outputs (all if None) as new arrays.
+        """As `Session.run`; if a plan fails, the same inputs are run with another one.
 
-        If the plan fails, the same inputs are run with another one: first those that do not need what failed.
-
-        Args:
-            output_names: those wanted, in this order.
-            feeds: an array for each input.
-            deadline: seconds after which a plan counts as failed, whatever hangs: a device, an external engine or a
-            kernel. It is not run
-                again before that has come back, and plans on the CPU cores of that one may have to wait for it, too. Runs
-                with a deadline are not traced.
+        Plans that do not need what failed come first. A plan that misses the deadline counts as failed: it is not run again
+        before it has ended, and plans on its CPU cores may have to wait for it too. Runs with a deadline are not traced.
 
         Raises:
-            UsageError: the deadline is no time.
-            FeedError: unknown or missing names, wrong shapes or types.
             DeviceError: all plans failed; the session stays usable.
         """
         failures: dict[str, Exception] = {}
@@ -203,7 +183,7 @@ class AdaptiveSession(LatencySession):
         raise DeviceError(f"all {len(failures)} plans failed, {first} because {why}") from failure
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
-        """As `Session.profile`, of the plan in use; policies do not hear of these runs."""
+        """As `PlanSession.profile`, of the plan in use; policies do not hear of these runs."""
         with self._turn:
             return self._session(self._current).profile(feeds, runs)
 
@@ -252,11 +232,11 @@ class AdaptiveSession(LatencySession):
         if not self._names:
             raise DeviceError("no plan could be run; see the warnings above")
 
-    def _session(self, name: str) -> Session:
+    def _session(self, name: str) -> PlanSession:
         if self._is_closed:
             raise UsageError("the session is closed; make a new one")
         if name not in self._sessions:
-            self._sessions[name] = Session(self._compiled[name], self._sources)
+            self._sessions[name] = PlanSession(self._compiled[name], self._sources)
         return self._sessions[name]
 
     def _uses(self) -> dict[str, frozenset[str]]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, Self, overload
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
 
-from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
-from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.runtime.base_session import BaseSession, Feeds, Outputs
-from nnstretch.scheduler.runtime.session import Session
+import numpy as np
+
+from nnstretch.errors import DeadlineError, DeviceError, UsageError
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
+from nnstretch.scheduler.runtime.timeline import Timeline
 
 _WAITING = 2
 """Inputs that wait at most, for each one on its way."""
@@ -28,8 +33,8 @@ class _Job:
     answer: Future[Outputs]
 
 
-class StreamSession(BaseSession):
-    """Runs plans for several inputs at a time. Thread-safe, and usable as a context manager.
+class StreamSession(Session):
+    """A session that computes several inputs at the same time.
 
     Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is
     submitted must not be changed before its answer is there. Where processors of different kinds compute whole inputs, the
@@ -57,6 +62,7 @@ class StreamSession(BaseSession):
         for _, session in self._sessions:
             session.run_beside(firsts)
         durations = [group.duration for group in arrangement.groups for _ in range(group.streams)]
+        self._late: list[Future[Outputs]] = []
         self._dispatch: Dispatch[_Job] = Dispatch(durations, _WAITING * len(self._sessions))
         self._threads = [
             threading.Thread(target=self._work, args=(number, session), name=f"nns-stream-{number}", daemon=True)
@@ -71,32 +77,22 @@ class StreamSession(BaseSession):
         return cls(choose(arrangements))
 
     @property
-    def plan(self) -> Plan:
-        """What the first group runs."""
-        return self._first.plan
+    def compiled(self) -> Compiled:
+        return self._first.compiled
+
+    @property
+    def busy(self) -> bool:
+        return any(not answer.done() for answer in self._late)
 
     @property
     def streams(self) -> int:
-        """How many inputs are on their way at a time, at most."""
+        """Inputs that are computed at the same time, at most."""
         return len(self._sessions)
 
     def submit(
         self, feeds: Feeds, output_names: Sequence[str] | None = None, timeout: float | None = None
     ) -> Future[Outputs]:
-        """Gives an input in and returns its answer to come: the named outputs (all if None) as new arrays.
-
-        Waits while twice as many inputs as there are streams wait already.
-
-        Args:
-            feeds: arrays by the names of the model's inputs.
-            output_names: wanted outputs.
-            timeout: seconds to wait for room; None: for as long as it takes.
-
-        Raises:
-            FeedError: unknown or missing names, wrong shapes or types.
-            TimeoutError: there was no room in time.
-            UsageError: the session is closed.
-        """
+        """As `Session.submit`; the queue holds twice as many inputs as there are streams."""
         self._first.check_feeds(output_names, feeds)
         answer: Future[Outputs] = Future()
         try:
@@ -106,27 +102,34 @@ class StreamSession(BaseSession):
             raise UsageError("the session is closed; make a new one") from None
         return answer
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> Outputs:
-        """Runs one input, behind those that wait already, as `Session.run` does.
-
-        Raises:
-            FeedError: unknown or missing names, wrong shapes or types.
-            DeviceError: every processor that could compute it failed.
-            UsageError: the session is closed.
-        """
-        return self.submit(feeds, output_names).result()
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
+        """As `Session.run`; the input waits for those submitted before it, and the deadline includes that time."""
+        if deadline is None:
+            return self.submit(feeds, output_names).result()
+        if not 0 < deadline <= threading.TIMEOUT_MAX:
+            raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
+        end = monotonic() + deadline
+        late = DeadlineError(
+            f"the run did not end within {deadline} s; wait until the session is not busy, or allow more"
+        )
+        try:
+            answer = self.submit(feeds, output_names, timeout=deadline)
+        except TimeoutError:
+            raise late from None
+        if not wait([answer], timeout=max(0.0, end - monotonic())).done and not answer.cancel():
+            self._late = [*(one for one in self._late if not one.done()), answer]
+            raise late
+        if answer.cancelled():
+            raise late
+        return answer.result()
 
     def stream(self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = None) -> Iterator[Outputs]:
-        """Answers of inputs, in their order, as they are taken from `inputs`: no more than can wait and be on their way.
-
-        Raises:
-            NNStretchError: an input's, in its place; those before it are answered.
-        """
+        """As `Session.stream`; the inputs before one that fails are answered first."""
         most = (1 + _WAITING) * self.streams
         coming: deque[Future[Outputs]] = deque()
         try:
             for feeds in inputs:
-                coming.append(self._begun(feeds, output_names))
+                coming.append(self._submitted(feeds, output_names))
                 while coming and (len(coming) >= most or coming[0].done()):
                     yield coming.popleft().result()
             while coming:
@@ -135,43 +138,16 @@ class StreamSession(BaseSession):
             for answer in coming:
                 answer.cancel()
 
-    @overload
-    def run_many(
-        self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = ..., *, return_errors: Literal[False] = ...
-    ) -> list[Outputs]: ...
+    def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
+        """As `Session.time`, on the processors of the first replica group."""
+        return self._first.time(feeds, warmup=warmup, runs=runs, budget=budget)
 
-    @overload
-    def run_many(
-        self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = ..., *, return_errors: Literal[True]
-    ) -> list[Outputs | NNStretchError]: ...
+    def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
+        """As `Session.profile`, on the processors of the first replica group."""
+        return self._first.profile(feeds, runs)
 
-    def run_many(
-        self, inputs: Iterable[Feeds], output_names: Sequence[str] | None = None, *, return_errors: bool = False
-    ) -> list[Outputs] | list[Outputs | NNStretchError]:
-        """Runs all inputs and returns their answers in order.
-
-        All are run, whatever becomes of some.
-
-        Args:
-            inputs: feeds of each.
-            output_names: wanted outputs, all if None.
-            return_errors: an input that failed has its error in the place of its answer; else the first error is raised when
-                all are done.
-
-        Raises:
-            NNStretchError: the first error, without `return_errors`.
-            UsageError: the session is closed.
-        """
-        coming = [self._begun(feeds, output_names) for feeds in inputs]
-        found = [_outcome(answer) for answer in coming]
-        if return_errors:
-            return found
-        answers: list[Outputs] = []
-        for one in found:
-            if isinstance(one, NNStretchError):
-                raise one
-            answers.append(one)
-        return answers
+    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+        raise UsageError("a session with streams cannot be saved; save one without, and open its package with streams")
 
     def close(self, *, cancel: bool = False) -> None:
         """Finishes all that was submitted, then frees memory, kernels and threads.
@@ -187,20 +163,11 @@ class StreamSession(BaseSession):
             thread.join()
         self._held.close()
 
-    def _begun(self, feeds: Feeds, output_names: Sequence[str] | None) -> Future[Outputs]:
-        """The answer of an input that was given in; of one that does not fit, the error."""
-        try:
-            return self.submit(feeds, output_names)
-        except FeedError as error:
-            answer: Future[Outputs] = Future()
-            answer.set_exception(error)
-            return answer
-
     @property
-    def _first(self) -> Session:
+    def _first(self) -> PlanSession:
         return self._sessions[0][1]
 
-    def _work(self, runner: int, session: Session) -> None:
+    def _work(self, runner: int, session: PlanSession) -> None:
         """The body of a stream's thread."""
         while (job := self._dispatch.take(runner)) is not None:
             if not job.answer.running() and not job.answer.set_running_or_notify_cancel():
@@ -220,17 +187,10 @@ class StreamSession(BaseSession):
                 job.answer.set_result(outputs)
 
 
-def _sessions(arrangement: Arrangement, stack: ExitStack) -> Iterator[tuple[int, Session]]:
+def _sessions(arrangement: Arrangement, stack: ExitStack) -> Iterator[tuple[int, PlanSession]]:
     """A session for every stream with its number in its group."""
     for group in arrangement.groups:
-        first = stack.enter_context(Session(group.compiled, group.sources))
+        first = stack.enter_context(PlanSession(group.compiled, group.sources))
         yield 0, first
         for number in range(1, group.streams):
             yield number, stack.enter_context(first.replica())
-
-
-def _outcome(answer: Future[Outputs]) -> Outputs | NNStretchError:
-    try:
-        return answer.result()
-    except NNStretchError as error:
-        return error

@@ -35,7 +35,7 @@ from nnstretch.graph.reference import answer_error, relative_error, run_layer, r
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.views import joinable
 from nnstretch.scheduler.measurement.runner.single_layer import random_inputs
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.quantized_networks import QuantizedNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")
@@ -129,7 +129,7 @@ def test_a_quantised_network(squeezenet: tuple[Path, Path], kind: str, tmp_path:
     assert relative_error(y, wanted) < 2 * np.sqrt(40) / 255
     assert np.sqrt(np.mean((y - wanted) ** 2)) < 0.1 * wanted.std()
     assert relative_error(y, unrounded) < 0.15
-    with Session.load(tmp_path / "quantized.nns") as again:
+    with PlanSession.load(tmp_path / "quantized.nns") as again:
         assert np.array_equal(again.run(None, {name: x})[0], y)
 
 

@@ -20,7 +20,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import relative_error
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")
@@ -127,15 +127,15 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-Fails = Callable[[str], Session]
+Fails = Callable[[str], PlanSession]
 
 
 @pytest.fixture
 def fails(library: Path) -> Fails:
-    def session(how: str) -> Session:
+    def session(how: str) -> PlanSession:
         usable = build_processors(f"tflite:{library}?fail={how}@{CORE}")
         network = RandomNetwork(1, processors=0, nodes=4)
-        return Session(make_plan(optimize(network.graph()), usable.named, usable.host))
+        return PlanSession(make_plan(optimize(network.graph()), usable.named, usable.host))
 
     return session
 
@@ -160,7 +160,7 @@ def test_a_delegate_that_fails_in_a_run_leaves_the_session_usable(library: Path,
         pytest.skip("two processors need two cores")
     obstacle, network = tmp_path / "lost", RandomNetwork(1, processors=2, nodes=8)
     usable = build_processors(f"cpu:{CORE},tflite:{library}?fail={obstacle}@{usable_cores()[-1]}")
-    with Session(make_plan(optimize(network.graph()), usable.named, usable.host)) as session:
+    with PlanSession(make_plan(optimize(network.graph()), usable.named, usable.host)) as session:
         assert "call" in {queue.kind for queue in session.plan.queues}
         session.run(None, {"x": network.input})
         for _ in range(2):

@@ -16,7 +16,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 TOLERANCE = 1e-4
 # MACs up to which a network runs layer by layer, and on OpenCL, which is a CPU's in tests; the others are planned there.
@@ -116,7 +116,7 @@ def test_outputs(exported: Exported, processor: str) -> None:
     assert compiled.plan.macs == exported.macs
     if processor == "opencl" and exported.macs > FEW_MACS:
         return
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         found = session.run(None, exported.feeds)
     for result, reference in zip(found, exported.wanted, strict=True):
         assert float(np.ptp(reference)) > 1e-2, "a network whose outputs vanish compares equal to anything"

@@ -16,7 +16,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
 from nnstretch.graph.reference import relative_error
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 MIXED = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -62,11 +62,11 @@ def model_of(text: str) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model)
 
 
-def check(model: onnx.ModelProto, processors: str) -> Session:
+def check(model: onnx.ModelProto, processors: str) -> PlanSession:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     rng = np.random.default_rng(1)
     feeds = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()}
-    mine = Session(plan_model(ir.from_proto(model), build_processors(processors), tune=False))
+    mine = PlanSession(plan_model(ir.from_proto(model), build_processors(processors), tune=False))
     for expected, found in zip(session.run(None, feeds), mine.run(None, feeds), strict=True):
         assert found.dtype == expected.dtype
         assert relative_error(found, expected) < 1e-4
@@ -144,6 +144,6 @@ def test_packages_carry_the_fallback(tmp_path: Path) -> None:
     path = tmp_path / "m.nns"
     with check(model_of(ONLY_FALLBACK), "cpu") as session:
         session.save(path)
-    with Session.load(path) as session:
+    with PlanSession.load(path) as session:
         (y,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
         assert not y.any()

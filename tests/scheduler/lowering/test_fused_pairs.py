@@ -19,7 +19,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 CORE = min(os.sched_getaffinity(0))
 
@@ -83,7 +83,7 @@ def test_every_multiply_accumulate_is_counted_once() -> None:
 def test_answers_do_not_depend_on_it(chain: float, second_reader: bool) -> None:
     x = np.random.default_rng(1).standard_normal((1, 16, 9, 9)).astype(np.float32)
     expected = run_proto(ir.to_proto(inverted_residual(second_reader)), {"x": x})
-    with Session(planned(inverted_residual(second_reader), chain)) as session:
+    with PlanSession(planned(inverted_residual(second_reader), chain)) as session:
         for found, wanted in zip(session.run(None, {"x": x}), expected, strict=True):
             assert relative_error(found, wanted) < 1e-5
 
@@ -102,5 +102,5 @@ def test_a_network_of_pairs() -> None:
     (expected,) = run_proto(ir.to_proto(model), {str(name): x})
     compiled = planned(model, 0.5)
     assert sum(step.op == "Chain" for step in compiled.plan.steps) == 17
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         assert relative_error(session.run(None, {str(name): x})[0], expected) < 1e-4

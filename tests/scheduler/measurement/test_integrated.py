@@ -23,7 +23,7 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import PlanStep
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from tests.kits.graphs import RandomNetwork
 
@@ -212,7 +212,7 @@ def test_the_store_keeps_and_forgets_times_inside_networks(tmp_path: Path) -> No
 def test_steps_are_timed_one_by_one() -> None:
     space = space_of(3)
     compiled = plan_of(space, default_selector().select(space.problem))
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         seconds = session.step_seconds(4)
     assert seconds.shape == (len(compiled.plan.steps), 4)
     assert (seconds >= 0).all() and seconds.sum() > 0

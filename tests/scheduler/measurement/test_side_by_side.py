@@ -14,7 +14,7 @@ import pytest
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import format_cores
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))[:2]
@@ -24,11 +24,11 @@ RUNS = 150
 OTHER_PROCESS = """
 import sys
 import numpy as np
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 package, x, y, runs = sys.argv[1:]
 x, y = np.load(x), np.load(y)
-with Session.load(package) as session:
+with PlanSession.load(package) as session:
     print("ready", flush=True)
     sys.stdin.readline()
     wrong = 0
@@ -78,7 +78,7 @@ def test_sessions_on_the_same_cores() -> None:
     ]
     wrong: list[int] = []
 
-    def call(number: int, session: Session, x: np.ndarray, alone: list[np.ndarray]) -> None:
+    def call(number: int, session: PlanSession, x: np.ndarray, alone: list[np.ndarray]) -> None:
         for _ in range(RUNS):
             answers = session.run(None, {"x": x})
             if any(a.tobytes() != b.tobytes() for a, b in zip(answers, alone, strict=True)):

@@ -39,7 +39,7 @@ from nnstretch.scheduler.placement.splitting import Division, Divisions, even_di
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.timing import NoInterference
 from tests.kits.graphs import RandomNetwork
@@ -246,7 +246,7 @@ def planned(space: ChoiceSpace) -> Compiled:
 
 def check(compiled: Compiled, feeds: dict[str, np.ndarray], expected: Sequence[np.ndarray], runs: int) -> None:
     """Concurrent runs give the bytes of one step after another, which are ONNX Runtime's answer."""
-    with Session(compiled) as concurrent, Session(serial(compiled)) as one_by_one:
+    with PlanSession(compiled) as concurrent, PlanSession(serial(compiled)) as one_by_one:
         reference = one_by_one.run(None, feeds)
         for wanted, found in zip(expected, reference, strict=True):
             assert relative_error(found, wanted) < 1e-4

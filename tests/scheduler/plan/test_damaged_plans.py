@@ -18,7 +18,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import NNStretchError, PackageError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -62,7 +62,7 @@ def test_the_engine_trusts_no_plan(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(places()))
     text, message = altered((place, data.draw(INTEGERS | ANYTHING))), ""
     try:
-        with Session(replace(compiled(), plan=Plan.from_json(text))) as session:
+        with PlanSession(replace(compiled(), plan=Plan.from_json(text))) as session:
             session.run(None, session.zeros(), deadline=60.0)
     except NNStretchError as error:
         message = str(error)

@@ -19,7 +19,7 @@ from nnstretch.scheduler import planner
 from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.memory import Tenant, least_bytes, plan_arena
 from nnstretch.scheduler.plan.schema import ALIGNMENT, PlanSubgraph
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 
 
 @st.composite
@@ -118,6 +118,6 @@ def test_a_residual_is_overwritten_unless_it_is_wanted_again(reads_again: bool) 
 
     x = np.random.default_rng(1).standard_normal((1, 16, 9, 9)).astype(np.float32)
     (expected,) = run_proto(ir.to_proto(residual_network(reads_again)), {"x": x})
-    with Session(plan) as session:
+    with PlanSession(plan) as session:
         for _ in range(3):
             assert relative_error(session.run(None, {"x": x})[0], expected) < 1e-5

@@ -20,7 +20,7 @@ import pytest
 from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel
 from nnstretch.errors import DeviceError
 from nnstretch.scheduler.runtime import loading
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.opencl_faults import Faults
 from tests.scheduler.runtime.test_session_faults import CPU_AND_CALLS, CPU_AND_OPENCL, PATIENCE, Checked, compiled
 
@@ -59,7 +59,7 @@ def stays_flat(step: Callable[[int], None]) -> None:
 
 def opencl_runs(faults: Faults) -> None:
     """Some are traced, some have a deadline, and some fail."""
-    with Session(compiled(CPU_AND_OPENCL)) as session:
+    with PlanSession(compiled(CPU_AND_OPENCL)) as session:
         checked = Checked(session)
 
         def step(i: int) -> None:
@@ -78,7 +78,7 @@ def opencl_runs(faults: Faults) -> None:
 
 def call_runs(broken: list[bool]) -> None:
     """Some have a deadline, and some fail, while `broken` holds something."""
-    with Session(compiled(CPU_AND_CALLS)) as session:
+    with PlanSession(compiled(CPU_AND_CALLS)) as session:
         checked = Checked(session)
 
         def step(i: int) -> None:

@@ -17,7 +17,7 @@ from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime import loading
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.opencl_faults import Fault, Faults
 
@@ -98,5 +98,5 @@ def test_a_device_that_cannot_be_opened_is_named(
 
     monkeypatch.setattr(loading, "_runtime", gone)
     with pytest.raises(DeviceError, match="no OpenCL device") as caught:
-        Session(plans[BOTH])
+        PlanSession(plans[BOTH])
     assert caught.value.processor == G

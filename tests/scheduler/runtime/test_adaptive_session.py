@@ -24,7 +24,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import packaged, unpackaged, with_shared_constants
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -40,19 +40,19 @@ def cpus() -> Mapping[str, Compiled]:
     """Plans of one branched network for two cores and for each of them, with constants of their own."""
     with compile_plans(NETWORK.graph(), [f"{C},{D}", C, D], policy="fixed", tune=False) as session:
         shared = {name: session._compiled[name] for name in session.plans}
-    with Session(shared[C]) as one:
+    with PlanSession(shared[C]) as one:
         assert one.plan.inputs
     return shared
 
 
-def run(session: AdaptiveSession | Session) -> list[np.ndarray]:
+def run(session: AdaptiveSession | PlanSession) -> list[np.ndarray]:
     return session.run(None, {"x": NETWORK.input})
 
 
 class Faulty:
     """A session whose runs raise or take longer while somebody says so: what a lost or a disturbed processor does."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PlanSession) -> None:
         self._session = session
         self.failure: Exception | None = None
         self.seconds = 0.0
@@ -96,7 +96,7 @@ def test_a_design_is_placed_on_the_processors_of_each_plan(cpus: Mapping[str, Co
     queues = {name: {s.queue for s in compiled.plan.subgraphs} for name, compiled in cpus.items()}
     assert queues == {f"{C},{D}": {0, 1}, C: {0}, D: {0}}
     for compiled in cpus.values():
-        with Session(compiled) as session:
+        with PlanSession(compiled) as session:
             for found, expected in zip(run(session), NETWORK.expected(), strict=True):
                 assert relative_error(found, expected) < 1e-4
 
@@ -108,7 +108,7 @@ def test_equal_constants_are_stored_once() -> None:
     assert shared[0].constants.nbytes <= max(plan.constants.nbytes for plan in plans)
     for before, after in zip(plans, shared, strict=True):
         validate(after.plan)
-        with Session(before) as one, Session(after) as other:
+        with PlanSession(before) as one, PlanSession(after) as other:
             for a, b in zip(run(one), run(other), strict=True):
                 assert a.tobytes() == b.tobytes()
 
@@ -131,7 +131,7 @@ def test_a_package_of_plans_on_a_cpu_and_a_device(tmp_path: Path) -> None:
             check_answers(loaded, network=SMALL)
             assert loaded.plans == list(package.plans)
     with nns.compile(path) as single:
-        assert isinstance(single, Session)
+        assert isinstance(single, PlanSession)
         for a, b in zip(single.run(None, {"x": SMALL.input}), wanted, strict=True):
             assert a.tobytes() == b.tobytes()
     for name, compiled in plans.items():
@@ -183,14 +183,14 @@ def test_plans_whose_processors_are_not_here_are_left_out(
         assert "plan first is left out" in line
         assert "sim:phone/cpu" in line
     caplog.clear()
-    with Session.load(path) as single:
+    with PlanSession.load(path) as single:
         run(single)
     assert "runs plan" in caplog.text
     write_package(packaged({"first": missing(cpus[C]), "second": missing(cpus[D])}, {}, {}), path)
     with pytest.raises(DeviceError, match="sim:phone"):
         AdaptiveSession.load(path)
     with pytest.raises(DeviceError, match="sim:phone"):
-        Session.load(path)
+        PlanSession.load(path)
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_a_slowed_plan_is_left_and_taken_again(session: AdaptiveSession) -> None
 
 
 def test_called_as_a_session_is(session: AdaptiveSession, cpus: Mapping[str, Compiled]) -> None:
-    with Session(cpus[C]) as single:
+    with PlanSession(cpus[C]) as single:
         assert session.get_inputs() == single.get_inputs()
         assert session.get_outputs() == single.get_outputs()
     names = [output.name for output in session.get_outputs()]

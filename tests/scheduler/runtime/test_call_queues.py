@@ -37,7 +37,7 @@ from nnstretch.scheduler.plan.schema import Plan, PlanQueue
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
 from tests.scheduler.runtime.test_external_engines import RandomPrices
@@ -99,7 +99,7 @@ def test_any_placement_computes_the_same(
 ) -> None:
     network = RandomNetwork(seed, processors=2, nodes=10, kept=kept, flat=flat)
     compiled = planned(network.graph(), pair, prices)
-    with Session(compiled) as session, Session(serial(compiled)) as apart:
+    with PlanSession(compiled) as session, PlanSession(serial(compiled)) as apart:
         first, second, third = (s.run(None, {"x": network.input}) for s in (session, session, apart))
     for y, again, alone, expected in zip(first, second, third, network.expected(), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -112,7 +112,7 @@ def test_any_placement_computes_the_same(
 def test_beside_a_device(seed: int) -> None:
     usable = build_processors(f"cpu:{FIRST},tflite@{LAST},opencl:0")
     network = RandomNetwork(seed, processors=3, kept=1, size=6)
-    with Session(planned(network.graph(), usable, seed)) as session:
+    with PlanSession(planned(network.graph(), usable, seed)) as session:
         found = session.run(None, {"x": network.input})
     for y, expected in zip(found, network.expected(), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -163,7 +163,7 @@ def test_calls_end_where_queues_meet() -> None:
     compiled = planned(model, usable)
     assert calls(compiled.plan) == ["p", "q", "r+t"]
     x = np.random.default_rng(1).standard_normal((1, 16, 12, 12)).astype(np.float32)
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         found = session.run(None, {"x": x})
     for y, expected in zip(found, run_proto(ir.to_proto(model), {"x": x}), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -222,7 +222,7 @@ def test_queues_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxRuntimeModel, "run", tick)
     monkeypatch.setattr(LiteRtModel, "run", watch)
     interval = sys.getswitchinterval()
-    with Session(planned(model, usable)) as session:
+    with PlanSession(planned(model, usable)) as session:
         sys.setswitchinterval(60)  # nobody loses the lock who does not let go of it
         try:
             session.run(None, {"x": np.zeros((1, 16, 12, 12), np.float32)})
@@ -233,11 +233,11 @@ def test_queues_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packages(tmp_path: Path) -> None:
     usable = build_processors(TOGETHER[0])
     network, path = RandomNetwork(0, processors=2), tmp_path / "m.nns"
-    with Session(planned(network.graph(), usable)) as session:
+    with PlanSession(planned(network.graph(), usable)) as session:
         session.save(path)
         count = len(calls(session.plan))
     assert len([n for n in zipfile.ZipFile(path).namelist() if n.startswith("tflite/")]) == count > 0
-    with Session.load(path) as session:
+    with PlanSession.load(path) as session:
         found = session.run(None, {"x": network.input})
     for y, expected in zip(found, network.expected(), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -297,6 +297,6 @@ def test_cores_that_are_not_there_are_replaced() -> None:
     compiled = planned(placed(*BRANCHES), build_processors(TOGETHER[0]))
     queues = tuple(replace(queue, cores=(1000 + i,)) for i, queue in enumerate(compiled.plan.queues))
     moved = replace(compiled, plan=replace(compiled.plan, queues=queues))
-    with Session(moved) as session:
+    with PlanSession(moved) as session:
         session.run(None, {"x": np.zeros((1, 16, 12, 12), np.float32)})
     assert spec.cores == (LAST,)

@@ -17,7 +17,7 @@ from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.runtime.critical_path import run_summary
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -32,7 +32,7 @@ def compiled(network: RandomNetwork, processors: str) -> Compiled:
 
 def check(network: RandomNetwork, processors: str, runs: int) -> None:
     plan = compiled(network, processors)
-    with Session(plan) as concurrent, Session(serial(plan)) as one_by_one:
+    with PlanSession(plan) as concurrent, PlanSession(serial(plan)) as one_by_one:
         reference = one_by_one.run(None, {"x": network.input})
         for expected, found in zip(network.expected(), reference, strict=True):
             assert relative_error(found, expected) < 1e-4
@@ -76,7 +76,7 @@ def test_cores_of_different_speed(ratios: str) -> None:
 
 def test_concurrent_callers_take_turns() -> None:
     network = RandomNetwork(3, processors=2, nodes=16)
-    with Session(compiled(network, TWO_CPUS)) as session:
+    with PlanSession(compiled(network, TWO_CPUS)) as session:
         reference = session.run(None, {"x": network.input})
         wrong: list[int] = []
 
@@ -104,17 +104,17 @@ def test_weights_begin_on_pages(channels: tuple[int, ...]) -> None:
 
 def test_package_round_trip(tmp_path: Path) -> None:
     network = RandomNetwork(5, processors=2)
-    with Session(compiled(network, TWO_CPUS)) as session:
+    with PlanSession(compiled(network, TWO_CPUS)) as session:
         session.save(tmp_path / "net.nns", {"name": "random"})
         reference = session.run(None, {"x": network.input})
-    with Session.load(tmp_path / "net.nns") as session:
+    with PlanSession.load(tmp_path / "net.nns") as session:
         for a, b in zip(session.run(None, {"x": network.input}), reference, strict=True):
             assert a.tobytes() == b.tobytes()
 
 
 def test_wrong_feeds() -> None:
     network = RandomNetwork(5, processors=0)
-    with Session(compiled(network, "cpu")) as session:
+    with PlanSession(compiled(network, "cpu")) as session:
         with pytest.raises(FeedError, match="shape"):
             session.run(None, {"x": network.input[:, :, 1:]})
         with pytest.raises(FeedError, match="float64"):
@@ -137,7 +137,7 @@ def test_plan_for_another_block() -> None:
     other = 4 if plan.plan.block != 4 else 8
     broken = dataclasses.replace(plan, plan=dataclasses.replace(plan.plan, block=other))
     with pytest.raises(PackageError, match="vectors"):
-        Session(broken)
+        PlanSession(broken)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -151,7 +151,7 @@ def test_sub_graphs_are_apart_only_where_somebody_waits(seed: int) -> None:
 
 def test_a_timeline_has_every_step_once_and_in_order() -> None:
     network = RandomNetwork(11, processors=2, nodes=20)
-    with Session(compiled(network, TWO_CPUS)) as session:
+    with PlanSession(compiled(network, TWO_CPUS)) as session:
         timeline = session.profile({"x": network.input}, runs=3)
         steps = [e for e in timeline.events if e.kind == "step"]
         assert len(steps) == len(session.plan.steps)

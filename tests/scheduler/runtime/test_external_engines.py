@@ -33,7 +33,7 @@ from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")
@@ -67,7 +67,7 @@ def planned(network: RandomNetwork, seed: int, processors: str = CPU) -> Compile
     return make_plan(optimize(network.graph()), usable.named, usable.host, RandomPrices(seed))
 
 
-def check(session: Session, network: RandomNetwork) -> None:
+def check(session: PlanSession, network: RandomNetwork) -> None:
     found = session.run(None, {"x": network.input})
     for y, expected in zip(found, network.expected(), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -83,7 +83,7 @@ def test_mixed_plans_compute_the_same(seed: int) -> None:
     compiled = planned(network, seed)
     assert not compiled.plan.fallback_layers, "chosen is not fallen back to"
     assert compiled.plan.macs == planned(network, seed + 100).plan.macs
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         check(session, network)
 
 
@@ -99,18 +99,18 @@ def test_with_a_device(seed: int) -> None:
     if len(usable_cores()) < 2:
         pytest.skip("two processors need two cores")
     network = RandomNetwork(seed, processors=0)
-    with Session(planned(network, seed, f"{CPU},opencl:0@{usable_cores()[-1]}")) as session:
+    with PlanSession(planned(network, seed, f"{CPU},opencl:0@{usable_cores()[-1]}")) as session:
         check(session, network)
 
 
 def test_packages_carry_the_models(tmp_path: Path) -> None:
     network, path = RandomNetwork(0, processors=0), tmp_path / "m.nns"
     compiled = next(c for c in (planned(network, seed) for seed in range(99)) if {ONNXRUNTIME, LITERT} < routines(c))
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         session.save(path)
     folders = {name.split("/")[0] for name in zipfile.ZipFile(path).namelist()}
     assert {"onnx", "tflite"} <= folders
-    with Session.load(path) as session:
+    with PlanSession.load(path) as session:
         check(session, network)
 
 
@@ -136,7 +136,7 @@ def test_plans_and_models_that_do_not_fit() -> None:
     ]
     for case in cases:
         with pytest.raises((PackageError, ModelError)):
-            Session(case)
+            PlanSession(case)
 
 
 # ---- tuning -----------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_guests_are_measured_like_any_routine(tmp_path: Path) -> None:
     compiled, store = tuned(network, tmp_path)
     store.close()
     assert failures(tmp_path) == []
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         check(session, network)
 
 
@@ -206,7 +206,7 @@ def test_a_run_takes_the_fallback_in() -> None:
     compiled = make_plan(optimize(graph), usable.named, usable.host, FreeGuest(0))
     assert [step.routine for step in compiled.plan.steps] == [ONNXRUNTIME]
     assert not compiled.plan.fallback_layers
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         found = session.run(None, {"x": network.input})
     for y, expected in zip(found, run_proto(ir.to_proto(graph), {"x": network.input}), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -303,7 +303,7 @@ def test_only_the_first_cpu_has_external_engines() -> None:
 def test_packages_say_which_models_they_hold(tmp_path: Path) -> None:
     path = tmp_path / "m.nns"
     compiled = next(c for c in (planned(RandomNetwork(0, 0), s) for s in range(99)) if LITERT in routines(c))
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         session.save(path)
     package = read_package(path).first
     wanted = [step["kernel"] for step in json.loads(package.plan)["steps"] if step["kind"] == "call"]

@@ -36,7 +36,7 @@ from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import choice_space, make_plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -183,7 +183,7 @@ def test_answers_of_plans_that_mix_types(host: CpuProcessor, seed: int) -> None:
     network = RandomNetwork(300 + seed, processors=2 if placed else 0, nodes=10, channels=(5, 16, 19))
     found = build_processors(text, tolerance=TOLERANCE)
     compiled = planned(network, found.named, found.host, Prices(seed, (1.0, 0.3)[seed % 3 == 0]))
-    with Session(compiled) as session:
+    with PlanSession(compiled) as session:
         results = session.run(None, {"x": network.input})
     for expected, result in zip(network.expected(), results, strict=True):
         assert relative_error(result, expected) < TOLERANCE

@@ -16,7 +16,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler import planner
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.loading import place_queues
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
 
@@ -60,7 +60,7 @@ def test_a_device_is_placed_on_cores_that_the_process_may_use() -> None:
     if len(cores) < 2:
         pytest.skip("two processors need two cores")
     feeds = {"x": network.input}
-    with Session(replace(compiled, plan=replace(compiled.plan, queues=moved))) as session:
+    with PlanSession(replace(compiled, plan=replace(compiled.plan, queues=moved))) as session:
         for expected, found in zip(network.expected(), session.run(None, feeds), strict=True):
             assert relative_error(found, expected) < 1e-4
 
@@ -71,7 +71,7 @@ def test_an_opencl_queue_without_a_device_is_refused(name: str) -> None:
     compiled = plan_model(network.graph(), build_processors(f"cpu:{usable_cores()[0]}"), tune=False)
     queues = (*compiled.plan.queues, PlanQueue("opencl", name, ()))
     with pytest.raises(NNStretchError, match=r"processor|OpenCL queue"):
-        Session(replace(compiled, plan=replace(compiled.plan, queues=queues)))
+        PlanSession(replace(compiled, plan=replace(compiled.plan, queues=queues)))
 
 
 def test_a_plan_for_more_cores_than_allowed_runs_on_fewer() -> None:
@@ -79,7 +79,10 @@ def test_a_plan_for_more_cores_than_allowed_runs_on_fewer() -> None:
     compiled = plan_model(network.graph(), build_processors(f"cpu:{usable_cores()[0]}"), tune=False)
     many = replace(compiled.plan.queues[0], cores=(500, 501, 502), ratios=(1, 1, 3))
     feeds = {"x": network.input}
-    with Session(compiled) as one, Session(replace(compiled, plan=replace(compiled.plan, queues=(many,)))) as other:
+    with (
+        PlanSession(compiled) as one,
+        PlanSession(replace(compiled, plan=replace(compiled.plan, queues=(many,)))) as other,
+    ):
         for expected, found in zip(one.run(None, feeds), other.run(None, feeds), strict=True):
             assert np.array_equal(expected, found)
 

@@ -16,7 +16,7 @@ from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel
 from nnstretch.errors import DeadlineError, DeviceError
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.opencl_faults import Fault, Faults, library
 
@@ -38,7 +38,7 @@ def compiled(processors: str) -> Compiled:
 class Checked:
     """A session that must give the bytes of its first run whenever it gives any."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PlanSession) -> None:
         self._session = session
         self._feeds = {"x": network().input}
         self._expected = [y.tobytes() for y in session.run(None, self._feeds)]
@@ -49,7 +49,7 @@ class Checked:
 
 @pytest.mark.opencl
 def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults) -> None:
-    with Session(compiled(CPU_AND_OPENCL)) as session:
+    with PlanSession(compiled(CPU_AND_OPENCL)) as session:
         checked = Checked(session)
         plan = session.plan
         layers: list[str] = []
@@ -80,25 +80,25 @@ def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults)
 def test_sessions_made_after_a_failure_get_another_context(faults: Faults) -> None:
     plan = compiled(CPU_AND_OPENCL)
 
-    def same_context(first: Session, second: Session) -> bool:
+    def same_context(first: PlanSession, second: PlanSession) -> bool:
         one, other = (next(iter(session._loaded.runtimes.values())) for session in (first, second))
         return one.context == other.context
 
-    with Session(plan) as first, Session(plan) as second:
+    with PlanSession(plan) as first, PlanSession(plan) as second:
         checked = Checked(first)
         assert same_context(first, second)
         faults.set("clFlush")
         with pytest.raises(DeviceError):
             checked.run()
         faults.clear()
-        with Session(plan) as third:
+        with PlanSession(plan) as third:
             assert not same_context(first, third)
             Checked(third).run()
         checked.run()
 
 
 def test_a_session_names_the_external_engine_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Session(compiled(CPU_AND_CALLS)) as session:
+    with PlanSession(compiled(CPU_AND_CALLS)) as session:
         checked = Checked(session)
         for error in (DeviceError("ONNX Runtime failed: odd"), RuntimeError("odd")):
 
@@ -117,7 +117,7 @@ def test_a_session_names_the_external_engine_that_failed(monkeypatch: pytest.Mon
 
 @pytest.mark.opencl
 def test_a_session_that_hangs_is_refused_until_it_is_back(faults: Faults) -> None:
-    with Session(compiled(CPU_AND_OPENCL)) as session:
+    with PlanSession(compiled(CPU_AND_OPENCL)) as session:
         checked = Checked(session)
         checked.run(PATIENCE)
         faults.set("clEnqueueNDRangeKernel", 1, 100, Fault.HANGING)
@@ -162,13 +162,13 @@ import ctypes, sys
 from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.scheduler.runtime import loading
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.scheduler.runtime.test_session_faults import CPU_AND_OPENCL, Checked, compiled
 
 faults = ctypes.CDLL(None)
 assert faults.faults_open(opencl_library().encode())
 plan = compiled(CPU_AND_OPENCL)
-with Session(plan) as session:
+with PlanSession(plan) as session:
     Checked(session).run()
 for function, code, wanted, text in (
     ("clBuildProgram", -11, BuildError, "does not compile"),
@@ -182,7 +182,7 @@ for function, code, wanted, text in (
         loading._installed_runtime.cache_clear()
         faults.faults_set(function.encode(), ctypes.c_int64(number), ctypes.c_int64(number), 0, code)
         try:
-            Session(plan).close()
+            PlanSession(plan).close()
         except wanted as error:
             assert text in str(error) and "\\n" not in str(error), error
         else:
@@ -190,7 +190,7 @@ for function, code, wanted, text in (
             break
         struck = faults.faults_clear()
         number += 1
-    with Session(plan) as session:
+    with PlanSession(plan) as session:
         Checked(session).run()
     print(function, number - 1)
 """

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ import pytest
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.streams import arrangements
-from nnstretch.errors import DeviceError, FeedError, NNStretchError, UsageError
+from nnstretch.errors import DeadlineError, DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, ReplicaGroup, choose, relocated, state_bytes
 from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
 from nnstretch.scheduler.runtime.streams.session import StreamSession
@@ -59,7 +61,7 @@ def same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
 def test_inputs_that_run_through_the_processors_together_have_the_answers_of_single_runs(processors: str) -> None:
     network = RandomNetwork(103, processors=processors.count(",") and 2, nodes=14, size=6)
     made, inputs = compiled(network, processors), feeds_of(network, 12)
-    with Session(made) as single:
+    with PlanSession(made) as single:
         wanted = [single.run(None, feeds) for feeds in inputs]
     with StreamSession(together(made, 3)) as streams:
         assert streams.streams == 3
@@ -72,7 +74,7 @@ def test_inputs_that_run_through_the_processors_together_have_the_answers_of_sin
 def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
     network = RandomNetwork(7, processors=0, nodes=12, size=6)
     made = compiled(network, f"cpu:{CORES[0]}")
-    with Session(made) as first, first.replica() as second:
+    with PlanSession(made) as first, first.replica() as second:
         wanted = first.run(None, {"x": network.input})
         second.run(None, {"x": -network.input})
         assert same(first.run(None, {"x": network.input}), wanted)
@@ -86,7 +88,7 @@ def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
 @pytest.mark.opencl
 def test_twins_share_a_devices_weights() -> None:
     network = RandomNetwork(7, processors=0, nodes=8, size=6)
-    with Session(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.replica() as second:
+    with PlanSession(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.replica() as second:
         one, other = first._loaded.memories, second._loaded.memories
         shared = [key for key in one if one[key] is other[key]]
         assert shared == [key for key in one if key[0] == "constant"] != []
@@ -101,7 +103,7 @@ def test_the_cores_of_a_cpu_are_divided_and_equal_groups_have_one_plan() -> None
     assert divided.groups[0].compiled.weights is divided.groups[1].compiled.weights
     assert [group.streams for group in whole.groups] == [2]
     assert choose([divided, whole]) is divided  # nothing was measured
-    with Session(compiled(network, f"cpu:{CORES[0]}")) as single, StreamSession(divided) as streams:
+    with PlanSession(compiled(network, f"cpu:{CORES[0]}")) as single, StreamSession(divided) as streams:
         inputs = feeds_of(network, 20)
         wanted = [single.run(None, feeds) for feeds in inputs]
         assert all(map(same, streams.run_many(inputs), wanted))
@@ -132,7 +134,7 @@ def small() -> tuple[Compiled, list[Feeds]]:
 def test_an_input_that_does_not_fit_is_the_only_one_that_fails() -> None:
     made, inputs = small()
     wrong: list[Feeds] = [*inputs[:2], {"x": np.zeros(3, np.float32)}, *inputs[2:]]
-    with Session(made) as single, StreamSession(together(made, 2)) as streams:
+    with PlanSession(made) as single, StreamSession(together(made, 2)) as streams:
         found = streams.run_many(wrong, return_errors=True)
         assert isinstance(found[2], FeedError)
         for answer, feeds in zip([*found[:2], *found[3:]], inputs, strict=True):
@@ -151,12 +153,12 @@ def test_an_input_that_does_not_fit_is_the_only_one_that_fails() -> None:
 
 def test_what_one_processor_fails_at_another_one_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     made, inputs = small()
-    with Session(made) as single:
+    with PlanSession(made) as single:
         wanted = [single.run(None, feeds) for feeds in inputs]
     broken: set[int] = set()
-    run, lock, tried = Session.run, threading.Lock(), []
+    run, lock, tried = PlanSession.run, threading.Lock(), []
 
-    def failing(self: Session, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
+    def failing(self: PlanSession, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
         with lock:
             tried.append(id(self))
         if id(self) in broken:
@@ -164,7 +166,7 @@ def test_what_one_processor_fails_at_another_one_computes(monkeypatch: pytest.Mo
         return run(self, names, feeds)
 
     with StreamSession(together(made, 2)) as streams:
-        monkeypatch.setattr(Session, "run", failing)
+        monkeypatch.setattr(PlanSession, "run", failing)
         broken.add(id(streams._sessions[0][1]))
         assert all(map(same, streams.run_many(inputs), wanted))
         broken.update(id(session) for _, session in streams._sessions)
@@ -180,14 +182,14 @@ def test_what_one_processor_fails_at_another_one_computes(monkeypatch: pytest.Mo
 def test_no_more_inputs_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     made, inputs = small()
     begin, going = threading.Event(), threading.Semaphore(0)
-    run = Session.run
+    run = PlanSession.run
 
-    def held(self: Session, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
+    def held(self: PlanSession, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
         going.release()
         begin.wait(60)
         return run(self, names, feeds)
 
-    monkeypatch.setattr(Session, "run", held)
+    monkeypatch.setattr(PlanSession, "run", held)
     streams = StreamSession(together(made, 1))
     first = streams.submit(inputs[0])
     assert going.acquire(timeout=60)
@@ -206,6 +208,52 @@ def test_no_more_inputs_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UsageError, match="closed"):
         streams.submit(inputs[0])
     streams.close()
+
+
+def test_a_run_that_misses_its_deadline_leaves_the_session_busy_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inputs = small()
+    begin = threading.Event()
+    run = PlanSession.run
+
+    def held(self: PlanSession, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
+        begin.wait(60)
+        return run(self, names, feeds)
+
+    monkeypatch.setattr(PlanSession, "run", held)
+    with StreamSession(together(made, 1)) as streams:
+        with pytest.raises(UsageError, match=r"deadline is 0"):
+            streams.run(None, inputs[0], deadline=0)
+        for _ in range(2):
+            with pytest.raises(DeadlineError, match=r"within 0\.05 s"):
+                streams.run(None, inputs[0], deadline=0.05)
+            assert streams.busy
+        begin.set()
+        assert streams.run(None, inputs[0], deadline=60)
+        assert not streams.busy
+
+
+def test_sessions_of_all_kinds_have_the_same_calls(tmp_path: Path) -> None:
+    made, inputs = small()
+    wrong = {"other": inputs[0]["x"]}
+    with PlanSession(made) as single, AdaptiveSession({"only": made}, "fixed") as adaptive:
+        wanted = [single.run(None, feeds) for feeds in inputs]
+        for session in (single, adaptive, StreamSession(together(made, 2))):
+            with session:
+                assert all(map(same, session.run_many(inputs), wanted))
+                assert all(map(same, session.stream(inputs), wanted))
+                assert same(session.submit(inputs[0]).result(60), wanted[0])
+                with pytest.raises(FeedError):
+                    session.submit(wrong)
+                found = session.run_many([inputs[0], wrong], return_errors=True)
+                assert isinstance(found[1], FeedError)
+                assert len(session.time(runs=3)) == 3
+                assert session.profile(runs=1).total > 0
+                assert session.switches == []
+                assert not session.busy
+                if not isinstance(session, StreamSession):
+                    session.save(tmp_path / "one.nns")
+    with StreamSession(together(made, 2)) as streams, pytest.raises(UsageError, match="open its package with streams"):
+        streams.save(tmp_path / "two.nns")
 
 
 def test_closing_finishes_what_was_submitted() -> None:

@@ -26,7 +26,7 @@ from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime import loading
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
 from tests.scheduler.runtime.test_half_plans import FakeDevice, Prices
@@ -126,7 +126,7 @@ def check(
 ) -> Plan:
     """Concurrent runs give the bytes of one step after another, which are ONNX Runtime's answer."""
     compiled = planned(model, processors.named, processors.host)
-    with Session(compiled) as concurrent, Session(serial(compiled)) as one_by_one:
+    with PlanSession(compiled) as concurrent, PlanSession(serial(compiled)) as one_by_one:
         reference = one_by_one.run(None, feeds)
         for wanted, found in zip(expected, reference, strict=True):
             assert relative_error(found, wanted) < TOLERANCE

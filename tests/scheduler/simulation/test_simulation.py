@@ -29,7 +29,7 @@ from nnstretch.graph.layer import TensorType
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.runtime.session import Session
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.simulation.events import Task, run_tasks
@@ -306,7 +306,7 @@ def test_simulated_processors_run_and_measure_nothing(tmp_path: Path) -> None:
     processors = build_processors(specs(tmp_path, some_soc(), 1))
     compiled = plan_model(chain((0,)), processors, tune=False)
     with pytest.raises(DeviceError, match="only exist in a profile"):
-        Session.from_compiled(compiled)
+        PlanSession.from_compiled(compiled)
     with pytest.raises(UsageError, match="are simulated and cannot be measured"):
         profiler(processors)
 

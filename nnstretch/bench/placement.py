@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
-from nnstretch.bench.timing.interleaving import Settings, take_turns, timed
+from nnstretch.bench.timing.interleaving import MeasurementOptions, interleave, timed
 from nnstretch.bench.timing.statistics import Latency, latency, significant
+from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -76,7 +76,7 @@ class Together:
 
 
 def measure_together(
-    model: str, graph: ir.Model, processors: Sequence[str], settings: Settings, progress: Progress
+    model: str, graph: ir.Model, processors: Sequence[str], options: MeasurementOptions, progress: Progress
 ) -> Together:
     """Times a network on all processors and on each, in turns of a fraction of a second for several rounds.
 
@@ -84,8 +84,8 @@ def measure_together(
         model: its name.
         graph: not placed by a design.
         processors: two or more.
-        settings: how to measure.
-        progress: told how far it has come.
+        options: how to measure.
+        progress: reports progress.
 
     Raises:
         NNStretchError: a processor is not there, or cannot run the network.
@@ -93,18 +93,18 @@ def measure_together(
     from nnstretch.compiler.compile import compile_model
     from nnstretch.compiler.processors import build_processors
 
-    feeds = random_feeds(graph, settings.seed)
+    feeds = random_feeds(graph, options.seed)
     with ExitStack() as stack:
 
         def session(names: str) -> PlanSession:
-            made = compile_model(graph.clone(), build_processors(names), tune=settings.tune, progress=progress)
+            made = compile_model(graph.clone(), build_processors(names), tune=options.tune, progress=progress)
             return stack.enter_context(made)
 
         all_of_them = session(",".join(processors))
         one_by_one = stack.enter_context(PlanSession.from_compiled(serial(all_of_them.compiled)))
         alone = {name: session(name) for name in processors}
         candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
-        times = [latency(slices) for slices in take_turns(candidates, settings, progress)]
+        times = [latency(slices) for slices in interleave(candidates, options.timing, progress)]
         outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
         report = all_of_them.compiled.placement
         predicted = all_of_them.plan.predicted_ms or 0.0

@@ -14,16 +14,16 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
-from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.timing.interleaving import Settings, Timed, take_turns
+from nnstretch.bench.timing.interleaving import MeasurementOptions, Timed, interleave
 from nnstretch.bench.timing.statistics import significant
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.streams import arrangements
 from nnstretch.devices.base.spec import all_cores
+from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.streams.session import StreamSession
@@ -136,7 +136,7 @@ class _Candidate:
 
 
 def measure_throughput(
-    model: str, graph: ir.Model, processors: str, streams: int, settings: Settings, progress: Progress
+    model: str, graph: ir.Model, processors: str, streams: int, options: MeasurementOptions, progress: Progress
 ) -> Throughput:
     """Times a network with one input and with several on their way, and ONNX Runtime on the same cores, in turns.
 
@@ -148,24 +148,24 @@ def measure_throughput(
         graph: not fused.
         processors: as the user wrote them.
         streams: inputs on their way at a time.
-        settings: how to measure.
-        progress: told how far it has come.
+        options: how to measure.
+        progress: reports progress.
 
     Raises:
         NNStretchError: a processor is not there, or cannot run the network.
     """
-    feeds = random_feeds(graph, settings.seed)
+    feeds = random_feeds(graph, options.seed)
     batch = next(iter(feeds.values())).shape[0]
     usable = build_processors(processors)
     with ExitStack() as stack:
-        single = stack.enter_context(compile_model(graph.clone(), usable, tune=settings.tune, progress=progress))
-        ways = arrangements(graph, usable, streams, tune=settings.tune, progress=progress)
+        single = stack.enter_context(compile_model(graph.clone(), usable, tune=options.tune, progress=progress))
+        ways = arrangements(graph, usable, streams, tune=options.tune, progress=progress)
         sessions = [stack.enter_context(StreamSession(way)) for way in ways]
         baselines, failure = _peers(stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress)
         ours = [_Candidate("one at a time", _one_by_one(single, feeds))]
         ours += [_Candidate(way.name, _streaming(one, feeds), way) for way, one in zip(ways, sessions, strict=True)]
         candidates = [*ours, *baselines]
-        turns = take_turns([candidate.per_image(batch) for candidate in candidates], settings, progress)
+        turns = interleave([candidate.per_image(batch) for candidate in candidates], options.timing, progress)
         rates = [_rate(candidate, slices) for candidate, slices in zip(candidates, turns, strict=True)]
         wanted = reference_outputs(graph, feeds)
         answers = [answer for one in sessions for answer in one.run_many([feeds] * (3 * one.streams))]

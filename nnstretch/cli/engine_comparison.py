@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED_STATUS = 130
 _STARTS = 3
+_TURN = 0.25
 _SUFFIXES = (".json", ".svg", ".html")
 
 
@@ -72,8 +73,9 @@ def compare_models(
 
 
 def _series(given: Sequence[str], wishes: Wishes) -> Series:
-    from nnstretch.bench.comparison.compare import Settings, parse_engines
+    from nnstretch.bench.comparison.compare import ComparisonOptions, parse_engines
     from nnstretch.bench.comparison.suite import Series, parse_threads, suite
+    from nnstretch.bench.timing.interleaving import TimingOptions
     from nnstretch.devices.base.spec import usable_cores
     from nnstretch.frontends.input_shapes import parse_shapes
 
@@ -83,10 +85,9 @@ def _series(given: Sequence[str], wishes: Wishes) -> Series:
     if wishes.suite and wishes.shapes:
         raise UsageError("--shape does not go with --suite, whose networks have their own shapes")
     threads = parse_threads(wishes.threads)
-    settings = Settings(
+    options = ComparisonOptions(
         (),
-        wishes.rounds,
-        budget=wishes.budget,
+        TimingOptions(wishes.rounds, _TURN, wishes.budget),
         starts=_STARTS if wishes.start else 1,
         tune=wishes.tune,
         layers=wishes.layers,
@@ -94,7 +95,7 @@ def _series(given: Sequence[str], wishes: Wishes) -> Series:
     engines = parse_engines(wishes.against)
     shapes = parse_shapes(list(wishes.shapes))
     models = tuple(dict.fromkeys(named))
-    return Series(models, engines, threads, usable_cores(), settings, shapes, wishes.seed, wishes.batch)
+    return Series(models, engines, threads, usable_cores(), options, shapes, wishes.seed, wishes.batch)
 
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:

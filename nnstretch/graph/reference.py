@@ -80,3 +80,14 @@ def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
     # Zero counts into the range, or the error of a single large number would be compared with nothing.
     low, high = (float(edge(finite, initial=0)) for edge in (np.min, np.max))
     return worst / max(high - low, _SMALLEST_RANGE)
+
+
+def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """The largest error of all outputs, each relative to its range; outputs are matched in order.
+
+    Axes of size 1 may differ, since some engines have no batch axis. Infinite if the sizes differ.
+    """
+    if [y.size for y in outputs.values()] != [y.size for y in expected.values()]:
+        return float("inf")
+    pairs = zip(outputs.values(), expected.values(), strict=True)
+    return max((relative_error(y.reshape(wanted.shape), wanted) for y, wanted in pairs), default=0.0)

@@ -23,15 +23,15 @@ import onnx_ir as ir
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
 from nnstretch.bench.ablation.result import Ablation, AblationRow, ProvenBranch
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
-from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.parameters import count_parameters
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.timing.interleaving import Settings, Timed, take_turns, timed
+from nnstretch.bench.timing.interleaving import DEFAULT_OPTIONS, MeasurementOptions, Timed, interleave, timed
 from nnstretch.bench.timing.statistics import Interval, Latency, interval, latency, perfect_split, resampled
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import UsageError
+from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.progress import Progress, silent
@@ -63,7 +63,7 @@ class _Bench:
 
     models: Mapping[str, ir.Model]
     feeds: Mapping[str, np.ndarray]
-    settings: Settings
+    options: MeasurementOptions
     progress: Progress
     stack: ExitStack
     sessions: dict[tuple[str, str], PlanSession] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Bench:
         if key not in self.sessions:
             model = self.models[network].clone()
             self.progress(len(self.sessions), 0, f"compiling the {network} for {processors}")
-            made = compile_model(model, build_processors(processors), tune=self.settings.tune, progress=self.progress)
+            made = compile_model(model, build_processors(processors), tune=self.options.tune, progress=self.progress)
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 
@@ -113,7 +113,7 @@ def ablate(
     *,
     top1: Mapping[str, float] | None = None,
     design: Design | None = None,
-    settings: Settings | None = None,
+    options: MeasurementOptions = DEFAULT_OPTIONS,
     progress: Progress | None = None,
 ) -> Ablation:
     """Measures original, control and branched network on the same processors and with the same inputs.
@@ -125,8 +125,8 @@ def ablate(
         processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
         top1: of the networks that it is known of, in percent: "original", "control", "branched".
         design: the branched network's, whose predictions are compared with what is measured.
-        settings: how long is measured.
-        progress: told (done, total, what); the total is 0 where it is not known.
+        options: how to measure.
+        progress: reports progress.
 
     Raises:
         UsageError: fewer than two processors.
@@ -138,12 +138,11 @@ def ablate(
     if len(names) < 2:
         raise UsageError(f"a ablation compares one processor with several; {processors!r} names {len(names)}")
     models = {"original": _graph(original), "control": _graph(control), "branched": _graph(branched)}
-    settings = settings or Settings()
     with ExitStack() as stack:
-        feeds = random_feeds(models["original"], settings.seed)
-        bench = _Bench(models, feeds, settings, progress or silent, stack)
+        feeds = random_feeds(models["original"], options.seed)
+        bench = _Bench(models, feeds, options, progress or silent, stack)
         candidates = _candidates(bench, names)
-        times = take_turns([one.run for one in candidates], bench.settings, bench.progress)
+        times = interleave([one.run for one in candidates], bench.options.timing, bench.progress)
         return _ablation(bench, names, candidates, times, top1 or {}, design)
 
 
@@ -280,7 +279,7 @@ def _traced(
     """Timelines of the branched network and its serial twin, and where its time goes; the two are traced in turns."""
     together, serial = bench.session("branched", everything), bench.serial("branched", everything)
     traces: tuple[list[RunTrace], list[RunTrace]] = ([], [])
-    count = min(max(int(1e3 * bench.settings.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)
+    count = min(max(int(1e3 * bench.options.timing.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)
     for number in range(_TRACED_TURNS):
         bench.progress(number, _TRACED_TURNS, "tracing the branched network")
         for session, found in zip((together, serial), traces, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -16,38 +15,34 @@ from nnstretch.bench.comparison.client import EngineError, EngineProcess
 from nnstretch.bench.comparison.subject import Subject
 from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Report, Start
+from nnstretch.bench.timing.interleaving import Timed, TimingOptions, interleave
 from nnstretch.bench.timing.statistics import Latency, latency, significant
 from nnstretch.errors import MissingExtraError, UsageError
+from nnstretch.graph.reference import largest_error
 
 OURS = "nnstretch"
 REFERENCE = "onnxruntime"
-_PAUSE = 0.01  # seconds between turns, for the machine to come to rest
-_FEWEST_ROUNDS = 3  # a median of fewer says little, whatever they cost
 _WRONG = {"float32": 0.01, "int8": 0.15}
 """Of the output's range: an engine further than that from ONNX Runtime computes something else. With int8 every layer rounds,
 and in a deep network it shows in which order somebody has computed."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a comparison is measured.
+class ComparisonOptions:
+    """The measurement of a comparison.
 
     Attributes:
         cores: every engine's process is pinned to these.
-        rounds: each engine has one turn in each.
-        turn: seconds of a turn.
-        runs: at least so many runs in a turn.
-        budget: seconds of turns after which an engine gets no further rounds, once it has had three.
-        starts: fresh processes in which the way to the first result is measured.
+        timing: rounds, turns and budget.
+        runs: the least number of runs per turn.
+        starts: fresh processes in which the time to the first result is measured.
         tune: whether our plan is tuned.
-        layers: whether the time of each of our layers is wanted.
+        layers: whether the time of each of our layers is measured.
     """
 
     cores: tuple[int, ...]
-    rounds: int = 10
-    turn: float = 0.25
+    timing: TimingOptions = field(default_factory=lambda: TimingOptions(turn=0.25, budget=10.0))
     runs: int = 3
-    budget: float = 10.0
     starts: int = 1
     tune: bool = True
     layers: bool = False
@@ -169,28 +164,27 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
 
 
 def compare(
-    subject: Subject, engines: Sequence[EngineEntry], settings: Settings, workspace: Workspace, report: Report
+    subject: Subject, engines: Sequence[EngineEntry], options: ComparisonOptions, workspace: Workspace, report: Report
 ) -> Comparison:
     """Loads the model into every engine, then gives them turns; an engine that fails is told of, not raised.
 
     Args:
         subject: the model.
         engines: in the order of the first round.
-        settings: how to measure.
+        options: how to measure.
         workspace: keeps what engines prepare for this model from one comparison to the next.
         report: told how far it has come.
     """
-    options = {"tune": settings.tune, "layers": settings.layers}
-    job = Job(subject.model, subject.onnx, settings.cores, options)
+    job = Job(subject.model, subject.onnx, options.cores, {"tune": options.tune, "layers": options.layers})
     errors: dict[str, str] = {}
     with ExitStack() as stack:
         processes: dict[str, EngineProcess] = {}
         starts: dict[str, list[Start]] = {}
         for entry in engines:
-            report(0, settings.rounds, f"loading {entry.name}")
+            report(0, options.timing.rounds, f"loading {entry.name}")
             try:
                 own = replace(job, file=workspace.file_for(entry, job, report))
-                starts[entry.name] = _further_starts(entry, own, subject, settings, report)
+                starts[entry.name] = _further_starts(entry, own, subject, options, report)
                 processes[entry.name] = stack.enter_context(EngineProcess(entry, own, subject.feeds, report))
             except EngineError as failure:
                 errors[entry.name] = str(failure)
@@ -198,13 +192,14 @@ def compare(
                 starts[entry.name].append(processes[entry.name].start)
         found_errors = _errors_of_all(processes, job, subject, report)
         _exclude_wrong(found_errors, errors, _WRONG[_precision(processes)])
-        peaks = [_peak(settings.cores[0])]
-        slices = _take_turns(processes, settings, errors, report)
-        peaks.append(_peak(settings.cores[0]))
+        peaks = [_peak(options.cores[0])]
+        candidates = [_timed(process, name, options.runs, errors) for name, process in processes.items()]
+        slices = dict(zip(processes, interleave(candidates, options.timing, report), strict=True))
+        peaks.append(_peak(options.cores[0]))
         compared = {e.name for e in engines if e.from_file}
         return Comparison(
             model=subject.model,
-            threads=len(settings.cores),
+            threads=len(options.cores),
             latencies={name: latency(times) for name, times in slices.items() if name not in errors},
             errors=errors,
             facts={name: process.facts for name, process in processes.items() if name not in errors},
@@ -220,11 +215,13 @@ def _peak(core: int) -> float:
     return engine().peak_gflops(core)
 
 
-def _further_starts(entry: EngineEntry, job: Job, subject: Subject, settings: Settings, report: Report) -> list[Start]:
+def _further_starts(
+    entry: EngineEntry, job: Job, subject: Subject, options: ComparisonOptions, report: Report
+) -> list[Start]:
     """Starts beside the one of the process that is timed afterwards."""
     found: list[Start] = []
-    for number in range(settings.starts - 1):
-        report(number, settings.starts, f"starting {entry.name}")
+    for number in range(options.starts - 1):
+        report(number, options.starts, f"starting {entry.name}")
         with EngineProcess(entry, job, subject.feeds, report) as process:
             found.append(process.start)
     return found
@@ -235,28 +232,18 @@ def _typical(starts: Sequence[Start]) -> Start:
     return Start(*(float(np.median([getattr(s, name) for s in starts])) for name in vars(starts[0])))
 
 
-def _take_turns(
-    processes: Mapping[str, EngineProcess], settings: Settings, errors: dict[str, str], report: Report
-) -> dict[str, list[np.ndarray]]:
-    """Seconds of all runs, per engine and round. The order shifts from round to round; a failure goes to `errors`."""
-    slices: dict[str, list[np.ndarray]] = {name: [] for name in processes}
-    names = list(processes)
-    begin = time.perf_counter()
-    for number in range(settings.rounds):
-        if number >= _FEWEST_ROUNDS and time.perf_counter() - begin > settings.budget * len(names):
-            break
-        report(number, settings.rounds, f"round {number + 1} of {settings.rounds}")
-        first = number % max(1, len(names))
-        for name in names[first:] + names[:first]:
-            if name in errors:
-                continue
-            time.sleep(_PAUSE)
+def _timed(process: EngineProcess, name: str, runs: int, errors: dict[str, str]) -> Timed:
+    """An engine as a candidate; a failure goes to `errors` and ends its turns."""
+
+    def run(budget: float) -> np.ndarray:
+        if name not in errors:
             try:
-                slices[name].append(processes[name].time(settings.turn, settings.runs))
+                return process.time(budget, runs)
             except EngineError as failure:
                 errors[name] = str(failure)
-    report(settings.rounds, settings.rounds, "done")
-    return slices
+        return np.empty(0)
+
+    return run
 
 
 def _errors_of_all(
@@ -293,19 +280,6 @@ def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: fl
         if name != OURS and not error <= limit:
             how_far = f"{error:.0%} of the range away from" if np.isfinite(error) else "not comparable with"
             errors[name] = f"its answer is {how_far} ONNX Runtime's"
-
-
-def largest_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """The largest error of all outputs, each relative to its range; outputs are matched in order.
-
-    Axes of size 1 may differ, as some engines have no batch axis; it is infinite where the outputs are others.
-    """
-    from nnstretch.graph.reference import relative_error
-
-    if [y.size for y in found.values()] != [y.size for y in expected.values()]:
-        return float("inf")
-    pairs = zip(found.values(), expected.values(), strict=True)
-    return max((relative_error(y.reshape(wanted.shape), wanted) for y, wanted in pairs), default=0.0)
 
 
 def _rounded(value: float | None) -> float | None:

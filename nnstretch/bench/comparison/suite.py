@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nnstretch.bench.comparison.compare import OURS, Settings, compare
+from nnstretch.bench.comparison.compare import OURS, ComparisonOptions, compare
 from nnstretch.bench.comparison.subject import check_exists, subject
 from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import EngineEntry, Report
@@ -30,7 +30,7 @@ class Series:
         engines: ours first.
         threads: numbers of cores, one after another per model.
         cores: those that may be used, at least as many as the largest number of threads.
-        settings: whose cores are set for each number of threads.
+        options: whose cores are set for each number of threads.
         shapes: of inputs with dynamic dimensions, by name.
         seed: of the inputs.
         batch: images per run; None: as the models have it.
@@ -40,7 +40,7 @@ class Series:
     engines: Sequence[EngineEntry]
     threads: Sequence[int]
     cores: tuple[int, ...]
-    settings: Settings
+    options: ComparisonOptions
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0
     batch: int | None = None
@@ -111,10 +111,10 @@ def run_series(
         try:
             with subject(model, series.shapes, series.seed, series.batch) as one, Workspace() as workspace:
                 for count in wanted:
-                    settings = replace(series.settings, cores=series.cores[:count])
+                    options = replace(series.options, cores=series.cores[:count])
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
                     with progress(f"{number}/{len(series.models)} {title}") as told:
-                        found = compare(one, series.engines, settings, workspace, told)
+                        found = compare(one, series.engines, options, workspace, told)
                     yield {**found.to_json(), "batch": series.batch}
         except NNStretchError as error:
             if len(series.models) == 1:
@@ -124,7 +124,7 @@ def run_series(
 
 def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
     """Whether an earlier result holds all that is wanted now."""
-    has_layers = "layers" in result or not series.settings.layers
+    has_layers = "layers" in result or not series.options.layers
     same_batch = result.get("batch") == series.batch
     return (
         "error" not in result

@@ -27,7 +27,7 @@ from nnstretch.cli.stretching.options import ImageSize
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
-    from nnstretch.bench.timing.interleaving import Settings
+    from nnstretch.bench.timing.interleaving import MeasurementOptions
     from nnstretch.cli.sources import Source
 
 ProcessorsOfBench = Annotated[
@@ -139,21 +139,22 @@ def bench(
             wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
             return compare_models(report, models or [], wishes, outputs, resume=resume)
 
-        from nnstretch.bench.timing.interleaving import Settings
+        from nnstretch.bench.timing.interleaving import MeasurementOptions, TimingOptions
         from nnstretch.cli.sources import make_source
 
-        settings = Settings(rounds=rounds, tune=not no_tune, seed=seed)
+        options = MeasurementOptions(TimingOptions(rounds), tune=not no_tune, seed=seed)
         if design is not None:
             model = _only_one(models or [], suite, "--design is for one network")
             files = BranchingFiles(design, weights, original_weights, image_size)
-            _prove(report, model, files, processors or "cpu,opencl", settings, outputs)
+            _prove(report, model, files, processors or "cpu,opencl", options, outputs)
         elif streams is not None:
             model = _only_one(models or [], suite, "--streams is for one network")
             source = make_source(model, shape, batch=batch)
-            _streams(report, source, processors or "cpu", streams, replace(settings, turn=_STREAMED_TURN), outputs)
+            options = replace(options, timing=TimingOptions(rounds, _STREAMED_TURN))
+            _streams(report, source, processors or "cpu", streams, options, outputs)
         elif processors is not None:
             model = _only_one(models or [], suite, "--processors is for one network, which is placed on them")
-            _together(report, make_source(model, shape, batch=batch), processors, settings, outputs)
+            _together(report, make_source(model, shape, batch=batch), processors, options, outputs)
         return 0
 
 
@@ -169,7 +170,12 @@ def _only_one(models: Sequence[str], suite: str | None, purpose: str) -> str:
 
 
 def _streams(
-    report: Reporter, source: Source, processors: str, streams: int, settings: Settings, outputs: Sequence[Path]
+    report: Reporter,
+    source: Source,
+    processors: str,
+    streams: int,
+    options: MeasurementOptions,
+    outputs: Sequence[Path],
 ) -> None:
     """Times one network with several inputs on their way; shows, writes and answers what was found."""
     from nnstretch.bench.throughput import measure_throughput
@@ -182,7 +188,7 @@ def _streams(
         )
     name = Path(source.model).name
     with report.progress("Comparing") as told:
-        found = measure_throughput(name, source.load(), processors, streams, settings, told)
+        found = measure_throughput(name, source.load(), processors, streams, options, told)
     answer = found.to_json()
     for path in outputs:
         write_json(path, answer)
@@ -192,7 +198,9 @@ def _streams(
     report.finish(answer)
 
 
-def _together(report: Reporter, source: Source, processors: str, settings: Settings, outputs: Sequence[Path]) -> None:
+def _together(
+    report: Reporter, source: Source, processors: str, options: MeasurementOptions, outputs: Sequence[Path]
+) -> None:
     """Times one network on several processors, together and alone; shows, writes and answers what was found."""
     from nnstretch.bench.placement import measure_together
     from nnstretch.report.tables.placement import together_table
@@ -202,7 +210,7 @@ def _together(report: Reporter, source: Source, processors: str, settings: Setti
     if source.is_package:
         raise UsageError(f"{source.model} is a package, which is placed already; give the model that it was made from")
     with report.progress("Comparing") as told:
-        found = measure_together(Path(source.model).name, source.load(), names, settings, told)
+        found = measure_together(Path(source.model).name, source.load(), names, options, told)
     answer = found.to_json()
     for path in outputs:
         write_json(path, answer)
@@ -221,7 +229,12 @@ class BranchingFiles:
 
 
 def _prove(
-    report: Reporter, model: str, files: BranchingFiles, processors: str, settings: Settings, outputs: Sequence[Path]
+    report: Reporter,
+    model: str,
+    files: BranchingFiles,
+    processors: str,
+    options: MeasurementOptions,
+    outputs: Sequence[Path],
 ) -> None:
     """Measures original, control and branched network; shows, writes and answers what was found."""
     from nnstretch.bench.ablation.ablation import ablate
@@ -235,8 +248,8 @@ def _prove(
 
     check_endings(outputs, "a ablation is", (".json", ".html"))
     several_processors(processors, "a ablation, which compares one with all,")
-    options = Options(image_size=files.image_size, seed=settings.seed)
-    original = build_network(model, options, files.original_weights)
+    about = Options(image_size=files.image_size, seed=options.seed)
+    original = build_network(model, about, files.original_weights)
     if files.weights is None:
         branched = branch(original, files.design)
     else:
@@ -259,7 +272,7 @@ def _prove(
             processors,
             top1={name: float(value) for name, value in tops.items() if value is not None},
             design=made if is_for_this else None,
-            settings=settings,
+            options=options,
             progress=told,
         )
     answer = ablation.to_json()

@@ -251,9 +251,9 @@ def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) 
 
 def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:
     """The largest error against ONNX Runtime."""
-    from nnstretch.bench.comparison.compare import largest_error
     from nnstretch.bench.comparison.reference import reference_outputs
     from nnstretch.cli.sources import source_of_package
+    from nnstretch.graph.reference import largest_error
 
     graph = (source_of_package(Path(source.model)) if source.is_package else source).load()
     ordered = {str(value.name): feeds[str(value.name)] for value in graph.graph.inputs}

@@ -18,14 +18,14 @@ from torch import nn
 
 from nnstretch.bench.ablation.ablation import ablate
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
-from nnstretch.bench.comparison.compare import Comparison, Settings, compare, parse_engines
+from nnstretch.bench.comparison.compare import Comparison, ComparisonOptions, compare, parse_engines
 from nnstretch.bench.comparison.layers import layer_table
 from nnstretch.bench.comparison.parameters import count_parameters
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import Subject, random_feeds, subject
 from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
-from nnstretch.bench.timing.interleaving import Settings as ProofSettings
+from nnstretch.bench.timing.interleaving import MeasurementOptions, TimingOptions
 from nnstretch.bench.timing.statistics import Latency, latency, perfect_split
 from nnstretch.branching.design import accounting
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
@@ -343,7 +343,7 @@ def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
 
 def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, dies_later: EngineEntry) -> None:
     ours = ENGINES[0]
-    settings = Settings(CORES[:1], rounds=2, turn=0.0, tune=False)
+    settings = ComparisonOptions(CORES[:1], TimingOptions(rounds=2, turn=0.0), tune=False)
     with Workspace() as workspace:
         found = compare(one, (ours, dies_later), settings, workspace, silent)
     assert "no room for the fourth run" in found.errors["custom"]
@@ -361,7 +361,8 @@ def test_a_package_has_no_peers(one: Subject, tmp_path: Path) -> None:
     with nnstretch.compile(one.model, tune=False, threads=1) as session:
         session.save(path)
     with subject(str(path), {}, 0) as packed, Workspace() as workspace:
-        found = compare(packed, parse_engines("ort"), Settings(CORES[:1], rounds=1, turn=0.0), workspace, silent)
+        options = ComparisonOptions(CORES[:1], TimingOptions(rounds=1, turn=0.0))
+        found = compare(packed, parse_engines("ort"), options, workspace, silent)
     assert "package" in found.errors["onnxruntime"]
     assert found.latencies["nnstretch"].p50_ms > 0
     assert found.max_rel_error is None
@@ -389,7 +390,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
         export_branched(branched, image),
         processors,
         top1={"branched": 91.5},
-        settings=ProofSettings(rounds=2, turn=0.01, tune=False),
+        options=MeasurementOptions(TimingOptions(rounds=2, turn=0.01), tune=False),
         progress=lambda *event: told.append(event),
     )
     names = processors.split(",")

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import nn
 
 from nnstretch.bench.comparison import suite as series_module
-from nnstretch.bench.comparison.compare import Settings
+from nnstretch.bench.comparison.compare import ComparisonOptions
 from nnstretch.bench.comparison.subject import check_exists
 from nnstretch.bench.comparison.suite import (
     Result,
@@ -30,6 +30,7 @@ from nnstretch.bench.comparison.suite import (
     summaries,
 )
 from nnstretch.bench.engines import EngineEntry
+from nnstretch.bench.timing.interleaving import TimingOptions
 from nnstretch.bench.timing.statistics import geometric_mean
 from nnstretch.cli.main import main
 from nnstretch.errors import FileError, ModelError, UsageError
@@ -93,7 +94,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
 
 
 def make_series(models: list[str], engine: EngineEntry, threads: tuple[int, ...] = (1,), **settings: Any) -> Series:
-    return Series(models, (engine,), threads, CORES, Settings((), rounds=1, turn=0.0, runs=1, **settings))
+    options = ComparisonOptions((), TimingOptions(rounds=1, turn=0.0), runs=1, **settings)
+    return Series(models, (engine,), threads, CORES, options)
 
 
 def result(name: str, threads: int = 1, ratio: float | None = 1.25, **more: Any) -> Result:

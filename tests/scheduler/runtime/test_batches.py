@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import nnstretch as nns
-from nnstretch.bench.comparison.compare import largest_error
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.branching.search.limits import SearchLimits
@@ -20,6 +19,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import layers
+from nnstretch.graph.reference import largest_error
 from nnstretch.passes import optimize
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -28,6 +28,7 @@ from nnstretch.scheduler.plan.compiled import Compiled, LazyConstants
 from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.memory import Tenant, plan_arena
 from nnstretch.scheduler.plan.schema import (
+    CALLER_QUEUE,
     Memory,
     Plan,
     PlanBuffer,
@@ -36,6 +37,7 @@ from nnstretch.scheduler.plan.schema import (
     PlanSubgraph,
     PlanTensor,
     aligned,
+    plan_queue,
 )
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.selection import default_selector
@@ -145,20 +147,16 @@ def _reorder_price(costs: CostModel, pool: QueuePool) -> Price:
 
 def queue_pool(processors: Sequence[Processor], host: Processor) -> QueuePool:
     """Queues for `processors`: the first CPU becomes queue 0, which the calling thread serves."""
-    first_cpu = next((i for i, p in enumerate(processors) if p.queue == "host"), None)
-    queues = [_queue(processors[first_cpu])] if first_cpu is not None else [PlanQueue("host", "", ())]
+    first_cpu = next((i for i, p in enumerate(processors) if p.backend.serves_caller), None)
+    queues = [plan_queue(processors[first_cpu]) if first_cpu is not None else CALLER_QUEUE]
     behind = [processors[first_cpu] if first_cpu is not None else host]
     queue_of = [0] * len(processors)
     for i, processor in enumerate(processors):
         if i != first_cpu:
             queue_of[i] = len(queues)
-            queues.append(_queue(processor))
+            queues.append(plan_queue(processor))
             behind.append(processor)
     return QueuePool(tuple(queues), tuple(behind), tuple(queue_of))
-
-
-def _queue(processor: Processor) -> PlanQueue:
-    return PlanQueue(processor.queue, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
 def assemble(
@@ -190,7 +188,7 @@ class _Assembler:
         order = HappensBefore([PlanSubgraph(s.queue, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
         shared_bytes, shared_queues = self._place_shared()
         self._find_overwritten(order)
-        host_bytes, opencl_bytes = self._place_arenas(order)
+        host_bytes, device_bytes = self._place_arenas(order)
         packing = _Packing(self._constants)
         plan_steps = tuple(self._plan_step(step, packing.places) for step in self._steps)
         plan = Plan(
@@ -204,7 +202,7 @@ class _Assembler:
             host_bytes=host_bytes,
             shared_bytes=tuple(shared_bytes),
             shared_queues=tuple(shared_queues),
-            opencl_bytes=opencl_bytes,
+            device_bytes=device_bytes,
             constant_ranges=packing.ranges,
         )
         validate(plan)
@@ -216,10 +214,12 @@ class _Assembler:
     # -- places --------------------------------------------------------------------------------------------------
 
     def _sides(self, value: Value) -> tuple[int, bool]:
-        """The OpenCL queue that uses a value, 0 if none does (a draft gives no value to two), and whether the host does."""
-        queues = {self._steps[i].queue for i in self._users[value]}
-        opencl = {queue for queue in queues if self._queues[queue].kind == "opencl"}
-        return max(opencl, default=0), bool(queues - opencl)
+        """The queue with memory of its own that uses a value (0 if none does; lowering gives no value to two of them).
+
+        And whether queues that work in host memory use it.
+        """
+        domains = {self._queues[self._steps[i].queue].backend.domain(self._steps[i].queue) for i in self._users[value]}
+        return max(domains, default=0), 0 in domains
 
     def _place_shared(self) -> tuple[list[int], list[int]]:
         """Places the caller's tensors, and values that cross between host and device, each in a slot of its own.
@@ -272,7 +272,7 @@ class _Assembler:
         for queue, values in arenas.items():
             tenants = [Tenant(v.bytes, tuple(users)) for v, users in values.items()]
             offsets, sizes[queue] = plan_arena(tenants, order.steps)
-            memory: Memory = "opencl" if queue else "host"
+            memory: Memory = "device" if queue else "host"
             self._place.update({v: (memory, queue, o) for v, o in zip(values, offsets, strict=True)})
         self._place.update({v: self._place[self._origin(v)] for v in self._overwritten})
         return sizes.pop(0, 0), sizes
@@ -288,7 +288,7 @@ class _Assembler:
         return self._buffer(PlanBuffer(base.name, memory, index, offset + value.base_offset(), value.bytes))
 
     def _plan_step(self, step: Step, places: dict[int, list[tuple[int, int]]]) -> PlanStep:
-        domain = step.queue if self._queues[step.queue].kind == "opencl" else 0
+        domain = self._queues[step.queue].backend.domain(step.queue)
 
         def read(value: Value | int | None) -> int | None:
             if isinstance(value, int):
@@ -302,7 +302,7 @@ class _Assembler:
             layer=step.unit,
             op=step.op,
             routine=step.routine,
-            kind="call" if is_model else "opencl" if call.launch else "kernel",
+            kind=call.kind,
             kernel=call.kernel,
             reads=tuple(read(r) for r in step.reads),
             writes=tuple(self._value_buffer(w) for w in step.writes),
@@ -330,7 +330,7 @@ class _Assembler:
 
     def _slots(self, subgraph: Subgraph, first: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shared slots that a sub-graph on a device reads and writes."""
-        if self._queues[subgraph.queue].kind != "opencl":
+        if not self._queues[subgraph.queue].backend.own_memory:
             return (), ()
         mine = self._steps[first : first + len(subgraph.steps)]
         reads = {self._slot(v) for step in mine for v in step.reads if isinstance(v, Value)} - {None}

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
 
+from nnstretch.devices.base.backend import Backend
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.base.spec import ProcessorSpec
-
-QueueKind = Literal["host", "opencl", "call"]
-"""Who computes the steps of a queue: a thread pool by kernels of the engine (queue 0 is of this kind), an OpenCL queue, or a
-thread that calls another engine's models."""
 
 
 class Processor(ABC):
@@ -21,16 +17,16 @@ class Processor(ABC):
     Attributes:
         spec: how it is written, with its cores.
         dtypes: element types that its routines compute in.
-        blocked: its preferred blocked layout; all processors of one plan share it, so that data cross without a change.
-        memory: "host" if its kernels read and write host memory, else "opencl".
-        coherent: whether host and processor may write different bytes of one shared buffer at the same time (always so for
-            CPU cores and OpenCL devices that are the CPU; for others only with fine-grained shared memory).
+        blocked: its preferred blocked layout. All processors of one plan share it, so that data cross without a layout change.
+        backend: the kind of its queue in a plan.
+        coherent: whether host and processor may write different bytes of one shared buffer at the same time. That holds for
+            CPU cores and for OpenCL devices that are the CPU; for others only with fine-grained shared memory.
     """
 
     spec: ProcessorSpec
     dtypes: tuple[str, ...]
     blocked: Layout
-    memory: str
+    backend: Backend
     coherent: bool = True
 
     @property
@@ -39,17 +35,12 @@ class Processor(ABC):
         return str(self.spec)
 
     @property
-    def queue(self) -> QueueKind:
-        """Of which kind its queue in a plan is."""
-        return "opencl" if self.memory == "opencl" else "host"
-
-    @property
     @abstractmethod
     def fingerprint(self) -> str:
         """Identity for measurements: what must be equal for a measured latency to hold (model, cores in use, engine)."""
 
     def describe(self) -> Description | None:
-        """What must be known of it to predict latencies where it is not; None if that is not possible."""
+        """What predicts its latencies on another machine; None if that is not possible."""
         return None
 
     @property
@@ -59,8 +50,7 @@ class Processor(ABC):
 
     @abstractmethod
     def reorder(self) -> Routine:
-        """The routine that changes the layout of a tensor (of a pseudo-layer `Reorder`, see `reorder_layer`).
+        """The routine that changes the layout of a tensor (the layer `reorder_layer`).
 
-        Queues of calls have none in plans; theirs hands a plain tensor through a call, which says what it costs to get into one
-        and out.
+        Where the backend changes no layouts, the routine passes a plain tensor through a call: the cost to enter and leave one.
         """

@@ -108,6 +108,10 @@ class Descriptor:
         return f"{self.processor}:{self.dtype}/{self.algorithm}"
 
 
+StepKind = Literal["kernel", "opencl", "call"]
+"""What a step of a plan runs: a kernel of the engine, an OpenCL kernel, or a model of an external engine."""
+
+
 @dataclass(frozen=True)
 class Operand:
     """What a kernel call reads or writes: the layer's input or output, a prepared constant, or workspace, by index."""
@@ -165,6 +169,13 @@ class KernelCall:
     launch: Launch | None = None
     in_place: int | None = None
     model: bytes | None = field(default=None, repr=False)
+
+    @property
+    def kind(self) -> StepKind:
+        """The kind of the step that it becomes."""
+        if self.model is not None:
+            return "call"
+        return "opencl" if self.launch else "kernel"
 
 
 @dataclass(frozen=True)

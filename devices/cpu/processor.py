@@ -11,6 +11,7 @@ from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.backend import HOST
 from nnstretch.devices.cpu.routines.convolution.depthwise import DepthwiseConvolution
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution, Tile
 from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise
@@ -63,7 +64,7 @@ class CpuProcessor(Processor):
     """A group of CPU cores; its kernels share the work of each layer among one thread per core."""
 
     dtypes = ("float32",)
-    memory = "host"
+    backend = HOST
 
     def __init__(self, spec: ProcessorSpec, isa: Isa | None = None, external_engines: Sequence[Routine] = ()) -> None:
         """A group of cores.

@@ -10,11 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from nnstretch.devices.base.processor import Processor, QueueKind
+from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.devices.external.backend import CALLS
 from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, ModelRoutine, open_external_model
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
@@ -57,7 +58,7 @@ class ExternalProcessor(Processor):
     """
 
     dtypes = tuple(GUEST_DTYPES)
-    memory = "host"
+    backend = CALLS
 
     def __init__(
         self,
@@ -94,10 +95,6 @@ class ExternalProcessor(Processor):
             open_external_model(str(self._through.descriptor), content, self.spec.cores, [kind], [kind])
         except ModelError as error:
             raise DeviceError(f"processor {self.name} does not work: {error}; use another one") from error
-
-    @property
-    def queue(self) -> QueueKind:
-        return "call"
 
     @property
     def fingerprint(self) -> str:

@@ -10,6 +10,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.base.spec import ProcessorSpec, format_cores
 from nnstretch.devices.engine.binding.image import Sharing
+from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
 from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, sources_hash
@@ -26,13 +27,14 @@ class OpenCLProcessor(Processor):
         DeviceError: there is no such device or it does not work.
     """
 
+    backend = OPENCL
+
     def __init__(self, spec: ProcessorSpec, dtypes: Sequence[str] = (DTYPE,)) -> None:
         self._runtime = OpenCLRuntime(spec)
         info = self._runtime.info
         self.spec = spec if info.on_cpu else replace(spec, cores=())
         self.coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
         self.dtypes = tuple(dtypes)
-        self.memory = "opencl"
         self.blocked = Layout(self._runtime.traits.block)
         self._routines = routines(self._runtime.traits, self.dtypes)
         self._reorder = Reorder(self._runtime.traits)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Routine
+from nnstretch.devices.cpu.backend import HOST
 from nnstretch.devices.cpu.processor import native_routines
 from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE
 from nnstretch.devices.engine.build.instruction_sets import ISAS
+from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.errors import DeviceError
 
@@ -27,7 +29,7 @@ class ProfiledProcessor(Processor):
         """
         self.description = description
         self.spec = description.spec
-        self.memory = "host" if description.kind == "cpu" else "opencl"
+        self.backend = HOST if description.kind == "cpu" else OPENCL
         self.blocked = Layout(description.block)
         self._routines, self._reorder = _routines(description)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.backend import HOST
 from nnstretch.devices.simulated.latency import layer_seconds
 from nnstretch.devices.simulated.profile import ProcessorProfile, SocProfile, load_profile
 from nnstretch.errors import DeviceError
@@ -45,7 +46,7 @@ class SimulatedProcessor(Processor):
     """
 
     dtypes = ("float32",)
-    memory = "host"
+    backend = HOST
 
     def __init__(self, spec: ProcessorSpec, soc: SocProfile | None = None) -> None:
         """A processor of `soc`, or of the profile that `spec` names.

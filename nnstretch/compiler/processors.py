@@ -73,7 +73,7 @@ def build_processors(
         _load_drivers(devices)
     named = tuple(_open(spec, external_engines if spec is first else (), dtypes) for spec in specs)
     one_soc(named)
-    hosts = [p for p in named if p.queue == "host"]
+    hosts = [p for p in named if p.backend.serves_caller]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, tuple(engines), tolerance)
 

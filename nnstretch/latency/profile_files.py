@@ -62,7 +62,7 @@ def open_profiles(path: Path, text: str) -> Profiled:
             f"--processors {text} names {len(found)} processor; a branching needs two or more; {path} has {_known(profiles)}"
         )
     processors = tuple(ProfiledProcessor(one) for one in found)
-    host = next((p for p in processors if p.memory == "host"), None) or _host(profiles, processors[0], path)
+    host = next((p for p in processors if p.backend.serves_caller), None) or _host(profiles, processors[0], path)
     store = ProfileStore(Path(":memory:"))
     store.merge(profiles.rows)
     transfers = StoredTransfers(store, processors, host)

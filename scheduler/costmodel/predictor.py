@@ -82,7 +82,7 @@ class ProfilePredictor:
         if key not in self._computed:
             on = self._processors[processor]
             own = (routine for routine in on.routines if not isinstance(routine, ExternalRoutine))
-            self._computed[key] = on.queue != "call" and any(routine.supports(pair) for routine in own)
+            self._computed[key] = not on.backend.runs_models and any(routine.supports(pair) for routine in own)
         return self.seconds([pair], processor) if self._computed[key] else math.inf
 
     def meeting_seconds(self, tensor: TensorType) -> float:
@@ -96,7 +96,7 @@ class ProfilePredictor:
 
     def fetching_seconds(self, tensor: TensorType) -> float:
         """What a transfer of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
-        if any(p.queue == "call" or not p.coherent for p in self._processors):
+        if any(p.backend.runs_models or not p.coherent for p in self._processors):
             return 0.0
         return self._profiler.transfer(tensor) - self._profiler.transfer(TensorType((1,)))
 
@@ -132,7 +132,7 @@ class ProfilePredictor:
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key, processor = (number, layer.workload), self._processors[number]
         if key not in self._fastest:
-            if processor.queue != "call" and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+            if not processor.backend.runs_models and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
                 self._fastest[key] = 0.0
                 return 0.0
             guess = self._guess(layer, number)

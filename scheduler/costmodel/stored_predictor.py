@@ -36,7 +36,7 @@ class StoredTransfers(CostModel):
             DeviceError: nothing was measured of them.
         """
         self._base, self._per_byte = 0.0, 0.0
-        device = next((p for p in processors if p.memory == "opencl"), None)
+        device = next((p for p in processors if p.backend.own_memory), None)
         if device is not None:
             points = _transfers(store, device.fingerprint, host.fingerprint)
             if not points:

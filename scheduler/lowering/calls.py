@@ -24,7 +24,7 @@ _LEAST_SHARE = 0.05
 
 def crossing_seconds(processor: Processor, tensor: TensorType, costs: CostModel) -> float:
     """What a tensor costs to get into a call of a processor, or out of it; nothing where its queue makes none."""
-    if processor.queue != "call" or not costs.measured:
+    if not processor.backend.runs_models or not costs.measured:
         return 0.0
     return (costs.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0) / 2
 
@@ -88,7 +88,7 @@ class _Grouping:
     def __init__(self, graph: UnitGraph, chosen: Sequence[Choice], processors: Sequence[Processor]) -> None:
         self._graph = graph
         self._queue = [choice.queue for choice in chosen]
-        self._calls = [processors[choice.queue].queue == "call" and choice.routine is not None for choice in chosen]
+        self._calls = [processors[choice.queue].backend.runs_models and choice.routine is not None for choice in chosen]
         maker = {name: u for u, unit in enumerate(graph.units) for name in unit.outputs}
         self._needs = [{maker[name] for name in unit.inputs if name in maker} for unit in graph.units]
         self._needed_elsewhere = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nnstretch.devices.base.backend import Backend
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, Routine
 from nnstretch.devices.external.engine import ExternalRoutine
@@ -37,12 +38,16 @@ class QueuePool:
     queue_of: tuple[int, ...]
 
     def reorders(self) -> dict[int, Routine]:
-        """The routines that change layouts, by queue; queue 0 does it for queues of calls."""
-        return {queue: p.reorder() for queue, p in enumerate(self.processors) if p.queue != "call"}
+        """The routines that change layouts, by queue."""
+        return {queue: p.reorder() for queue, p in enumerate(self.processors) if p.backend.changes_layouts}
 
-    def calls(self, queue: int) -> bool:
-        """Whether a queue's processor computes by calls of another engine alone."""
-        return self.processors[queue].queue == "call"
+    def reordering(self, queue: int) -> int:
+        """The queue that changes layouts for a queue: itself if it can, else queue 0."""
+        return queue if self.backend(queue).changes_layouts else 0
+
+    def backend(self, queue: int) -> Backend:
+        """The kind of a queue."""
+        return self.processors[queue].backend
 
 
 _LEAST_FUSED_SHARE = 0.6
@@ -51,7 +56,7 @@ _LEAST_FUSED_SHARE = 0.6
 
 def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
     """Whether any named processor has a routine of its own for a layer."""
-    own = [queue for queue in pool.queue_of if pool.calls(queue)]
+    own = [queue for queue in pool.queue_of if pool.backend(queue).runs_models]
     routines = [
         routine
         for queue in pool.queue_of
@@ -146,7 +151,7 @@ def _add_fusion_groups(graph: UnitGraph, pool: QueuePool, costs: CostModel, choi
     singles = [list(options) for options in choices]
     for group in find_fusion_groups(graph):
         externals = group.between_cuts and _may_suit_external_engines([singles[u] for u in group.units])
-        mine = [queue for queue in pool.queue_of if not pool.calls(queue)]
+        mine = [queue for queue in pool.queue_of if not pool.backend(queue).runs_models]
         queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in group.units)]
         for number, choice in enumerate(_cheapest(group.layer, queues, pool, costs, externals=externals)):
             between = Fused(units=group.units, choice=number)
@@ -186,7 +191,7 @@ def _allowed_queues(unit: Unit, pool: QueuePool) -> tuple[int, ...]:
 
 
 def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: QueuePool, costs: CostModel) -> list[Choice]:
-    queue = next((queue for queue in allowed if pool.queues[queue].kind == "host"), 0)
+    queue = next((queue for queue in allowed if pool.backend(queue).serves_caller), 0)
     seconds = _fallback_seconds(unit.layer, pool.processors[queue], costs) if costs.measured else None
     return [Choice(queue, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
 
@@ -231,7 +236,7 @@ def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, 
     found: dict[object, Choice] = {}
     processor = pool.processors[queue]
     for routine in processor.routines:
-        is_asked = externals or pool.calls(queue) or not isinstance(routine, ExternalRoutine)
+        is_asked = externals or pool.backend(queue).runs_models or not isinstance(routine, ExternalRoutine)
         if not is_asked or not routine.supports(layer):
             continue
         for parameters in costs.settings(processor, routine, layer):
@@ -243,7 +248,7 @@ def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, 
 
 def _priced(layer: Layer, queue: int, choices: Sequence[Choice], pool: QueuePool, costs: CostModel) -> Iterator[Choice]:
     """Choices with their costs; all that need a kernel are compared in one go."""
-    busy = [c for c in choices if pool.calls(queue) or not becomes_view(layer, c.inputs, c.outputs)]
+    busy = [c for c in choices if pool.backend(queue).runs_models or not becomes_view(layer, c.inputs, c.outputs)]
     candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
     prices = dict(zip(map(id, busy), costs.compare(pool.processors[queue], layer, candidates), strict=True))
     for choice in choices:
@@ -307,9 +312,9 @@ class _ProblemMaker:
     ) -> float:
         if isinstance(before, Fused) or isinstance(after, Fused):
             return 0.0 if before == after else float("inf")
-        kinds = [self._pool.queues[queue].kind for queue in (source, target)]
-        crosses = source != target and "opencl" in kinds
-        meets = crosses or (source != target and (self._costs.all_cross or "call" in kinds))
+        backends = [self._pool.backend(queue) for queue in (source, target)]
+        crosses = source != target and any(backend.own_memory for backend in backends)
+        meets = source != target and (self._costs.all_cross or any(backend.synchronises for backend in backends))
         seconds = self._costs.transfer(tensor) if meets else 0.0
         if meets:
             seconds += sum(
@@ -317,7 +322,7 @@ class _ProblemMaker:
             )
         if crosses and (before.dtype or after.dtype):
             return seconds + self._cast(tensor, before, source, after, target, caller)
-        if crosses and kinds == ["opencl", "opencl"]:  # the host copies
+        if crosses and all(backend.own_memory for backend in backends):  # the host copies
             return 2 * seconds + self._adapt(tensor, before, after, 0)
         if before != after or (caller and crosses):
             seconds += self._adapt(tensor, before, after, source)
@@ -328,17 +333,17 @@ class _ProblemMaker:
 
         The caller's arrays are copied by the host, as plain data. Nothing but plain types passes between two devices.
         """
-        kinds = [self._pool.queues[queue].kind for queue in (source, target)]
-        if kinds == ["opencl", "opencl"]:
+        own_memory = [self._pool.backend(queue).own_memory for queue in (source, target)]
+        if all(own_memory):
             return float("inf")
-        device, host = (source, target) if kinds[0] == "opencl" else (target, source)
+        device, host = (source, target) if own_memory[0] else (target, source)
         copy = self._adapt(tensor, PLAIN, PLAIN, host) if caller else 0.0
         return copy + self._adapt(tensor, before, after, device)
 
     def _adapt(self, tensor: TensorType, before: Layout, after: Layout, queue: int) -> float:
         key = (tensor, before, after, queue)
         if key not in self._adapt_seconds:
-            processor = self._pool.processors[0 if self._pool.calls(queue) else queue]
+            processor = self._pool.processors[self._pool.reordering(queue)]
             seconds = self._costs.reorder_seconds(processor, tensor, before, after)
             self._adapt_seconds[key] = float("inf") if seconds is None else seconds
         return self._adapt_seconds[key]

@@ -97,7 +97,7 @@ class _UnitLowering:
 
     def _domain(self, queue: int) -> int:
         """Memory domain of a queue: 0 for host memory, else the OpenCL queue itself."""
-        return queue if self._queues[queue].kind == "opencl" else 0
+        return self._queues[queue].backend.domain(queue)
 
     def _collect_wishes(self) -> None:
         for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):

@@ -88,7 +88,7 @@ class Profiler(CostModel, Closing):
         Transfers are measured with the first OpenCL device among them, else with what computes by calls, if any.
         """
         self._watched = processors
-        others = sorted((p for p in processors if p.queue != "host"), key=lambda p: p.queue != "opencl")
+        others = sorted((p for p in processors if not p.backend.serves_caller), key=lambda p: not p.backend.own_memory)
         self._device = next(iter(others), None)
 
     def expect(self, working_set: int) -> None:
@@ -164,7 +164,7 @@ class Profiler(CostModel, Closing):
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
-        device = next((p for p in (one, other) if p.queue != "host"), other if one is self._host else one)
+        device = next((p for p in (one, other) if not p.backend.serves_caller), other if one is self._host else one)
         if device.name not in self._transfers:
             seconds = [self._measured_transfer(device, TensorType((size // 4,))) for size in _RUNGS]
             # What is left of large tensors' trips beyond the copies is noise rather than less.

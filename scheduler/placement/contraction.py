@@ -64,9 +64,9 @@ class Grouping:
             maker, made, making = home[name]
             if made == wanted or isinstance(made, Fused) or (name, wanted) in found:
                 return
-            changes_itself = bool(wanted.dtype) and pool.queues[making].kind != "opencl"
+            changes_itself = bool(wanted.dtype) and not pool.backend(making).own_memory
             queue, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
-            processor = pool.processors[0 if pool.calls(queue) else queue]
+            processor = pool.processors[pool.reordering(queue)]
             seconds = space.costs.reorder_seconds(processor, graph.types[name], made, wanted)
             found[name, wanted] = (next((p for p in payers if p is not None), self.end), seconds or 0.0)
 

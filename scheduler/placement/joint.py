@@ -298,7 +298,7 @@ def only(space: ChoiceSpace, queue: int) -> ChoiceSpace | None:
     if space.costs.all_cross:
         return None
     processor = space.pool.processors[queue]
-    host = processor if processor.queue == "host" else space.host
+    host = processor if processor.backend.serves_caller else space.host
     pool = queue_pool([processor], host)
     choices = [
         [

@@ -11,12 +11,15 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
-from nnstretch.devices.base.processor import QueueKind
-from nnstretch.devices.base.routine import Launch
+from nnstretch.devices.backends import BACKENDS
+from nnstretch.devices.base.backend import Backend
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Launch, StepKind
+from nnstretch.devices.cpu.backend import HOST
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.totals import known_sum
@@ -25,14 +28,16 @@ PLAN_VERSION = 2
 ALIGNMENT = 64
 """Bytes to which buffers are aligned: a cache line, and a vector of the widest instruction set."""
 
-Memory = Literal["input", "output", "constant", "host", "shared", "opencl"]
+Memory = Literal["input", "output", "constant", "host", "shared", "device"]
 """Where a buffer lives.
 
-input, output   the caller's arrays of run `index`
-constant        prepared weights of queue `index` (0: all host queues), `offset` into that queue's range of the constants
-host            the arena of the host queues
-shared          shared slot `index`: host memory that an OpenCL queue reads or writes too
-opencl          the private arena of OpenCL queue `index`
+input, output   the caller's array number `index`
+constant        prepared weights of memory domain `index`; `offset` counts from the begin of that domain's range
+host            the arena of all queues that work in host memory
+shared          shared slot `index`: host memory that a queue with memory of its own reads or writes too
+device          the arena of queue `index`, which has memory of its own; "opencl" in JSON
+
+A memory domain is 0 for host memory, or the number of a queue with memory of its own.
 """
 
 
@@ -68,7 +73,7 @@ class PlanStep:
     layer: str
     op: str
     routine: str
-    kind: Literal["kernel", "opencl", "call"]
+    kind: StepKind
     kernel: str
     reads: tuple[int | None, ...]
     writes: tuple[int, ...]
@@ -86,7 +91,7 @@ class PlanStep:
 class PlanSubgraph:
     """Steps [first, first + count) on `queue`; starts when the sub-graphs in `waits` are done.
 
-    `acquires` and `releases` are shared slots that change hands between host and device (OpenCL queues only).
+    `acquires` and `releases` are shared slots that pass between the host and a queue with memory of its own.
     """
 
     queue: int
@@ -99,16 +104,33 @@ class PlanSubgraph:
 
 @dataclass(frozen=True)
 class PlanQueue:
-    """A processor of the plan. Queue 0 is of kind "host"; its processor is "" if it only serves other queues.
+    """A processor of the plan. The calling thread serves queue 0.
 
-    `ratios` are the relative speeds of a host queue's cores, by which the work of every step is split to begin with; without
-    them all cores begin with the same.
+    Attributes:
+        kind: name of the queue's backend.
+        processor: as written; "" for queue 0 where it only serves other queues.
+        cores: of the processor, ascending.
+        ratios: relative speeds of the cores, by which the work of a step is split at first; empty: all are equal.
     """
 
-    kind: QueueKind
+    kind: str
     processor: str
     cores: tuple[int, ...]
     ratios: tuple[int, ...] = ()
+
+    @property
+    def backend(self) -> Backend:
+        """What `kind` names; `validate` checks that it exists."""
+        return BACKENDS[self.kind]
+
+
+CALLER_QUEUE = PlanQueue(HOST.name, "", ())
+"""Queue 0 of a plan in which no processor can be served by the calling thread."""
+
+
+def plan_queue(processor: Processor) -> PlanQueue:
+    """The queue of a processor."""
+    return PlanQueue(processor.backend.name, processor.name, processor.spec.cores, processor.spec.ratios)
 
 
 @dataclass(frozen=True)
@@ -125,7 +147,7 @@ class Plan:
     host_bytes: int
     shared_bytes: tuple[int, ...]
     shared_queues: tuple[int, ...]
-    opencl_bytes: Mapping[int, int]
+    device_bytes: Mapping[int, int]
     constant_ranges: Mapping[int, tuple[int, int]]
     version: int = PLAN_VERSION
 
@@ -167,9 +189,17 @@ class Plan:
             raise PackageError(f"plan is damaged: {error!r}; compile it again") from error
 
 
+_JSON_NAMES: Mapping[str, str] = {"device_bytes": "opencl_bytes"}
+_DEVICE_MEMORY = "opencl"
+"""How files write the memory "device"."""
+
+
 def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a plan's part; of a type not its grid: a plan moves bytes, whatever they stand for."""
-    return {name: value for name, value in fields if name != "grid"}
+    """The fields of a plan's part as JSON has them; without grids, since a plan moves bytes whatever they stand for."""
+    kept = {_JSON_NAMES.get(name, name): value for name, value in fields if name != "grid"}
+    if kept.get("memory") == "device":
+        kept["memory"] = _DEVICE_MEMORY
+    return kept
 
 
 def _integer(raw: Any) -> int:
@@ -219,6 +249,8 @@ def _launch(raw: Mapping[str, Any] | None) -> Launch | None:
 
 def _buffer(raw: Mapping[str, Any]) -> PlanBuffer:
     texts = {name: _text(raw[name]) for name in ("value", "memory")}
+    if texts["memory"] == _DEVICE_MEMORY:
+        texts["memory"] = "device"
     return PlanBuffer(**{**raw, **texts, **{name: _integer(raw[name]) for name in ("index", "offset", "bytes")}})
 
 
@@ -249,8 +281,7 @@ def _subgraph(raw: Mapping[str, Any]) -> PlanSubgraph:
 
 def _queue(raw: Mapping[str, Any]) -> PlanQueue:
     ratios = raw.get("ratios", ())  # optional in files
-    kind = cast("QueueKind", _text(raw["kind"]))
-    return PlanQueue(kind, _text(raw["processor"]), _integers(raw["cores"]), _integers(ratios))
+    return PlanQueue(_text(raw["kind"]), _text(raw["processor"]), _integers(raw["cores"]), _integers(ratios))
 
 
 def _plan(raw: Mapping[str, Any]) -> Plan:
@@ -265,7 +296,7 @@ def _plan(raw: Mapping[str, Any]) -> Plan:
         host_bytes=_integer(raw["host_bytes"]),
         shared_bytes=_integers(raw["shared_bytes"]),
         shared_queues=_integers(raw["shared_queues"]),
-        opencl_bytes={int(k): _integer(v) for k, v in raw["opencl_bytes"].items()},
+        device_bytes={int(k): _integer(v) for k, v in raw["opencl_bytes"].items()},
         constant_ranges={int(k): (_integer(v[0]), _integer(v[1])) for k, v in raw["constant_ranges"].items()},
     )
 

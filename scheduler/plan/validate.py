@@ -7,9 +7,10 @@ accesses of the same bytes race, and that every read finds the value it means, c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nnstretch.devices.backends import BACKENDS
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.devices.engine.binding.library import MAX_RATIO
@@ -20,9 +21,6 @@ from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep
 
 _LIMIT = 1 << 40
 """Bytes that no region of a sane plan reaches."""
-
-_STEP_KINDS: Mapping[str, tuple[str, ...]] = {"host": ("kernel", "call"), "opencl": ("opencl",), "call": ("call",)}
-"""The kinds of steps that queues of every kind can run."""
 
 
 def validate(plan: Plan) -> None:
@@ -50,14 +48,15 @@ def _fail(what: str) -> PackageError:
 def _check_queues(plan: Plan) -> None:
     if plan.block not in (4, 8, 16):
         raise _fail(f"block {plan.block} is not 4, 8 or 16")
-    if not plan.queues or plan.queues[0].kind != "host":
+    unknown = [queue.kind for queue in plan.queues if queue.kind not in BACKENDS]
+    if unknown:
+        raise _fail(f"queue of unknown kind {unknown[0]!r}")
+    if not plan.queues or not plan.queues[0].backend.serves_caller:
         raise _fail("queue 0 is not a host queue")
     for queue in plan.queues:
-        if queue.kind not in _STEP_KINDS:
-            raise _fail(f"queue of unknown kind {queue.kind!r}")
         if any(core < 0 for core in queue.cores):
             raise _fail(f"queue {queue.processor} has cores {format_cores(queue.cores)}")
-        if queue.ratios and (queue.kind != "host" or len(queue.ratios) != len(queue.cores)):
+        if queue.ratios and (not queue.backend.has_ratios or len(queue.ratios) != len(queue.cores)):
             raise _fail(f"queue {queue.processor} has {len(queue.ratios)} ratios for {len(queue.cores)} cores of a CPU")
         if any(not 1 <= ratio <= MAX_RATIO for ratio in queue.ratios):
             raise _fail(f"queue {queue.processor} has ratios {list(queue.ratios)}, which are not all in 1..{MAX_RATIO}")
@@ -77,8 +76,8 @@ def _region_bytes(plan: Plan, buffer: PlanBuffer) -> int:
         return plan.host_bytes if buffer.index == 0 else -1
     if buffer.memory == "shared":
         return plan.shared_bytes[buffer.index] if buffer.index < len(plan.shared_bytes) else -1
-    if buffer.memory == "opencl":
-        return plan.opencl_bytes.get(buffer.index, -1)
+    if buffer.memory == "device":
+        return plan.device_bytes.get(buffer.index, -1)
     return -1
 
 
@@ -87,15 +86,15 @@ def _tensor_bytes(tensor: TensorType) -> int:
 
 
 def _check_buffers(plan: Plan) -> None:
-    sizes = [plan.host_bytes, *plan.shared_bytes, *plan.opencl_bytes.values()]
+    sizes = [plan.host_bytes, *plan.shared_bytes, *plan.device_bytes.values()]
     sizes += [n for r in plan.constant_ranges.values() for n in r]
     if any(not 0 <= size < _LIMIT for size in sizes):
         raise _fail("a memory region has an impossible size")
     if len(plan.shared_queues) != len(plan.shared_bytes):
         raise _fail("shared slots and their queues differ in number")
-    for queue in [*plan.shared_queues, *plan.opencl_bytes]:
-        if not 0 < queue < len(plan.queues) or plan.queues[queue].kind != "opencl":
-            raise _fail(f"memory of queue {queue}, which is no OpenCL queue")
+    for queue in [*plan.shared_queues, *plan.device_bytes]:
+        if not 0 < queue < len(plan.queues) or not plan.queues[queue].backend.own_memory:
+            raise _fail(f"memory of queue {queue}, which has no memory of its own")
     for i, buffer in enumerate(plan.buffers):
         size = _region_bytes(plan, buffer)
         if size < 0:
@@ -151,19 +150,19 @@ def _check_subgraphs(plan: Plan) -> None:
 def _check_places(plan: Plan) -> None:
     """Every step may reach all its buffers from the queue it runs on."""
     for subgraph in plan.subgraphs:
-        kind = plan.queues[subgraph.queue].kind
+        backend = plan.queues[subgraph.queue].backend
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
-            if step.kind not in _STEP_KINDS[kind]:
+            if step.kind not in backend.step_kinds:
                 raise _fail(f"step {step.layer} of kind {step.kind!r} is on queue {subgraph.queue}")
             for index in [r for r in step.reads if r is not None] + list(step.writes):
-                if not _reachable(plan, plan.buffers[index], subgraph.queue, kind == "opencl"):
+                if not _reachable(plan, plan.buffers[index], subgraph.queue):
                     raise _fail(f"step {step.layer} cannot reach {plan.buffers[index].value} from its queue")
 
 
-def _reachable(plan: Plan, buffer: PlanBuffer, queue: int, opencl: bool) -> bool:
-    if not opencl:
-        return buffer.memory != "opencl" and (buffer.memory != "constant" or buffer.index == 0)
-    if buffer.memory in ("constant", "opencl"):
+def _reachable(plan: Plan, buffer: PlanBuffer, queue: int) -> bool:
+    if not plan.queues[queue].backend.own_memory:
+        return buffer.memory != "device" and (buffer.memory != "constant" or buffer.index == 0)
+    if buffer.memory in ("constant", "device"):
         return buffer.index == queue
     return buffer.memory == "shared" and plan.shared_queues[buffer.index] == queue
 
@@ -171,7 +170,7 @@ def _reachable(plan: Plan, buffer: PlanBuffer, queue: int, opencl: bool) -> bool
 def _check_transfer(plan: Plan, order: HappensBefore) -> None:
     """A shared slot that the device touches in a sub-graph is acquired (read) or released (written) there."""
     for i, subgraph in enumerate(plan.subgraphs):
-        if plan.queues[subgraph.queue].kind != "opencl":
+        if not plan.queues[subgraph.queue].backend.own_memory:
             continue
         for number in range(subgraph.first, subgraph.first + subgraph.count):
             step = plan.steps[number]

@@ -190,9 +190,9 @@ class _Loader:
             elif size:
                 key = ("constant", domain)
                 self._memories[key] = self._known.get(key) or self._runtimes[domain].constant(constants)
-        for queue, size in plan.opencl_bytes.items():
+        for queue, size in plan.device_bytes.items():
             if size:
-                self._memories["opencl", queue] = self._runtimes[queue].buffer(size)
+                self._memories["device", queue] = self._runtimes[queue].buffer(size)
 
     def _make_shared(self, queue: int) -> None:
         """All memory that the host shares with the device of a queue."""

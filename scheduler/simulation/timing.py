@@ -114,12 +114,12 @@ def plan_tasks(plan: Plan, interference: InterferenceModel) -> list[Task]:
 
 
 def all_waits(plan: Plan) -> list[tuple[int, ...]]:
-    """For every sub-graph what must be done before it: its waits and, on an OpenCL queue, what the caller does first."""
+    """For every sub-graph what must be done before it: its waits, and what the caller does before it launches the sub-graph."""
     found: list[tuple[int, ...]] = []
     last_of_caller: int | None = None
     for number, subgraph in enumerate(plan.subgraphs):
         waits = set(subgraph.waits)
-        if plan.queues[subgraph.queue].kind == "opencl" and last_of_caller is not None:
+        if plan.queues[subgraph.queue].backend.launched_by_caller and last_of_caller is not None:
             waits.add(last_of_caller)
         if subgraph.queue == 0:
             last_of_caller = number

@@ -292,7 +292,7 @@ class _Group:
                 for t, trial in zip(times, trials, strict=True)
             ]
 
-        race = Race(timed, _DEVICE_RULES if self.task.processor.memory == "opencl" else _RULES)
+        race = Race(timed, _DEVICE_RULES if self.task.processor.backend.own_memory else _RULES)
         for number in numbers:
             race.enter(number)
         for _ in range(_WARMUP[self.task.state]):
@@ -333,7 +333,7 @@ class _Group:
         single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
         repeats = _repeats(single, task.state)
         checked = task.example.reference is not None
-        if task.processor.memory == "host":
+        if not task.processor.backend.own_memory:
             trial, outputs = self._opened(replace(single, repeats=repeats), checked)
             return trial, self._error(candidate, outputs) if checked else None
         error = None
@@ -378,7 +378,7 @@ def _repeats(single: SingleLayer, state: CacheState) -> int:
     """How often a layer runs in one timed run (see `SingleLayer`): once if what it writes must be found in no cache."""
     weights = single.lowering.weight_bytes
     layer = single.layer
-    if single.processor.memory == "opencl":
+    if single.processor.backend.own_memory:
         return min(_DEVICE_REPEATS, max(2, _DEVICE_BYTES // max(weights, 1)))
     if state == "memory" and writes_afar(layer):
         return 1

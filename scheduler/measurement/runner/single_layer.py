@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from nnstretch.devices.base.constants import Constant, write_constants
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
+from nnstretch.devices.cpu.backend import HOST
 from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.plan.schema import (
+    CALLER_QUEUE,
     Memory,
     Plan,
     PlanBuffer,
@@ -21,6 +23,7 @@ from nnstretch.scheduler.plan.schema import (
     PlanSubgraph,
     PlanTensor,
     aligned,
+    plan_queue,
 )
 from nnstretch.scheduler.plan.validate import validate
 
@@ -125,8 +128,8 @@ def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> Sing
 class _Maker:
     def __init__(self, single: SingleLayer, layouts_out: Sequence[Layout]) -> None:
         self._single = single
-        self._opencl = single.processor.memory == "opencl"
-        self._domain = 1 if self._opencl else 0
+        self._on_device = single.processor.backend.own_memory
+        self._domain = 1 if self._on_device else 0
         self._stored = [_stored_output(t, o) for t, o in zip(single.layer.outputs, layouts_out, strict=True)]
         self._buffers: list[PlanBuffer] = []
         self._parts: list[tuple[int, Constant]] = []
@@ -138,9 +141,9 @@ class _Maker:
     def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
         lowering = self._single.lowering
         workspaces = {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)}
-        shown = not self._opencl or self._single.shown
+        shown = not self._on_device or self._single.shown
         turns: list[dict[str, dict[int, int]]] = []
-        for turn in range(self._single.turns if self._opencl else 1):
+        for turn in range(self._single.turns if self._on_device else 1):
             read, written = self._read(inputs), self._written(shown=not turn and shown)
             turns.append({"input": read, "workspace": workspaces, "output": written})
         begin = self._constant_bytes
@@ -154,29 +157,29 @@ class _Maker:
         plan = Plan(
             block=self._single.processor.blocked.block,
             queues=self._queues(),
-            inputs=() if self._opencl else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
+            inputs=() if self._on_device else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
             outputs=self._outputs(),
             buffers=tuple(self._buffers),
             steps=(*before, *steps, *after),
             subgraphs=_in_turn([(0, before), (self._domain, steps), (0, after)], slots),
-            host_bytes=_WORD if self._opencl else self._arena_bytes,
+            host_bytes=_WORD if self._on_device else self._arena_bytes,
             shared_bytes=tuple(self._shared_bytes),
             shared_queues=(1,) * len(self._shared_bytes),
-            opencl_bytes={1: self._arena_bytes} if self._opencl else {},
+            device_bytes={1: self._arena_bytes} if self._on_device else {},
             constant_ranges={0: (0, _WORD), self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
-        fed = () if self._opencl else tuple(inputs)
+        fed = () if self._on_device else tuple(inputs)
         return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats, self._models)
 
     def _queues(self) -> tuple[PlanQueue, ...]:
         processor = self._single.processor
-        if not self._opencl:
-            return (PlanQueue("host", processor.name, processor.spec.cores, processor.spec.ratios),)
-        return PlanQueue("host", "", ()), PlanQueue("opencl", processor.name, processor.spec.cores)
+        if not self._on_device:
+            return (replace(plan_queue(processor), kind=HOST.name),)
+        return CALLER_QUEUE, plan_queue(processor)
 
     def _outputs(self) -> tuple[PlanTensor, ...]:
-        if self._opencl and not self._single.shown:
+        if self._on_device and not self._single.shown:
             return ()
         return tuple(PlanTensor(f"y{i}", t) for i, t in enumerate(self._stored))
 
@@ -199,7 +202,7 @@ class _Maker:
         }
 
     def _input(self, position: int, array: np.ndarray) -> int:
-        if self._opencl:
+        if self._on_device:
             return self._constant(f"x{position}", array)
         return self._add(PlanBuffer(f"x{position}", "input", position, 0, array.nbytes))
 
@@ -211,14 +214,14 @@ class _Maker:
         return self._add(buffer)
 
     def _scratch(self, name: str, size: int) -> int:
-        memory: Memory = "opencl" if self._opencl else "host"
+        memory: Memory = "device" if self._on_device else "host"
         buffer = PlanBuffer(name, memory, self._domain, self._arena_bytes, size)
         self._arena_bytes = aligned(self._arena_bytes + size)
         return self._add(buffer)
 
     def _output(self, index: int, stored: TensorType) -> int:
         size = PLAIN.bytes(stored)
-        if not self._opencl:
+        if not self._on_device:
             return self._add(PlanBuffer(f"y{index}", "output", index, 0, size))
         self._shared_bytes.append(aligned(size))
         return self._add(PlanBuffer(f"y{index}", "shared", len(self._shared_bytes) - 1, 0, size))
@@ -237,7 +240,7 @@ class _Maker:
                     layer=layer.name,
                     op=layer.op,
                     routine=str(self._single.routine.descriptor),
-                    kind="call" if call.model is not None else "opencl" if call.launch else "kernel",
+                    kind=call.kind,
                     kernel=call.kernel,
                     reads=tuple(None if o is None else number(o) for o in call.reads),
                     writes=tuple(number(o) for o in call.writes),
@@ -257,7 +260,7 @@ class _Maker:
 
     def _around(self, results: Mapping[int, int]) -> tuple[tuple[PlanStep, ...], tuple[PlanStep, ...]]:
         """Steps of a device's host before and after those of the layer, which writes these `results` first."""
-        if not self._opencl:
+        if not self._on_device:
             return (), ()
         host = self._single.host
         assert host is not None, "devices work for a host"

@@ -285,11 +285,11 @@ def _kept(loaded: Loaded, constants: np.ndarray) -> np.ndarray:
 
 def _device_results(loaded: Loaded, plan: Plan) -> list[np.ndarray]:
     """What a device that works in memory of the host's writes there and nobody reads."""
-    arenas = {queue: m for (memory, queue), m in _host_memories(loaded) if memory == "opencl"}
+    arenas = {queue: m for (memory, queue), m in _host_memories(loaded) if memory == "device"}
     read = {number for step in plan.steps for number in step.reads}
     buffers = [plan.buffers[number] for step in plan.steps for number in step.writes if number not in read]
     return [
-        arenas[b.index][b.offset : b.offset + b.bytes] for b in buffers if b.memory == "opencl" and b.index in arenas
+        arenas[b.index][b.offset : b.offset + b.bytes] for b in buffers if b.memory == "device" and b.index in arenas
     ]
 
 

@@ -156,4 +156,4 @@ def busy_seconds(plan: Plan) -> Mapping[int, float] | None:
 
 def state_bytes(plan: Plan) -> int:
     """Memory that one stream takes for what lies between its input and output."""
-    return plan.host_bytes + sum(plan.shared_bytes) + sum(plan.opencl_bytes.values())
+    return plan.host_bytes + sum(plan.shared_bytes) + sum(plan.device_bytes.values())

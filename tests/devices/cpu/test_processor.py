@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nnstretch.devices.base.routine import REORDER, Layout, reorder_layer
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.backend import HOST
 from nnstretch.devices.cpu.processor import CpuProcessor, heavy_routines
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
@@ -17,7 +18,7 @@ def test_it_is_what_the_engine_is_built_for() -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
     assert processor.name == "cpu:0"
     assert processor.blocked == Layout(engine().block)
-    assert processor.memory == "host"
+    assert processor.backend is HOST
     assert processor.dtypes == ("float32",)
 
 

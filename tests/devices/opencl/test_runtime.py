@@ -16,8 +16,9 @@ from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import opencl_library
-from nnstretch.devices.opencl import OpenCLProcessor, load_drivers, probe
+from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.runtime import drivers
+from nnstretch.devices.opencl.runtime.drivers import load_drivers, probe
 from nnstretch.devices.opencl.runtime.runtime import (
     KERNELS,
     OpenCLRuntime,
@@ -112,7 +113,8 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
 
 def test_no_driver_says_what_to_install(tmp_path: Path) -> None:
     code = (
-        "from nnstretch.devices.opencl import OpenCLProcessor, probe\n"
+        "from nnstretch.devices.opencl.processor import OpenCLProcessor\n"
+        "from nnstretch.devices.opencl.runtime.drivers import probe\n"
         "from nnstretch.devices.base.spec import ProcessorSpec\n"
         "from nnstretch.errors import DeviceError\n"
         "assert probe() == []\n"
@@ -336,7 +338,8 @@ def test_the_first_runtime_decides_the_number_of_threads(on_two_cores: tuple[int
     code = (
         "import json, os, logging, sys\n"
         "logging.basicConfig(level=logging.WARNING)\n"
-        "from nnstretch.devices.opencl import OpenCLProcessor, drivers\n"
+        "from nnstretch.devices.opencl.processor import OpenCLProcessor\n"
+        "from nnstretch.devices.opencl.runtime import drivers\n"
         "from nnstretch.devices.base.spec import ProcessorSpec\n"
         "before = os.sched_getaffinity(0)\n"
         "one = OpenCLProcessor(ProcessorSpec('opencl', 0, (CORE,)))\n"

@@ -23,7 +23,7 @@ PLAN = Plan(
     host_bytes=0,
     shared_bytes=(),
     shared_queues=(),
-    opencl_bytes={},
+    device_bytes={},
     constant_ranges={},
 )
 WAITS = (Event("wait", "wait", 1, 0, 11), Event("wait", "wait", 0, 20, 35))

@@ -26,6 +26,7 @@ from nnstretch.devices.base.routine import (
 )
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType
@@ -47,7 +48,7 @@ TOLERANCE = 2e-2  # errors of halves add up along a network's layers
 class FakeDevice(Processor):
     """An OpenCL device for planning alone: its routines, and nothing that could run them."""
 
-    memory = "opencl"
+    backend = OPENCL
 
     def __init__(self, index: int, block: int, dtypes: Sequence[str]) -> None:
         traits = Traits(block, on_cpu=True, compute_units=1, registers=32)
@@ -116,7 +117,7 @@ def test_halves_never_reach_the_host(host: CpuProcessor, seed: int) -> None:
     plan = planned(network, [host, device], host, Prices(seed, 0.5)).plan
     assert halves(plan)
     stored = half_buffers(plan)
-    assert all(plan.buffers[index].memory in ("opencl", "constant") for index in stored)
+    assert all(plan.buffers[index].memory in ("device", "constant") for index in stored)
     for step in plan.steps:
         if step.launch is None:
             assert not stored & {index for index in (*step.reads, *step.writes) if index is not None}

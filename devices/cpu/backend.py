@@ -1,0 +1,14 @@
+"""Host queues: thread pools that run the native engine's kernels."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.backend import Backend
+
+HOST = Backend(
+    name="host",
+    description="host queue",
+    step_kinds=("kernel", "call"),
+    serves_caller=True,
+    synchronises=False,
+    has_ratios=True,
+)

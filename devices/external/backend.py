@@ -1,0 +1,13 @@
+"""Call queues: threads that call models of external engines."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.backend import Backend
+
+CALLS = Backend(
+    name="call",
+    description="call queue",
+    step_kinds=("call",),
+    changes_layouts=False,
+    runs_models=True,
+)

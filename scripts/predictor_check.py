@@ -33,7 +33,7 @@ from nnstretch.support.settings import write_text
 if TYPE_CHECKING:
     from nnstretch.branching.design.blueprint import Blueprint
     from nnstretch.branching.design.design import Design
-    from nnstretch.branching.latency.predictor import Trial
+    from nnstretch.branching.latency.predictor import DesignRunner
     from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
     from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 
@@ -188,15 +188,15 @@ class Checking:
             "branches": branches,
         }
 
-    def branches(self, subject: Subject, design: Design, trial: Trial) -> list[dict[str, Any]]:
+    def branches(self, subject: Subject, design: Design, trial: DesignRunner) -> list[dict[str, Any]]:
         """All branches that run beside others, in milliseconds."""
         from nnstretch.branching.design.from_choices import choices_of
-        from nnstretch.branching.latency.table import Latencies
+        from nnstretch.branching.latency.table import LatencyTable
         from nnstretch.branching.search.dynamic_programming import confirm
         from nnstretch.branching.transform.build import build
 
         plan = subject.plan
-        latencies = Latencies(plan, subject.predictor, len(self.names))
+        latencies = LatencyTable(plan, subject.predictor, len(self.names))
         guesses = beside(latencies, design)
         confirm(latencies, choices_of(design))
         latencies.forget()
@@ -212,7 +212,7 @@ class Checking:
                 "guess_ms": 1e3 * guesses[number][i],
                 "predicted_ms": 1e3 * predictions[number][i],
                 "measured_ms": 1e3 * measured.branches[number][i],
-                "taken_ms": 1e3 * measured.branches[number][i] / measured.paces[branch.processor],
+                "taken_ms": 1e3 * measured.branches[number][i] / measured.relative_speeds[branch.processor],
             }
             for number, (segment, choice) in enumerate(zip(design.segments, choices_of(design), strict=True))
             for i, branch in enumerate(choice.branches)
@@ -227,7 +227,7 @@ def beside(latencies: Any, design: Design) -> list[list[float]]:
 
     choices = choices_of(design)
     prediction = network_prediction(latencies, choices, branch_seconds(latencies, choices))
-    return [[branch.beside for branch in part.branches] for part in prediction.segments]
+    return [[branch.contended for branch in part.branches] for part in prediction.segments]
 
 
 # -- what it comes to --------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def stretch(
         multiple=usable.host.blocked.block if multiple is None else multiple,
         designs=designs,
         pareto=pareto,
-        trial=design_trial(usable, example_input, predicting) if trials else None,
+        runner=design_trial(usable, example_input, predicting) if trials else None,
         progress=progress,
         merge=parse_merge(merge),
     )

@@ -11,7 +11,7 @@ from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.latency.prediction import Prediction
-from nnstretch.branching.latency.predictor import LatencyPredictor, Trial
+from nnstretch.branching.latency.predictor import DesignRunner, LatencyPredictor
 from nnstretch.branching.pycls.files import PublishedNetwork
 from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
 from nnstretch.branching.search.limits import SearchLimits
@@ -68,7 +68,7 @@ def stretch(
     multiple: int = DEFAULT_MULTIPLE,
     designs: int = 1,
     pareto: bool = False,
-    trial: Trial | None = None,
+    runner: DesignRunner | None = None,
     progress: Progress | None = None,
     merge: Merge = Merge.CONCAT,
 ) -> list[StretchResult]:
@@ -83,7 +83,7 @@ def stretch(
         multiple: scaled layers have multiples of so many channels where they are wide enough.
         designs: how many networks to return at most.
         pareto: spread them over the front of latency and MACs instead of giving the fastest ones.
-        trial: runs designs, so that the best one is shared out after what is seen (`search`).
+        runner: runs designs, so that the best one is shared out after what is seen (`search`).
         progress: called now and then with what is being done.
         merge: how branches meet.
 
@@ -96,7 +96,7 @@ def stretch(
     told(0, 0, "tracing the network")
     prepared = blueprint(module, example_input, multiple, merge)
     found, report = search_blueprint(
-        prepared, predictor, processors, limits, designs=designs, pareto=pareto, trial=trial, progress=told
+        prepared, predictor, processors, limits, designs=designs, pareto=pareto, runner=runner, progress=told
     )
     results = []
     for number, design in enumerate(found):
@@ -125,7 +125,7 @@ def published(module: nn.Module, example_input: Tensor, network: PublishedNetwor
     return PublishedResult(design, build(prepared, design), tuple(differences(network, prepared)))
 
 
-def start_afresh(network: BranchedNetwork, example_input: Tensor, seed: int = 0) -> None:
+def reinitialise(network: BranchedNetwork, example_input: Tensor, seed: int = 0) -> None:
     """Gives a branched network weights such as a training starts from, in place of inherited ones."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

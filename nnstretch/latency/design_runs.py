@@ -11,7 +11,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from nnstretch.branching.design.design import Design
-from nnstretch.branching.latency.predictor import Measured
+from nnstretch.branching.latency.predictor import MeasuredDesign
 from nnstretch.branching.transform.export import export_branched
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.compiler.compile import plan_by, plan_model
@@ -48,15 +48,15 @@ class DesignTrial:
     pace: Callable[[Processor], float]
     _exported: dict[str, ir.Model] = field(default_factory=dict, init=False)  # by design, of the last one alone
 
-    def __call__(self, network: BranchedNetwork, *, tuned: bool) -> Measured:
+    def __call__(self, network: BranchedNetwork, *, tuned: bool) -> MeasuredDesign:
         """Medians over several runs, at the usual pace."""
         model = self._export(network)
         compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
         with PlanSession.from_compiled(compiled) as session:
             runs = self._runs(session, network.design)
-        whole, paces, branches = zip(*runs, strict=True)
+        whole, relative_speeds, branches = zip(*runs, strict=True)
         per_branch = [_medians(some) for some in zip(*branches, strict=True)]
-        return Measured(float(np.median(whole)), tuple(per_branch), _medians(paces))
+        return MeasuredDesign(float(np.median(whole)), tuple(per_branch), _medians(relative_speeds))
 
     def _runs(self, session: PlanSession, design: Design) -> list[_Run]:
         """So many runs that their medians tell what is usual."""
@@ -68,14 +68,17 @@ class DesignTrial:
 
     def _run(self, session: PlanSession, design: Design) -> _Run:
         """One run."""
-        paces = [self.pace(processor) for processor in self.processors.named]
+        relative_speeds = [self.pace(processor) for processor in self.processors.named]
         timeline = session.profile(runs=1)
         busy = _branch_times(timeline)
         branches = [
-            [busy.get((number, i), 0.0) * paces[branch.processor] for i, branch in enumerate(segment.branches)]
+            [
+                busy.get((number, i), 0.0) * relative_speeds[branch.processor]
+                for i, branch in enumerate(segment.branches)
+            ]
             for number, segment in enumerate(design.segments)
         ]
-        return timeline.total * 1e-9 * float(np.mean(paces)), paces, branches
+        return timeline.total * 1e-9 * float(np.mean(relative_speeds)), relative_speeds, branches
 
     def _export(self, network: BranchedNetwork) -> ir.Model:
         """The network's graph; a network is often run once more, tuned."""

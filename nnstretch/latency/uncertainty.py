@@ -10,7 +10,7 @@ from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.latency.prediction import Prediction
-from nnstretch.branching.latency.table import Latencies
+from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.dynamic_programming import branch_seconds
 from nnstretch.branching.transform.merge import merged_channels
 from nnstretch.graph.layer import Layer, TensorType
@@ -66,7 +66,7 @@ def design_uncertainty(
     guessed: dict[tuple[int, str], None] = {}
 
     def weighted(weight: Callable[[Spread], float]) -> tuple[list[list[float]], float]:
-        latencies = Latencies(blueprint, _Weighted(predictor, weight, guessed), processors)
+        latencies = LatencyTable(blueprint, _Weighted(predictor, weight, guessed), processors)
         return branch_seconds(latencies, choices), _head_seconds(latencies, design, prediction)
 
     seconds = [[branch.alone for branch in part.branches] for part in prediction.segments]
@@ -94,7 +94,7 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 and math.isfinite(part) else 0.0
 
 
-def _head_seconds(latencies: Latencies, design: Design, prediction: Prediction) -> float:
+def _head_seconds(latencies: LatencyTable, design: Design, prediction: Prediction) -> float:
     """Seconds of the head on the processor that is predicted to compute it."""
     last, blueprint = design.segments[-1], latencies.blueprint
     channels = merged_channels(design.merge, [branch.channels for branch in last.branches])
@@ -107,7 +107,7 @@ def _head_seconds(latencies: Latencies, design: Design, prediction: Prediction) 
 def _whole(prediction: Prediction, uncertainty: Sequence[Sequence[Uncertainty]], heads: Sequence[float]) -> Uncertainty:
     """Uncertainty about the latency: that of the slowest branch of every segment, and of the head."""
     slowest = [
-        max(zip((branch.beside for branch in part.branches), some, strict=True), key=lambda one: one[0])
+        max(zip((branch.contended for branch in part.branches), some, strict=True), key=lambda one: one[0])
         for part, some in zip(prediction.segments, uncertainty, strict=True)
     ]
     missed = [
@@ -137,7 +137,7 @@ class _Weighted:
                 total += self._predictor.seconds([layer], processor) * self._weight(spread)
         return total
 
-    def pair_seconds(self, pair: Layer, processor: int) -> float:
+    def fused_seconds(self, pair: Layer, processor: int) -> float:
         return math.inf
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
@@ -146,7 +146,7 @@ class _Weighted:
     def meeting_seconds(self, tensor: TensorType, processors: Sequence[int] = ()) -> float:
         return 0.0
 
-    def fetching_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType) -> float:
         return 0.0
 
     def contention_factor(self, processor: int, others: Collection[int]) -> float:

@@ -76,7 +76,7 @@ class ProfilePredictor:
         self._foresee([layer for layer in layers if (processor, layer.workload) not in self._fastest], processor)
         return sum(self._layer_seconds(layer, processor) for layer in layers)
 
-    def pair_seconds(self, pair: Layer, processor: int) -> float:
+    def fused_seconds(self, pair: Layer, processor: int) -> float:
         """Predicted seconds of the processor's fastest own routine that computes two layers as one; `inf` if it has none."""
         key = (processor, pair.workload)
         if key not in self._computed:
@@ -94,7 +94,7 @@ class ProfilePredictor:
         crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
         return self._profiler.transfer(tensor) + share * crossing
 
-    def fetching_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType) -> float:
         """What a transfer of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
         if any(p.backend.runs_models or not p.coherent for p in self._processors):
             return 0.0

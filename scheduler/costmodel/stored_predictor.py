@@ -134,7 +134,7 @@ class StoredPredictor:
         """
         return sum(self._known(layer, processor).seconds for layer in layers)
 
-    def pair_seconds(self, pair: Layer, processor: int) -> float:
+    def fused_seconds(self, pair: Layer, processor: int) -> float:
         """Pairs are predicted one by one."""
         return math.inf
 
@@ -150,7 +150,7 @@ class StoredPredictor:
         """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
         return self._transfers.transfer(tensor)
 
-    def fetching_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType) -> float:
         """Transfers are all that is known."""
         return 0.0
 

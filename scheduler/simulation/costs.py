@@ -71,7 +71,7 @@ class SimulatedPredictor:
             layer_seconds(profile, layer, self._soc.element_bytes) for layer in layers if not costs_nothing(layer)
         )
 
-    def pair_seconds(self, pair: Layer, processor: int) -> float:
+    def fused_seconds(self, pair: Layer, processor: int) -> float:
         """A profile knows no routines."""
         return math.inf
 
@@ -83,7 +83,7 @@ class SimulatedPredictor:
         """There is nothing to find out."""
         return False
 
-    def fetching_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType) -> float:
         """In a profile, layers find what they read where they are."""
         return 0.0
 

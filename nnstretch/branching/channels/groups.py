@@ -2,9 +2,9 @@
 
 Every layer that makes new channels (convolution, dense layer) gets one element per channel it writes. Sums tie the
 elements of their addends pairwise, grouped convolutions tie what one group reads and writes. Tied elements make a
-**channel group**; channel groups that one layer writes side by side make a **space**. Scaling the width keeps some
+**channel group**; channel groups that one layer writes side by side make a **group**. Scaling the width keeps some
 channel groups of every
-space. (The idea of grouping by dependency is DepGraph's, Fang et al., arXiv:2301.12900; here it is worked out on the
+group. (The idea of grouping by dependency is DepGraph's, Fang et al., arXiv:2301.12900; here it is worked out on the
 torch.fx graph, channel by channel, so that counts are known without running or changing the network.)
 """
 
@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from torch import fx, nn
 
-from nnstretch.branching.channels.union_find import Indices, UnionFind, first_of_all
+from nnstretch.branching.channels.union_find import Indices, UnionFind, component_roots
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import (
     Role,
@@ -32,7 +32,7 @@ from nnstretch.branching.tracing.trace import Block
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
+class DependencyGroup:
     """Channels that are scaled by one ratio.
 
     Attributes:
@@ -41,7 +41,7 @@ class Space:
         group_channels: channels of one channel group in the layer that writes fewest (the group width where a grouped
             convolution is near, else 1).
         locked: all channel groups must be kept, in order.
-        makers: nodes that write it, with the channel group of every channel they write. A tensor that the plan reads
+        producers: nodes that write it, with the channel group of every channel they write. A tensor that the plan reads
         from outside
             stands for the entry that is put behind it.
     """
@@ -50,41 +50,41 @@ class Space:
     channel_groups: int
     group_channels: int
     locked: bool
-    makers: tuple[tuple[fx.Node, Indices], ...]
+    producers: tuple[tuple[fx.Node, Indices], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelPlan:
-    """The spaces of a run of blocks.
+    """The groups of a run of blocks.
 
     Attributes:
         blocks: those that are kept, in order.
         source: the tensor that the run reads.
-        taps: other tensors that it reads.
+        skips: other tensors that it reads.
         output: the tensor that it writes, which is `source` if there are no blocks; or the graph's output node.
         alias: output of a dropped block -> the tensor that is read in its place.
         entries: those of the tensors that are read behind which a 1x1 convolution comes first, because they meet something
             other than convolutions.
-        spaces: in the order in which they are first written.
+        groups: in the order in which they are first written.
         full_widths: channels of every tensor of the network as it was; those of a flattened map are counted, not their
             pixels.
-        output_parts: spaces whose channels make up the output, in order; None where the input passes through.
+        output_parts: groups whose channels make up the output, in order; None where the input passes through.
     """
 
     blocks: tuple[Block, ...]
     source: fx.Node
-    taps: tuple[fx.Node, ...]
+    skips: tuple[fx.Node, ...]
     output: fx.Node
     alias: Mapping[fx.Node, fx.Node]
     entries: frozenset[fx.Node]
-    spaces: tuple[Space, ...]
+    groups: tuple[DependencyGroup, ...]
     full_widths: Mapping[fx.Node, int]
     output_parts: tuple[int | None, ...]
 
     @property
     def sources(self) -> tuple[fx.Node, ...]:
         """All tensors that are read."""
-        return (self.source, *self.taps)
+        return (self.source, *self.skips)
 
     @property
     def results(self) -> list[fx.Node]:
@@ -97,9 +97,11 @@ class ChannelPlan:
         return self.source in self.entries
 
     @cached_property
-    def made(self) -> dict[fx.Node, tuple[int, Indices]]:
-        """Node that writes new channels -> its space and the channel group of every channel."""
-        return {node: (space.index, channel_groups) for space in self.spaces for node, channel_groups in space.makers}
+    def produced(self) -> dict[fx.Node, tuple[int, Indices]]:
+        """Node that writes new channels -> its group and the channel group of every channel."""
+        return {
+            node: (group.index, channel_groups) for group in self.groups for node, channel_groups in group.producers
+        }
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -111,24 +113,24 @@ class ChannelPlan:
         return self.alias.get(node, node)
 
     def keeps_all(self, counts: Sequence[int]) -> bool:
-        """Whether so many channel groups of every space are all of them."""
-        return list(counts) == [space.channel_groups for space in self.spaces]
+        """Whether so many channel groups of every group are all of them."""
+        return list(counts) == [group.channel_groups for group in self.groups]
 
     @property
-    def output_spaces(self) -> tuple[Space, ...]:
-        """The spaces that the output is made of, each once."""
-        return tuple(self.spaces[i] for i in dict.fromkeys(self.output_parts) if i is not None)
+    def output_groups(self) -> tuple[DependencyGroup, ...]:
+        """The groups that the output is made of, each once."""
+        return tuple(self.groups[i] for i in dict.fromkeys(self.output_parts) if i is not None)
 
     @property
     def branchable(self) -> bool:
         """Whether every channel of the output may be left to another branch."""
-        return None not in self.output_parts and not any(space.locked for space in self.output_spaces)
+        return None not in self.output_parts and not any(group.locked for group in self.output_groups)
 
 
 def plan_channels(
     blocks: Sequence[Block], kept: Sequence[int], *, lock_output: bool = False, allow_entry: bool = True
 ) -> ChannelPlan:
-    """The spaces of those of `blocks` that are `kept` (positions, ascending).
+    """The groups of those of `blocks` that are `kept` (positions, ascending).
 
     Args:
         blocks: consecutive blocks of a chain.
@@ -145,7 +147,7 @@ def plan_channels(
     output = alias.get(blocks[-1].output, blocks[-1].output)
     walk = _Walk(chosen, blocks[0].source, output, alias)
     walk.run(entries=frozenset())
-    tied = walk.tied_sources()
+    tied = walk.coupled_inputs()
     if tied and allow_entry:
         walk.run(entries=tied)
     elif tied:
@@ -163,10 +165,10 @@ def results_of(output: fx.Node) -> list[fx.Node]:
     return [node for node in output.all_input_nodes if (shape_of(node) or ())[1:]]
 
 
-def _taps_of(blocks: Sequence[Block], source: fx.Node) -> tuple[fx.Node, ...]:
+def _skips_of(blocks: Sequence[Block], source: fx.Node) -> tuple[fx.Node, ...]:
     """What the blocks read that none of them writes."""
     own = {source, *(block.output for block in blocks)}
-    return tuple(dict.fromkeys(tap for block in blocks for tap in block.taps if tap not in own))
+    return tuple(dict.fromkeys(skip for block in blocks for skip in block.skips if skip not in own))
 
 
 class _Walk:
@@ -176,16 +178,16 @@ class _Walk:
         self, blocks: tuple[Block, ...], source: fx.Node, output: fx.Node, alias: Mapping[fx.Node, fx.Node]
     ) -> None:
         self.blocks, self.source, self.output, self.alias = blocks, source, output, alias
-        self.taps = tuple(tap for tap in _taps_of(blocks, source) if tap not in alias)
+        self.skips = tuple(skip for skip in _skips_of(blocks, source) if skip not in alias)
 
     def run(self, *, entries: frozenset[fx.Node]) -> None:
-        self.ties = UnionFind()
+        self.unions = UnionFind()
         self.elements: dict[fx.Node, Indices] = {}
-        self.makers: list[tuple[fx.Node, Indices]] = []
+        self.producers: list[tuple[fx.Node, Indices]] = []
         self.locked: set[int] = set()
         self.inputs: dict[fx.Node, Indices] = {}
-        for tensor in (self.source, *self.taps):
-            self.inputs[tensor] = self.ties.new(channels_of(tensor))
+        for tensor in (self.source, *self.skips):
+            self.inputs[tensor] = self.unions.add(channels_of(tensor))
             made = self._make(tensor, channels_of(tensor)) if tensor in entries else self.inputs[tensor]
             self.elements[tensor] = made
         for block in self.blocks:
@@ -193,8 +195,8 @@ class _Walk:
                 self._visit(node)
 
     def _make(self, node: fx.Node, count: int) -> Indices:
-        elements = self.ties.new(count)
-        self.makers.append((node, elements))
+        elements = self.unions.add(count)
+        self.producers.append((node, elements))
         return elements
 
     def lock(self, elements: Indices) -> None:
@@ -204,11 +206,11 @@ class _Walk:
         for elements in self.inputs.values():
             self.lock(elements)
 
-    def tied_sources(self) -> frozenset[fx.Node]:
+    def coupled_inputs(self) -> frozenset[fx.Node]:
         """Those of what is read that are tied to channels made here or read elsewhere, are locked, or reach the output."""
-        roots = self.ties.roots()
+        roots = self.unions.roots()
         read = {tensor: set(roots[elements].tolist()) for tensor, elements in self.inputs.items()}
-        others = {root for _, made in self.makers for root in roots[made].tolist()}
+        others = {root for _, made in self.producers for root in roots[made].tolist()}
         others |= set(roots[list(self.locked)].tolist())
         for result in results_of(self.output):
             others |= set(roots[self.elements[result]].tolist())
@@ -265,7 +267,7 @@ class _Walk:
         made = self._make(node, convolution.out_channels)
         self.elements[node] = made
         for elements in (source, made.reshape(convolution.groups, -1)):
-            self.ties.tie(source[:, :1], elements)
+            self.unions.union(source[:, :1], elements)
 
     def _slice(self, node: fx.Node) -> None:
         """Of equal slices of a narrower tensor each has an equal share, so that all must keep the same of their channels."""
@@ -273,7 +275,7 @@ class _Walk:
         assert isinstance(part, ChannelSlice)
         source = self._of(node.all_input_nodes[0])
         if part.regular:
-            self._tie_rows(source.reshape(-1, part.stop - part.first))
+            self._couple_rows(source.reshape(-1, part.stop - part.first))
         else:
             self.lock(source)
         self.elements[node] = source[part.first : part.stop]
@@ -282,53 +284,53 @@ class _Walk:
         shuffle = module_of(node)
         assert isinstance(shuffle, ChannelShuffle)
         parts = self._of(node.all_input_nodes[0]).reshape(shuffle.groups, -1)
-        self._tie_rows(parts)
+        self._couple_rows(parts)
         self.elements[node] = parts.T.reshape(-1)
 
-    def _tie_rows(self, rows: Indices) -> None:
+    def _couple_rows(self, rows: Indices) -> None:
         """UnionFind what has the same place in every row."""
-        self.ties.tie(rows[:1], rows)
+        self.unions.union(rows[:1], rows)
 
     def _group_norm(self, node: fx.Node) -> None:
         norm = module_of(node)
         assert isinstance(norm, nn.GroupNorm)
         self.elements[node] = self._of(node.all_input_nodes[0])
         groups = self.elements[node].reshape(norm.num_groups, -1)
-        self.ties.tie(groups[:, :1], groups)
+        self.unions.union(groups[:, :1], groups)
 
     def _binary(self, node: fx.Node) -> None:
         sources = [self._of(tensor) for tensor in tensor_operands(node)]
         widest = max(sources, key=len)
         for other in sources:
             if len(other) == len(widest):
-                self.ties.tie(widest, other)
+                self.unions.union(widest, other)
         self.elements[node] = widest
 
     def plan(self, entries: frozenset[fx.Node]) -> ChannelPlan:
-        channel_groups = _ChannelGroups(self.ties.roots(), [made for _, made in self.makers])
-        locked = channel_groups.spaces_of(np.array(sorted(self.locked), np.int64))
-        spaces = [self._space(i, key, channel_groups, key in locked) for i, key in enumerate(channel_groups.order)]
+        channel_groups = _ChannelGroups(self.unions.roots(), [made for _, made in self.producers])
+        locked = channel_groups.groups_containing(np.array(sorted(self.locked), np.int64))
+        groups = [self._group(i, key, channel_groups, key in locked) for i, key in enumerate(channel_groups.order)]
         widths = {node: len(elements) for node, elements in self.elements.items()}
         return ChannelPlan(
             self.blocks,
             self.source,
-            self.taps,
+            self.skips,
             self.output,
             self.alias,
             entries,
-            tuple(spaces),
+            tuple(groups),
             widths,
             tuple(self._output_parts(channel_groups)),
         )
 
-    def _space(self, index: int, key: int, channel_groups: _ChannelGroups, locked: bool) -> Space:
+    def _group(self, index: int, key: int, channel_groups: _ChannelGroups, locked: bool) -> DependencyGroup:
         members = channel_groups.members(key)
-        makers = [
+        producers = [
             (node, np.searchsorted(members, found))
-            for (node, _), found in zip(self.makers, channel_groups.made, strict=True)
-            if channel_groups.space[found[0]] == key
+            for (node, _), found in zip(self.producers, channel_groups.produced, strict=True)
+            if channel_groups.group[found[0]] == key
         ]
-        counts = [np.bincount(numbers, minlength=len(members)) for _, numbers in makers]
+        counts = [np.bincount(numbers, minlength=len(members)) for _, numbers in producers]
         sizes = {int(size) for count in counts for size in count if size}
         # ChannelGroups of several sizes cannot be counted by a ratio alone. That happens where a sum ties a grouped convolution
         # to part of a concatenation; such channels are all kept.
@@ -336,41 +338,41 @@ class _Walk:
             count.all() for count in counts
         )
         width = min(sizes) if uniform else 1
-        return Space(index, len(members), width, locked or not uniform, tuple(makers))
+        return DependencyGroup(index, len(members), width, locked or not uniform, tuple(producers))
 
     def _output_parts(self, channel_groups: _ChannelGroups) -> list[int | None]:
         if self.output.op == "output":
             return []
         number = {key: i for i, key in enumerate(channel_groups.order)}
-        keys = channel_groups.space[channel_groups.roots[self.elements[self.output]]]
+        keys = channel_groups.group[channel_groups.roots[self.elements[self.output]]]
         changes = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
         return [number.get(key) for key in keys[changes].tolist()]
 
 
 class _ChannelGroups:
-    """ChannelGroups and spaces of elements, each known by the first element in it.
+    """ChannelGroups and groups of elements, each known by the first element in it.
 
     Attributes:
         roots: of every element, the channel group.
         made: channel groups of what every maker writes.
-        space: of every channel group, the space; -1 of one that nobody writes.
-        order: spaces in the order in which they are first written.
+        group: of every channel group, the group; -1 of one that nobody writes.
+        order: groups in the order in which they are first written.
     """
 
-    def __init__(self, roots: Indices, makers: Sequence[Indices]) -> None:
+    def __init__(self, roots: Indices, producers: Sequence[Indices]) -> None:
         self.roots = roots
-        self.made = [roots[elements] for elements in makers]
-        self._written = np.unique(np.concatenate([*self.made, roots[:0]]))
-        firsts = [np.broadcast_to(found[:1], found.shape) for found in self.made]
-        self.space = np.full(len(roots), -1, np.int64)
-        self.space[self._written] = first_of_all(len(roots), firsts, self.made)[self._written]
-        self.order = list(dict.fromkeys(int(self.space[found[0]]) for found in self.made))
+        self.produced = [roots[elements] for elements in producers]
+        self._written = np.unique(np.concatenate([*self.produced, roots[:0]]))
+        firsts = [np.broadcast_to(found[:1], found.shape) for found in self.produced]
+        self.group = np.full(len(roots), -1, np.int64)
+        self.group[self._written] = component_roots(len(roots), firsts, self.produced)[self._written]
+        self.order = list(dict.fromkeys(int(self.group[found[0]]) for found in self.produced))
 
-    def spaces_of(self, elements: Indices) -> set[int]:
-        """The spaces of elements."""
-        return set(self.space[self.roots[elements]].tolist())
+    def groups_containing(self, elements: Indices) -> set[int]:
+        """The groups of elements."""
+        return set(self.group[self.roots[elements]].tolist())
 
-    def members(self, space: int) -> Indices:
-        """The channel groups of a space, in order."""
-        members: Indices = self._written[self.space[self._written] == space]
+    def members(self, group: int) -> Indices:
+        """The channel groups of a group, in order."""
+        members: Indices = self._written[self.group[self._written] == group]
         return members

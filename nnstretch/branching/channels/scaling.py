@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, Space
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup
 from nnstretch.branching.channels.union_find import Indices
 from nnstretch.branching.tracing.modules import ChannelSlice
 from nnstretch.branching.tracing.operators import (
@@ -31,45 +31,45 @@ DEFAULT_MULTIPLE = 8
 Scores = npt.NDArray[np.float64]
 
 
-def kept_count(space: Space, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> int:
-    """ChannelGroups of `space` that a width of `ratio` leaves: the nearest number that makes a multiple of channels.
+def kept_count(group: DependencyGroup, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> int:
+    """ChannelGroups of `group` that a width of `ratio` leaves: the nearest number that makes a multiple of channels.
 
-    All of them at ratio 1, never none, and always all of a locked space. Ratios above 1 repeat channel groups.
+    All of them at ratio 1, never none, and always all of a locked group. Ratios above 1 repeat channel groups.
     """
-    if space.locked or ratio == 1.0:
-        return space.channel_groups
-    step = max(1, -(-multiple // space.group_channels))
+    if group.locked or ratio == 1.0:
+        return group.channel_groups
+    step = max(1, -(-multiple // group.group_channels))
     # Half a step is rounded up, so that a ratio and the next larger one never change places.
-    rounded = int(ratio * space.channel_groups / step + 0.5) * step
-    smallest = min(step, space.channel_groups)
-    return max(smallest, rounded) if ratio > 1.0 else min(max(smallest, rounded), space.channel_groups)
+    rounded = int(ratio * group.channel_groups / step + 0.5) * step
+    smallest = min(step, group.channel_groups)
+    return max(smallest, rounded) if ratio > 1.0 else min(max(smallest, rounded), group.channel_groups)
 
 
 def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> tuple[int, ...]:
-    """`kept_count` of every space of `plan`."""
-    return tuple(kept_count(space, ratio, multiple) for space in plan.spaces)
+    """`kept_count` of every group of `plan`."""
+    return tuple(kept_count(group, ratio, multiple) for group in plan.groups)
 
 
 def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
-    """ChannelGroups of every space of `plan` that make so many channels.
+    """ChannelGroups of every group of `plan` that make so many channels.
 
     Raises:
-        DesignError: they are not for these spaces.
+        DesignError: they are not for these groups.
     """
-    if len(channels) != len(plan.spaces):
+    if len(channels) != len(plan.groups):
         raise DesignError(
-            f"the design has channels of {len(channels)} spaces for a branch of {name}, which has {len(plan.spaces)}; "
+            f"the design has channels of {len(channels)} groups for a branch of {name}, which has {len(plan.groups)}; "
             "use the network that the design was made for"
         )
     counts = []
-    for space, wanted in zip(plan.spaces, channels, strict=True):
-        count, rest = divmod(wanted, space.group_channels)
-        if rest or count < 1 or (space.locked and count != space.channel_groups):
+    for group, wanted in zip(plan.groups, channels, strict=True):
+        count, rest = divmod(wanted, group.group_channels)
+        if rest or count < 1 or (group.locked and count != group.channel_groups):
             kept = (
-                f"must all be kept: {space.channel_groups * space.group_channels}" if space.locked else "come together"
+                f"must all be kept: {group.channel_groups * group.group_channels}" if group.locked else "come together"
             )
             raise DesignError(
-                f"the design has {wanted} channels in a branch of {name} where {space.group_channels} {kept}; "
+                f"the design has {wanted} channels in a branch of {name} where {group.group_channels} {kept}; "
                 "use the network that the design was made for"
             )
         counts.append(count)
@@ -77,40 +77,40 @@ def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tu
 
 
 @dataclass(frozen=True)
-class Read:
+class TensorChannels:
     """How a tensor is read: with so many channels, which may be the original ones, each once and in order."""
 
     channels: int
     exact: bool
 
 
-Taps = Mapping[fx.Node, Read]
+SkipInputs = Mapping[fx.Node, TensorChannels]
 """How the tensors are read that a plan reads beside its source; those that are left out, as they were."""
-AS_THEY_WERE: Taps = MappingProxyType({})
+UNSCALED: SkipInputs = MappingProxyType({})
 
 
-def reads_of(plan: ChannelPlan, in_channels: int, taps: Taps, *, exact: bool) -> dict[fx.Node, Read]:
+def inputs_of(plan: ChannelPlan, in_channels: int, skips: SkipInputs, *, exact: bool) -> dict[fx.Node, TensorChannels]:
     """How every tensor is read that `plan` reads."""
-    found = {tap: taps.get(tap, Read(channels_of(tap), exact=True)) for tap in plan.taps}
-    return {plan.source: Read(in_channels, exact), **found}
+    found = {skip: skips.get(skip, TensorChannels(channels_of(skip), exact=True)) for skip in plan.skips}
+    return {plan.source: TensorChannels(in_channels, exact), **found}
 
 
 def node_widths(
-    plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, skips: SkipInputs = UNSCALED
 ) -> dict[fx.Node, int]:
-    """Channels of every tensor when `counts` channel groups of every space are kept and `in_channels` are read.
+    """Channels of every tensor when `counts` channel groups of every group are kept and `in_channels` are read.
 
     Those of a flattened map are counted, not their pixels. Of what is read, those behind its entry if there is one.
     """
-    widths = {tensor: read.channels for tensor, read in reads_of(plan, in_channels, taps, exact=False).items()}
+    widths = {tensor: read.channels for tensor, read in inputs_of(plan, in_channels, skips, exact=False).items()}
     for tensor in plan.entries:
-        widths[tensor] = made_channels(plan, tensor, counts)
+        widths[tensor] = produced_channels(plan, tensor, counts)
     for node in plan.nodes:
         shape, role = shape_of(node), role_of(node)
         if shape is None or len(shape) < 2 or role is Role.CONSTANT:
             continue
-        if node in plan.made:
-            widths[node] = made_channels(plan, node, counts)
+        if node in plan.produced:
+            widths[node] = produced_channels(plan, node, counts)
         elif role is Role.BINARY:
             widths[node] = max(widths[plan.read(tensor)] for tensor in tensor_operands(node))
         elif role is Role.CONCAT:
@@ -125,30 +125,30 @@ def node_widths(
     return widths
 
 
-def made_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:
-    """Channels that a layer writes when `counts` channel groups of every space are kept."""
-    index, channel_groups = plan.made[node]
-    return len(channel_groups) // plan.spaces[index].channel_groups * counts[index]
+def produced_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:
+    """Channels that a layer writes when `counts` channel groups of every group are kept."""
+    index, channel_groups = plan.produced[node]
+    return len(channel_groups) // plan.groups[index].channel_groups * counts[index]
 
 
-def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
-    """Channels of the output when `counts` channel groups of every space are kept; of several outputs together."""
-    widths = node_widths(plan, counts, in_channels, taps)
+def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, skips: SkipInputs = UNSCALED) -> int:
+    """Channels of the output when `counts` channel groups of every group are kept; of several outputs together."""
+    widths = node_widths(plan, counts, in_channels, skips)
     return sum(widths[plan.read(result)] for result in plan.results)
 
 
-def group_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
-    """How much every channel group of every space matters: larger is more.
+def importance_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
+    """How much every channel group of every group matters: larger is more.
 
     The L2 norm of the filters that write it, with the scale that a batch norm puts on them; relative to the mean of the
-    layer, and averaged over the layers that write the space, so that no layer outvotes the others by its magnitude.
+    layer, and averaged over the layers that write the group, so that no layer outvotes the others by its magnitude.
     """
-    return tuple(_space_scores(space, plan.sources) for space in plan.spaces)
+    return tuple(_scores_of(group, plan.sources) for group in plan.groups)
 
 
-def _space_scores(space: Space, read: Sequence[fx.Node]) -> Scores:
-    total = np.zeros(space.channel_groups)
-    for node, channel_groups in space.makers:
+def _scores_of(group: DependencyGroup, read: Sequence[fx.Node]) -> Scores:
+    total = np.zeros(group.channel_groups)
+    for node, channel_groups in group.producers:
         if node.op != "call_module" or node in read or role_of(node) is Role.OPAQUE:
             continue
         layer = module_of(node)
@@ -157,7 +157,7 @@ def _space_scores(space: Space, read: Sequence[fx.Node]) -> Scores:
         with torch.no_grad():
             norms = layer.weight.detach().double().flatten(1).norm(dim=1).cpu().numpy()
         norms = norms * _batch_norm_scale(node, len(norms))
-        energy = np.sqrt(np.bincount(channel_groups, weights=norms**2, minlength=space.channel_groups))
+        energy = np.sqrt(np.bincount(channel_groups, weights=norms**2, minlength=group.channel_groups))
         mean = energy.mean()
         total += energy / mean if mean > 0 else 0.0
     return total
@@ -175,14 +175,14 @@ def _batch_norm_scale(node: fx.Node, channels: int) -> Scores:
     return np.ones(channels)
 
 
-def choose(scores: Scores, count: int) -> Indices:
+def best_groups(scores: Scores, count: int) -> Indices:
     """The `count` best channel groups in ascending order, ties to the first; all of them, and the best again, if more."""
     order = np.argsort(-scores, kind="stable")
     rounds, rest = divmod(count, len(order))
     return np.sort(np.concatenate([*([order] * rounds), order[:rest]])).astype(np.int64)
 
 
-def deal(scores: Scores, counts: Sequence[int]) -> list[Indices]:
+def assign_groups(scores: Scores, counts: Sequence[int]) -> list[Indices]:
     """ChannelGroups for several branches, `counts[i]` of them for branch `i`, each at most once in a branch.
 
     If the counts add up to the number of channel groups or more, every channel group goes to some branch, and the
@@ -191,47 +191,47 @@ def deal(scores: Scores, counts: Sequence[int]) -> list[Indices]:
     """
     remaining = [min(count, len(scores)) for count in counts]
     wanted = list(remaining)
-    dealt: list[list[int]] = [[] for _ in counts]
+    assigned: list[list[int]] = [[] for _ in counts]
     left = len(scores)
     for channel_group in np.argsort(-scores, kind="stable").tolist():
-        takers = _takers(remaining, wanted, left)
-        for branch in takers:
-            dealt[branch].append(channel_group)
+        recipients = _recipients(remaining, wanted, left)
+        for branch in recipients:
+            assigned[branch].append(channel_group)
             remaining[branch] -= 1
         left -= 1
-    return [np.array(sorted(channel_groups), dtype=np.int64) for channel_groups in dealt]
+    return [np.array(sorted(channel_groups), dtype=np.int64) for channel_groups in assigned]
 
 
-def _takers(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[int]:
+def _recipients(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[int]:
     """The branches that take the next of `left` channel groups.
 
-    What is left can be dealt as long as no branch wants more than is left and together they want at least that many, or
+    What is left can be assigned as long as no branch wants more than is left and together they want at least that many, or
     nothing needs to be covered any more.
     """
     forced = [i for i, count in enumerate(remaining) if count == left]
-    takers = forced
+    recipients = forced
     by_need = sorted(
         (i for i, count in enumerate(remaining) if count and i not in forced),
         key=lambda i: (-remaining[i] / wanted[i], i),
     )
-    if not takers and by_need:
-        takers, by_need = by_need[:1], by_need[1:]
-    spare = sum(remaining) - len(takers) - (left - 1)
-    return takers + by_need[: max(0, spare)]
+    if not recipients and by_need:
+        recipients, by_need = by_need[:1], by_need[1:]
+    spare = sum(remaining) - len(recipients) - (left - 1)
+    return recipients + by_need[: max(0, spare)]
 
 
 def full_selection(plan: ChannelPlan) -> dict[int, Indices]:
-    """All channel groups of every space."""
-    return {space.index: np.arange(space.channel_groups, dtype=np.int64) for space in plan.spaces}
+    """All channel groups of every group."""
+    return {group.index: np.arange(group.channel_groups, dtype=np.int64) for group in plan.groups}
 
 
-def made_positions(plan: ChannelPlan, node: fx.Node, selection: Mapping[int, Indices]) -> Indices:
+def kept_positions(plan: ChannelPlan, node: fx.Node, selection: Mapping[int, Indices]) -> Indices:
     """Which of the channels that a layer writes are kept, in their order; those of a channel group side by side stay together.
 
-    All layers that write a space thus keep the same channels in the same order, which sums rely on.
+    All layers that write a group thus keep the same channels in the same order, which sums rely on.
     """
-    index, channel_groups = plan.made[node]
-    times = np.bincount(selection[index], minlength=plan.spaces[index].channel_groups)[channel_groups]
+    index, channel_groups = plan.produced[node]
+    times = np.bincount(selection[index], minlength=plan.groups[index].channel_groups)[channel_groups]
     if times.max(initial=0) <= 1:
         return np.flatnonzero(times).astype(np.int64)
     starts = np.flatnonzero(np.diff(channel_groups, prepend=-1))

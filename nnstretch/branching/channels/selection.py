@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from nnstretch.branching.channels.groups import Space
-from nnstretch.branching.channels.scaling import choose
+from nnstretch.branching.channels.groups import DependencyGroup
+from nnstretch.branching.channels.scaling import best_groups
 from nnstretch.branching.channels.union_find import Indices
 from nnstretch.branching.design.blueprint import Blueprint, SegmentChoice
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.transform.merge import share_out
+from nnstretch.branching.transform.merge import assign_output_groups
 from nnstretch.branching.transform.variants import Ends
 
 
 def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
-    """ChannelGroups that every branch keeps: the best of the inner spaces, and a share of those that are written."""
+    """ChannelGroups that every branch keeps: the best of the inner groups, and a share of those that are written."""
     place, branches = choice.segment, choice.branches
     counts = [blueprint.counts(place, branch) for branch in branches]
     selections = [
-        {index: choose(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
+        {index: best_groups(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
         for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
     ]
-    # What is written before the last convolution, if there is one: it is planned last and numbers no space anew.
+    # What is written before the last convolution, if there is one: it is planned last and numbers no group anew.
     bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
     reference = blueprint.whole(place)
     alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
     if len(branches) == 1 or not reference.branchable or not alike:
         return selections
-    # Branches of other depths number their spaces differently, but write the same ones in the same order.
-    own = [[space.index for space in body.output_spaces] for body in bodies]
+    # Branches of other depths number their groups differently, but write the same ones in the same order.
+    own = [[group.index for group in body.output_groups] for body in bodies]
     scores = blueprint.scores(place, tuple(place.blocks))
-    dealt = share_out(
-        [_bundles(space) for space in reference.output_spaces],
-        [scores[space.index] for space in reference.output_spaces],
+    assigned = assign_output_groups(
+        [_bundles(group) for group in reference.output_groups],
+        [scores[group.index] for group in reference.output_groups],
         [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
         _places(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
     )
-    for selection, indices, found in zip(selections, own, dealt, strict=True):
+    for selection, indices, found in zip(selections, own, assigned, strict=True):
         selection.update(zip(indices, found, strict=True))
     return selections
 
@@ -49,6 +49,6 @@ def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]
     return places
 
 
-def _bundles(space: Space) -> Indices:
-    """The channel group of every channel of a space, as the layer has it that writes most."""
-    return max((channel_groups for _, channel_groups in space.makers), key=len)
+def _bundles(group: DependencyGroup) -> Indices:
+    """The channel group of every channel of a group, as the layer has it that writes most."""
+    return max((channel_groups for _, channel_groups in group.producers), key=len)

@@ -17,13 +17,13 @@ class UnionFind:
         self._left: list[Indices] = []
         self._right: list[Indices] = []
 
-    def new(self, count: int) -> Indices:
+    def add(self, count: int) -> Indices:
         """So many new elements."""
         start = self._count
         self._count += count
         return np.arange(start, self._count, dtype=np.int64)
 
-    def tie(self, left: Indices, right: Indices) -> None:
+    def union(self, left: Indices, right: Indices) -> None:
         """UnionFind what has the same place in both, which are broadcast to each other."""
         left, right = np.broadcast_arrays(left, right)
         self._left.append(left.reshape(-1))
@@ -31,10 +31,10 @@ class UnionFind:
 
     def roots(self) -> Indices:
         """For every element the first of all that it is tied to."""
-        return first_of_all(self._count, self._left, self._right)
+        return component_roots(self._count, self._left, self._right)
 
 
-def first_of_all(count: int, left: list[Indices], right: list[Indices]) -> Indices:
+def component_roots(count: int, left: list[Indices], right: list[Indices]) -> Indices:
     """For each of `count` elements the smallest that it is connected to by the edges from `left` to `right`."""
     roots = np.arange(count, dtype=np.int64)
     if not left:

@@ -11,12 +11,12 @@ from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
 from nnstretch.branching.channels.scaling import (
-    AS_THEY_WERE,
     DEFAULT_MULTIPLE,
+    UNSCALED,
     Scores,
-    Taps,
+    SkipInputs,
     explicit_counts,
-    group_scores,
+    importance_scores,
     kept_counts,
     output_channels,
 )
@@ -24,7 +24,7 @@ from nnstretch.branching.design.cost import Cost, part_cost
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork, trace
-from nnstretch.branching.transform.merge import Statistics, first_scores, shares, statistics
+from nnstretch.branching.transform.merge import ChannelStatistics, entry_scores, shares, statistics
 from nnstretch.branching.transform.variants import FIRST, PLAIN, Ends, branch_plan
 from nnstretch.errors import DesignError
 
@@ -36,16 +36,16 @@ class BranchChoice:
     Attributes:
         processor: who runs it.
         blocks: of the segment, ascending; those that are named again run again.
-        width: ratio to which all layers are scaled; up to 1, or more if `spaces` says what that means.
+        width: ratio to which all layers are scaled; up to 1, or more if `explicit_channels` says what that means.
         ends: what it has at its ends.
-        spaces: channels of the spaces of its plan, if they are not those that `width` gives.
+        explicit_channels: channels of the groups of its plan, if they are not those that `width` gives.
     """
 
     processor: int
     blocks: tuple[int, ...]
     width: float
     ends: Ends = PLAIN
-    spaces: tuple[int, ...] | None = None
+    explicit_channels: tuple[int, ...] | None = None
 
     @staticmethod
     def whole(segment: Segment, processor: int) -> BranchChoice:
@@ -83,7 +83,7 @@ class Blueprint:
         return plan_channels([self.traced.head], [0], lock_output=True)
 
     @cached_property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ChannelStatistics:
         """Mean and variance of every channel between blocks, on the example input."""
         return statistics(self.traced)
 
@@ -99,29 +99,31 @@ class Blueprint:
         return self.branch(segment, choice.blocks, choice.ends)
 
     def counts(self, segment: Segment, choice: BranchChoice) -> tuple[int, ...]:
-        """ChannelGroups that a branch keeps of every space of its plan.
+        """ChannelGroups that a branch keeps of every group of its plan.
 
         Raises:
-            DesignError: the channels that the choice names are not those of its spaces.
+            DesignError: the channels that the choice names are not those of its groups.
         """
         plan = self.plan(segment, choice)
-        if choice.spaces is None:
+        if choice.explicit_channels is None:
             return kept_counts(plan, choice.width, self.multiple)
-        return explicit_counts(plan, choice.spaces, self.traced.name_of(segment))
+        return explicit_counts(plan, choice.explicit_channels, self.traced.name_of(segment))
 
     def whole(self, segment: Segment) -> ChannelPlan:
         """All of the segment's blocks."""
         return self.branch(segment, tuple(segment.blocks))
 
     def scores(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> tuple[Scores, ...]:
-        """How much each channel group of a branch's spaces matters."""
+        """How much each channel group of a branch's groups matters."""
         key = (segment, blocks, ends)
         if key not in self._scores:
             plan = self.branch(segment, blocks, ends)
-            found = list(group_scores(plan))
-            first = first_scores(plan)
+            found = list(importance_scores(plan))
+            first = entry_scores(plan)
             if first is not None:
-                index, channel_groups = next(made for node, made in plan.made.items() if node.target == f"{FIRST}.conv")
+                index, channel_groups = next(
+                    made for node, made in plan.produced.items() if node.target == f"{FIRST}.conv"
+                )
                 found[index] = found[index] + np.bincount(channel_groups, weights=first, minlength=len(found[index]))
             self._scores[key] = tuple(found)
         return self._scores[key]
@@ -144,10 +146,12 @@ class Blueprint:
 
     def branchable(self, segment: Segment) -> bool:
         """Whether the segment's output can be shared out among branches, or made anew at their ends."""
-        heavy = any(block.heavy for block in self.traced.blocks_of(segment)) and self.traced.is_whole(segment)
+        heavy = any(block.has_weights for block in self.traced.blocks_of(segment)) and self.traced.is_self_contained(
+            segment
+        )
         return heavy and (self.merge is not Merge.CONCAT or self.whole(segment).branchable)
 
-    def depth_options(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
+    def depth_candidates(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
         """Kept blocks for every depth, from all of them down; those that change their input least go first.
 
         Depths whose output is put together in another way than the whole segment's are left out: their channels could
@@ -159,31 +163,33 @@ class Blueprint:
         options = []
         for dropped in range(len(by_change) + 1):
             kept = tuple(i for i in segment.blocks if i not in by_change[:dropped])
-            if any(blocks[i].heavy for i in kept) and self.depth_ratio(segment, kept) >= least:
+            if any(blocks[i].has_weights for i in kept) and self.depth_ratio(segment, kept) >= least:
                 options.append(kept)
         return [kept for kept in options if self.merge is not Merge.CONCAT or self.same_output(segment, kept)]
 
     def same_output(self, segment: Segment, blocks: tuple[int, ...]) -> bool:
         """Whether a branch of these blocks writes channels in the same arrangement as the whole segment."""
         whole, part = self.whole(segment), self.branch(segment, blocks)
-        return [(space.channel_groups, space.group_channels, space.locked) for space in whole.output_spaces] == [
-            (space.channel_groups, space.group_channels, space.locked) for space in part.output_spaces
+        return [(group.channel_groups, group.group_channels, group.locked) for group in whole.output_groups] == [
+            (group.channel_groups, group.group_channels, group.locked) for group in part.output_groups
         ]
 
     def depth_ratio(self, segment: Segment, blocks: Sequence[int]) -> float:
         """Share of the segment's blocks with a convolution or dense layer that are kept; 1 if it has none."""
-        there = sum(block.heavy for block in self.traced.blocks_of(segment))
-        return sum(self.traced.blocks[i].heavy for i in blocks) / there if there else 1.0
+        there = sum(block.has_weights for block in self.traced.blocks_of(segment))
+        return sum(self.traced.blocks[i].has_weights for i in blocks) / there if there else 1.0
 
     def cost(
-        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
     ) -> Cost:
         """MACs and parameters of a branch that reads so many channels."""
-        return part_cost(self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact, taps=taps)
+        return part_cost(
+            self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact, skips=skips
+        )
 
-    def written(self, segment: Segment, choice: BranchChoice, in_channels: int, taps: Taps = AS_THEY_WERE) -> int:
+    def written(self, segment: Segment, choice: BranchChoice, in_channels: int, skips: SkipInputs = UNSCALED) -> int:
         """Channels that a branch writes."""
-        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels, taps)
+        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels, skips)
 
     def boundary(self, block: int) -> fx.Node:
         """The tensor that the block of that number reads; past the last one, the head."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import AS_THEY_WERE, Taps, node_widths, reads_of
+from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, inputs_of, node_widths
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,
@@ -34,19 +34,19 @@ class Cost:
 
 
 def part_cost(
-    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
 ) -> Cost:
-    """What a copy of `plan` costs that keeps `counts[i]` channel groups of space `i`.
+    """What a copy of `plan` costs that keeps `counts[i]` channel groups of group `i`.
 
     Args:
-        plan: blocks and spaces.
-        counts: channel groups kept of every space.
+        plan: blocks and groups.
+        counts: channel groups kept of every group.
         in_channels: channels of the tensor that the copy reads.
         exact: those are the original channels, each once and in order.
-        taps: how the other tensors are read.
+        skips: how the other tensors are read.
     """
-    widths = node_widths(plan, counts, in_channels, taps)
-    reads = reads_of(plan, in_channels, taps, exact=exact)
+    widths = node_widths(plan, counts, in_channels, skips)
+    reads = inputs_of(plan, in_channels, skips, exact=exact)
     total = Cost(0, 0)
     exact_reads = {tensor: read.exact for tensor, read in reads.items()}
     for tensor in needed_entries(plan, complete=plan.keeps_all(counts), exact=exact_reads):

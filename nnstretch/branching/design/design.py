@@ -71,7 +71,7 @@ class BranchDesign:
         predicted_ms: predicted latency on its processor alone; None if nobody asked.
         entry: what it begins with.
         has_exit: whether it ends with the 1x1 convolution and batch norm that the way of merging asks for.
-        spaces: channels of all layers that are scaled together, for every such space in the order in which it is first written;
+        explicit_channels: channels of all layers that are scaled together, for every such group, in order;
             None: what `width` gives. Of layers of different widths those of the narrowest one count.
     """
 
@@ -84,7 +84,7 @@ class BranchDesign:
     predicted_ms: float | None = None
     entry: Entry = Entry.AS_NEEDED
     has_exit: bool = False
-    spaces: tuple[int, ...] | None = None
+    explicit_channels: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def design_id(segments: Sequence[SegmentDesign], multiple: int, merge: Merge = M
 
 def _structure(branch: BranchDesign) -> list[Any]:
     """What decides a branch. What is as usual is left out."""
-    ends = [branch.entry.value, branch.has_exit, branch.spaces]
+    ends = [branch.entry.value, branch.has_exit, branch.explicit_channels]
     plain = ends == [Entry.AS_NEEDED.value, False, None]
     return [branch.processor, branch.blocks, branch.width, *([] if plain else ends)]
 
@@ -236,7 +236,7 @@ def _branch_object(branch: BranchDesign) -> dict[str, Any]:
         "predicted_ms": branch.predicted_ms,
         "entry": branch.entry.value,
         "exit": branch.has_exit,
-        "spaces": None if branch.spaces is None else list(branch.spaces),
+        "spaces": None if branch.explicit_channels is None else list(branch.explicit_channels),
     }
 
 
@@ -282,22 +282,22 @@ def _branch(fields: Mapping[str, Any]) -> BranchDesign:
     ascending = all(type(block) is int and block >= 0 for block in blocks) and list(blocks) == sorted(blocks)
     if not blocks or not ascending:
         raise ValueError(f"blocks of a branch are {list(blocks)}")
-    spaces = _spaces(fields)
+    explicit_channels = _explicit_channels(fields)
     return BranchDesign(
         processor=_whole(fields, "processor"),
         blocks=blocks,
         depth=_ratio(fields, "depth", math.inf if len(set(blocks)) < len(blocks) else 1.0),
-        width=_ratio(fields, "width", 1.0 if spaces is None else math.inf),
+        width=_ratio(fields, "width", 1.0 if explicit_channels is None else math.inf),
         channels=_whole(fields, "channels", at_least=1),
         macs=_whole(fields, "macs"),
         predicted_ms=_time(fields),
         entry=Entry(fields.get("entry", Entry.AS_NEEDED.value)),
         has_exit=_flag(fields, "exit"),
-        spaces=spaces,
+        explicit_channels=explicit_channels,
     )
 
 
-def _spaces(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _explicit_channels(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     value = fields.get("spaces")
     if value is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnstretch.branching.channels.scaling import AS_THEY_WERE, Read, Taps, kept_counts
+from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.cost import Cost, part_cost
 from nnstretch.branching.design.design import BranchDesign, Design, Merge, SegmentDesign, design_id
@@ -35,12 +35,12 @@ def make_design(
     check_choices(blueprint, choices)
     total = Cost(0, 0)
     channels, exact = blueprint.channels_before(0), True
-    reads = {blueprint.boundary(0): Read(channels, exact)}
+    reads = {blueprint.boundary(0): TensorChannels(channels, exact)}
     segments = []
     for number, choice in enumerate(choices):
         made = []
         for i, branch in enumerate(choice.branches):
-            cost = blueprint.cost(choice.segment, branch, channels, exact=exact, taps=reads)
+            cost = blueprint.cost(choice.segment, branch, channels, exact=exact, skips=reads)
             total += cost
             made.append(
                 BranchDesign(
@@ -53,15 +53,15 @@ def make_design(
                     predicted_ms=None if branch_ms is None else branch_ms[number][i],
                     entry=branch.ends.entry,
                     has_exit=branch.ends.exit is not None,
-                    spaces=branch.spaces,
+                    explicit_channels=branch.explicit_channels,
                 )
             )
         check_written(blueprint, number, choice.segment, made)
         segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
         written = [branch.channels for branch in made]
         channels, exact = merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
-        reads[blueprint.boundary(choice.segment.stop)] = Read(channels, exact)
-    total += _head_cost(blueprint, channels, exact=exact, taps=reads)
+        reads[blueprint.boundary(choice.segment.stop)] = TensorChannels(channels, exact)
+    total += _head_cost(blueprint, channels, exact=exact, skips=reads)
     original = original_cost(blueprint)
     return Design(
         id=design_id(segments, blueprint.multiple, blueprint.merge),
@@ -87,8 +87,8 @@ def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
     return blueprint.cost(segment, BranchChoice.whole(segment, 0), blueprint.channels_before(segment.first), exact=True)
 
 
-def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE) -> Cost:
-    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), channels, exact=exact, taps=taps)
+def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool, skips: SkipInputs = UNSCALED) -> Cost:
+    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), channels, exact=exact, skips=skips)
 
 
 def choices_of(design: Design) -> list[SegmentChoice]:
@@ -101,7 +101,7 @@ def _branch_choices(merge: Merge, segment: SegmentDesign) -> tuple[BranchChoice,
     for branch in segment.branches:
         place = (first, first + branch.channels) if branch.has_exit else None
         ends = Ends(branch.entry, place)
-        choices.append(BranchChoice(branch.processor, branch.blocks, branch.width, ends, branch.spaces))
+        choices.append(BranchChoice(branch.processor, branch.blocks, branch.width, ends, branch.explicit_channels))
         # Branches that are concatenated write one channel after the other, those that are summed the same ones.
         first += 0 if merge is Merge.ADD else branch.channels
     return tuple(choices)

@@ -29,7 +29,7 @@ def check_choices(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> Non
             "use the network that the design was made for"
         )
     for number, choice in enumerate(choices):
-        if not blueprint.traced.is_whole(choice.segment):
+        if not blueprint.traced.is_self_contained(choice.segment):
             raise DesignError(
                 f"segment {number} ({blueprint.traced.name_of(choice.segment)}) has a tensor in its middle that is read behind "
                 "it; end a segment there"
@@ -97,12 +97,12 @@ def _check_branch(blueprint: Blueprint, number: int, segment: Segment, choice: B
     kept = set(choice.blocks)
     fits = list(choice.blocks) == sorted(choice.blocks) and needed <= kept <= set(segment.blocks)
     whole = kept == set(segment.blocks)
-    if not fits or not (whole or any(blocks[i].heavy for i in kept)):
+    if not fits or not (whole or any(blocks[i].has_weights for i in kept)):
         raise DesignError(
             f"a branch of segment {number} keeps blocks {list(choice.blocks)}; of {list(segment.blocks)} "
             f"it must keep {sorted(needed)} and at least one with a convolution"
         )
-    most = 1.0 if choice.spaces is None else math.inf
+    most = 1.0 if choice.explicit_channels is None else math.inf
     if not 0.0 < choice.width <= most or choice.width == math.inf or choice.processor < 0:
         raise DesignError(
             f"a branch of segment {number} has width {choice.width} and processor {choice.processor}; "

@@ -1,1 +1,1 @@
-"""Latencies that the search asks for, and the interface that provides them."""
+"""LatencyTable that the search asks for, and the interface that provides them."""

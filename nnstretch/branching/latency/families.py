@@ -98,11 +98,11 @@ class LayerFamily:
 
 
 def layer_family(plan: ChannelPlan, counts: Sequence[int], channels: int, *, exact: bool) -> LayerFamily:
-    """The family of the copies of `plan` that keep `counts[i]` channel groups of space `i`.
+    """The family of the copies of `plan` that keep `counts[i]` channel groups of group `i`.
 
     Args:
-        plan: blocks and spaces.
-        counts: channel groups kept of every space.
+        plan: blocks and groups.
+        counts: channel groups kept of every group.
         channels: of the tensor that is read in the original network.
         exact: what is read are its channels, each once and in order. Where they are then tied to others, so that no
             convolution comes first, the family has that one member.

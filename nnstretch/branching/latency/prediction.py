@@ -19,7 +19,7 @@ class BranchPrediction:
 
     processor: int
     alone: float
-    beside: float
+    contended: float
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,23 @@ class SegmentPrediction:
         joining: of putting the branches' channels together.
     """
 
-    handing: float
+    transfer: float
     branches: tuple[BranchPrediction, ...]
-    joining: float = 0.0
+    merging: float = 0.0
 
     @property
     def computing(self) -> float:
         """Seconds until the slowest branch is done."""
-        return max(branch.beside for branch in self.branches)
+        return max(branch.contended for branch in self.branches)
 
     @property
     def seconds(self) -> float:
         """Seconds of the whole segment."""
-        return self.handing + self.computing + self.joining
+        return self.transfer + self.computing + self.merging
 
     def waiting(self, branch: BranchPrediction) -> float:
         """Seconds that a branch waits for the slowest one."""
-        return self.computing - branch.beside
+        return self.computing - branch.contended
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def _part_object(part: SegmentPrediction, names: Sequence[str]) -> Mapping[str, 
         {
             "processor": names[branch.processor],
             "alone_ms": 1e3 * branch.alone,
-            "beside_ms": 1e3 * branch.beside,
+            "contended_ms": 1e3 * branch.contended,
             "waiting_ms": 1e3 * part.waiting(branch),
         }
         for branch in part.branches
     ]
-    return {"handing_ms": 1e3 * part.handing, "branches": branches, "joining_ms": 1e3 * part.joining}
+    return {"transfer_ms": 1e3 * part.transfer, "branches": branches, "merging_ms": 1e3 * part.merging}

@@ -10,24 +10,24 @@ from nnstretch.graph.layer import Layer, TensorType
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDesign:
     """What a branched network takes where its processors are as fast as usual.
 
     Attributes:
         seconds: of a run.
         branches: seconds that every branch of every segment is busy in it.
-        paces: how many times as fast as usual every processor computed when this was measured.
+        relative_speeds: how many times as fast as usual every processor computed when this was measured.
     """
 
     seconds: float
     branches: tuple[tuple[float, ...], ...]
-    paces: tuple[float, ...] = ()
+    relative_speeds: tuple[float, ...] = ()
 
 
-class Trial(Protocol):
+class DesignRunner(Protocol):
     """Runs branched networks on the processors."""
 
-    def __call__(self, network: BranchedNetwork, /, *, tuned: bool) -> Measured:
+    def __call__(self, network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
         """What a network takes.
 
         Args:
@@ -46,7 +46,7 @@ class LatencyPredictor(Protocol):
         Layers of equal `workload` take equal time, so one has to be measured once.
         """
 
-    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
+    def fused_seconds(self, pair: Layer, processor: int, /) -> float:
         """Seconds of a routine that computes two layers as one, `pair`; ``inf`` if there is none."""
 
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
@@ -55,8 +55,8 @@ class LatencyPredictor(Protocol):
     def meeting_seconds(self, tensor: TensorType, /) -> float:
         """Seconds that processors need to meet at a tensor that each of them has computed a part of, beyond waiting."""
 
-    def fetching_seconds(self, tensor: TensorType, /) -> float:
-        """How many of the `meeting_seconds` first layers spend on fetching `tensor` from other processors' caches."""
+    def fetch_seconds(self, tensor: TensorType, /) -> float:
+        """How many of the `meeting_seconds` first layers spend on fetch `tensor` from other processors' caches."""
 
     def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
         """How many times as long a processor takes while `others` work too: they may share memory, caches or power."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import AS_THEY_WERE, Taps, kept_counts
+from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.families import LayerFamily, VaryingLayer, layer_family
@@ -38,7 +38,7 @@ class BranchCost:
 
 
 @dataclass(eq=False)
-class Latencies:
+class LatencyTable:
     """Costs of branches and meeting points.
 
     Attributes:
@@ -80,11 +80,11 @@ class Latencies:
         return self._costs[key]
 
     def branch_seconds(
-        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
     ) -> float:
         """Seconds of a branch, every layer of it asked for."""
         plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
-        return self.part(plan, counts, in_channels, choice.processor, exact=exact, taps=taps)
+        return self.part(plan, counts, in_channels, choice.processor, exact=exact, skips=skips)
 
     def part(
         self,
@@ -94,10 +94,10 @@ class Latencies:
         processor: int,
         *,
         exact: bool,
-        taps: Taps = AS_THEY_WERE,
+        skips: SkipInputs = UNSCALED,
     ) -> float:
-        """Seconds of a copy of `plan` that keeps so many channel groups of its spaces, every layer of it asked for."""
-        return self._ask(part_layers(plan, counts, in_channels, exact=exact, taps=taps), processor)
+        """Seconds of a copy of `plan` that keeps so many channel groups of its groups, every layer of it asked for."""
+        return self._ask(part_layers(plan, counts, in_channels, exact=exact, skips=skips), processor)
 
     def original(self, segment: Segment) -> tuple[float, ...]:
         """Seconds of the original blocks on every processor."""
@@ -124,11 +124,11 @@ class Latencies:
             )
         return self._blocks[block]
 
-    def head(self, in_channels: int, processor: int, *, exact: bool, taps: Taps = AS_THEY_WERE) -> float:
-        """Seconds of what follows the last block; the latency of its first layers is interpolated if it reads no taps."""
+    def head(self, in_channels: int, processor: int, *, exact: bool, skips: SkipInputs = UNSCALED) -> float:
+        """Seconds of what follows the last block; the latency of its first layers is interpolated if it reads no skips."""
         plan = self.blueprint.head
-        if any(taps.get(tap) for tap in plan.taps):
-            return self.part(plan, kept_counts(plan, 1.0), in_channels, processor, exact=exact, taps=taps)
+        if any(skips.get(skip) for skip in plan.skips):
+            return self.part(plan, kept_counts(plan, 1.0), in_channels, processor, exact=exact, skips=skips)
         return self._family_seconds(self._family(plan, kept_counts(plan, 1.0), exact=exact), in_channels, processor)
 
     def confirm(
@@ -139,10 +139,10 @@ class Latencies:
         processor: int,
         *,
         exact: bool,
-        taps: Taps = AS_THEY_WERE,
+        skips: SkipInputs = UNSCALED,
     ) -> bool:
         """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
-        row = part_layers(plan, counts, in_channels, exact=exact, taps=taps)
+        row = part_layers(plan, counts, in_channels, exact=exact, skips=skips)
         return self.predictor.confirm([*row.layers, *row.joined.values()], processor)
 
     def forget(self) -> None:
@@ -176,15 +176,15 @@ class Latencies:
             self._meetings[tensor] = self.predictor.meeting_seconds(tensor)
         return self._meetings[tensor]
 
-    def fetching(self, segment: Segment, channels: int, together: Collection[int]) -> float:
-        """Seconds of a meeting before a segment that each of its branches spends on fetching what others have written.
+    def fetch(self, segment: Segment, channels: int, together: Collection[int]) -> float:
+        """Seconds of a meeting before a segment that each of its branches spends on fetch what others have written.
 
         Nothing where some were run: what they took then has them.
         """
         if any((block, processor) in self.corrections for block in segment.blocks for processor in together):
             return 0.0
         others = channels - channels // max(1, len(together))
-        return self.predictor.fetching_seconds(TensorType(self.shape_before(segment.first, others)))
+        return self.predictor.fetch_seconds(TensorType(self.shape_before(segment.first, others)))
 
     def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
         """How many times as long as alone a branch takes while all of `together` work, its processor among them.
@@ -264,7 +264,7 @@ class Latencies:
 
     def _gain(self, row: LayerRow, number: int, processor: int) -> float:
         """Seconds by which a pair is faster in one go than one by one, if it is."""
-        together = self.predictor.pair_seconds(row.joined[number], processor)
+        together = self.predictor.fused_seconds(row.joined[number], processor)
         if math.isinf(together):
             return 0.0
         return max(0.0, self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import AS_THEY_WERE, Read, Taps, node_widths, reads_of
+from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, TensorChannels, inputs_of, node_widths
 from nnstretch.branching.design.cost import layer_sizes
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.latency.lowering import Lowered, lower, padding_of
@@ -101,20 +101,20 @@ class LayerRow:
 
 
 def part_layers(
-    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, taps: Taps = AS_THEY_WERE
+    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
 ) -> LayerRow:
-    """The layers of a copy of `plan` that keeps `counts[i]` channel groups of space `i`.
+    """The layers of a copy of `plan` that keeps `counts[i]` channel groups of group `i`.
 
     Weights are noise. Batch norms and activations are fused, and so are sums, as `nnstretch.passes` fuse them.
 
     Args:
-        plan: blocks and spaces.
-        counts: channel groups kept of every space.
+        plan: blocks and groups.
+        counts: channel groups kept of every group.
         in_channels: channels of the tensor that the copy reads.
         exact: those are the original channels, each once and in order.
-        taps: how the other tensors are read.
+        skips: how the other tensors are read.
     """
-    reads = reads_of(plan, in_channels, taps, exact=exact)
+    reads = inputs_of(plan, in_channels, skips, exact=exact)
     walk = _Walk(plan, counts, reads)
     ops = walk.run()
     readers = Counter(id(value.now) for op in ops for value in (*op.reads, op.residual) if value is not None)
@@ -146,7 +146,7 @@ def merge_layers(merge: Merge, shapes: Sequence[tuple[int, ...]]) -> list[Layer]
 class _Walk:
     """One pass over the nodes of a plan that makes layers, and fuses them on the way."""
 
-    def __init__(self, plan: ChannelPlan, counts: Sequence[int], reads: Mapping[fx.Node, Read]) -> None:
+    def __init__(self, plan: ChannelPlan, counts: Sequence[int], reads: Mapping[fx.Node, TensorChannels]) -> None:
         self.plan = plan
         self.widths = node_widths(plan, counts, reads[plan.source].channels, reads)
         exact = {tensor: read.exact for tensor, read in reads.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import made_channels
+from nnstretch.branching.channels.scaling import produced_channels
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of
@@ -82,7 +82,7 @@ def _stage(
     blocks, own = blueprint.traced.blocks, set(place.segment.blocks)
     found = [choice for choice in choices_of(design) if own & set(choice.segment.blocks)]
     branches = found[0].branches
-    if len(found) > 1 or any(i not in own and blocks[i].heavy for i in found[0].segment.blocks):
+    if len(found) > 1 or any(i not in own and blocks[i].has_weights for i in found[0].segment.blocks):
         if any(len(choice.branches) > 1 for choice in found):
             raise _unsayable(f"branches do not meet where stage {number} begins and ends")
         kept = tuple(i for choice in found for i in choice.branches[0].blocks if i in own)
@@ -93,7 +93,7 @@ def _stage(
     said = [_branch(blueprint, backbone, segment, branch, read) for branch in branches]
     widths = tuple(width for width, _, _ in said)
     return PublishedStage(
-        depths=tuple(sum(blocks[i].heavy for i in branch.blocks) for branch in branches),
+        depths=tuple(sum(blocks[i].has_weights for i in branch.blocks) for branch in branches),
         widths=widths,
         stride=place.stride,
         bottlenecks=tuple(ratio for _, ratio, _ in said),
@@ -108,13 +108,15 @@ def _branch(
 ) -> tuple[int, float, int]:
     """Channels that a branch's blocks write, the ratio of those inside to them, and those inside."""
     plan, counts = blueprint.plan(segment, choice), blueprint.counts(segment, choice)
-    written = blueprint.branch(segment, choice.blocks, Ends(choice.ends.entry)).output_spaces
-    width = sum(counts[space.index] * space.group_channels for space in written)
-    bodies = [block for block in plan.blocks if block.heavy and any(node not in _ends(plan) for node in block.nodes)]
+    written = blueprint.branch(segment, choice.blocks, Ends(choice.ends.entry)).output_groups
+    width = sum(counts[group.index] * group.group_channels for group in written)
+    bodies = [
+        block for block in plan.blocks if block.has_weights and any(node not in _ends(plan) for node in block.nodes)
+    ]
     if choice.ends.entry is Entry.FIRST:
         entry = next(node for node in plan.nodes if node.target == f"{FIRST}.conv")
-        read = made_channels(plan, entry, counts)
-    inner = _inner(plan, counts, bodies[-1], {space.index for space in written})
+        read = produced_channels(plan, entry, counts)
+    inner = _inner(plan, counts, bodies[-1], {group.index for group in written})
     if backbone.block == BASIC or inner is None:
         return width, 1.0, width
     base = width if backbone.block == BOTTLENECK or len(bodies) > 1 else read
@@ -132,12 +134,12 @@ def _inner(plan: ChannelPlan, counts: Sequence[int], block: Block, written: set[
     squeeze = squeeze_of(block)
     for node in block.nodes:
         if (
-            node in plan.made
+            node in plan.produced
             and role_of(node) is Role.CONV
             and node is not squeeze
-            and plan.made[node][0] not in written
+            and plan.produced[node][0] not in written
         ):
-            return made_channels(plan, node, counts)
+            return produced_channels(plan, node, counts)
     return None
 
 

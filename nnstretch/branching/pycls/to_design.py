@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from nnstretch.branching.channels.groups import ChannelPlan, Space
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import make_design
@@ -75,7 +75,7 @@ def _pooled(blueprint: Blueprint, backbone: Backbone) -> int:
     A pool before it belongs to the branches, channel by channel; alone in a segment it would need the original channels.
     """
     blocks = blueprint.traced.blocks
-    return next((number for number in backbone.head.blocks if blocks[number].heavy), backbone.head.stop)
+    return next((number for number in backbone.head.blocks if blocks[number].has_weights), backbone.head.stop)
 
 
 def _whole(segment: Segment, processor: int) -> SegmentChoice:
@@ -157,13 +157,13 @@ class _Reading:
         plan = self.blueprint.branch(self.place.segment, blocks, ends)
         body = plan.blocks[ends.entry is Entry.FIRST : len(plan.blocks) - (ends.exit is not None)]
         self._check_body(branch, body, first)
-        written = self.blueprint.branch(self.place.segment, blocks, Ends(ends.entry)).output_spaces
-        outputs = {space.index for space in written}
-        spaces = tuple(
-            self._channels(plan, space, width if space.index in outputs else None, branch, body, first)
-            for space in plan.spaces
+        written = self.blueprint.branch(self.place.segment, blocks, Ends(ends.entry)).output_groups
+        outputs = {group.index for group in written}
+        groups = tuple(
+            self._channels(plan, group, width if group.index in outputs else None, branch, body, first)
+            for group in plan.groups
         )
-        choice = BranchChoice(branch, blocks, width / self.place.width, ends, spaces)
+        choice = BranchChoice(branch, blocks, width / self.place.width, ends, groups)
         counts = self.blueprint.counts(self.place.segment, choice)
         if needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=self.exact):
             raise self._refusal(
@@ -178,7 +178,7 @@ class _Reading:
         """So many blocks: without those that change their input least, or with the one that does it again."""
         blocks, own = self.blueprint.traced.blocks, list(self.place.segment.blocks)
         by_change = sorted((i for i in own if blocks[i].droppable), key=lambda i: (blocks[i].change, -i))
-        missing = depth - sum(blocks[i].heavy for i in own)
+        missing = depth - sum(blocks[i].has_weights for i in own)
         if missing > 0 and not by_change:
             raise DesignError(
                 f"stage {self.number} of the file is {depth} blocks deep, and the network's cannot be repeated"
@@ -212,7 +212,7 @@ class _Reading:
             if group != own:
                 raise self._refusal(branch, f"it has groups of {group} channels, the network's have {own}")
         if self.network.block == INVERTED:
-            for number, block in enumerate(block for block in body if block.heavy):
+            for number, block in enumerate(block for block in body if block.has_weights):
                 read = first if number == 0 else self.stage.widths[branch]
                 if (self._expanded(branch, read) != read) != _expands(block):
                     raise self._refusal(branch, "only one of the two has a convolution that expands")
@@ -221,12 +221,18 @@ class _Reading:
         return int(read * self.stage.bottlenecks[branch])
 
     def _channels(
-        self, plan: ChannelPlan, space: Space, width: int | None, branch: int, body: Sequence[Block], first: int
+        self,
+        plan: ChannelPlan,
+        group: DependencyGroup,
+        width: int | None,
+        branch: int,
+        body: Sequence[Block],
+        first: int,
     ) -> int:
-        """Channels of a space; `width` if it is written by the blocks."""
+        """Channels of a group; `width` if it is written by the blocks."""
         found = {
             channels
-            for node, _ in space.makers
+            for node, _ in group.producers
             if node not in plan.sources
             and (channels := self._written(plan, node, width, branch, body, first)) is not None
         }

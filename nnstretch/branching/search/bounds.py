@@ -37,7 +37,7 @@ _LARGEST = 1.25  # MACs of branches over the original's: nobody needs a bound be
 
 
 @dataclass(frozen=True)
-class Setting:
+class BoundsCandidate:
     """A network whose stages have two equal branches.
 
     Attributes:
@@ -56,7 +56,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Training:
+class ShortTraining:
     """A short training that was finished.
 
     Attributes:
@@ -90,10 +90,10 @@ class Bounds:
     min_depth: float | None = None
     min_width: float | None = None
     min_macs: float | None = None
-    trainings: tuple[Training, ...] = ()
+    trainings: tuple[ShortTraining, ...] = ()
 
     @property
-    def original(self) -> Training | None:
+    def original(self) -> ShortTraining | None:
         """The training of the original."""
         return next((training for training in self.trainings if not training.design), None)
 
@@ -148,11 +148,11 @@ def learn_bounds(
     Raises:
         DesignError: nothing can be branched, or nothing stays within the tolerance, or the budget ended before.
     """
-    return _Learning(blueprint, original, retrain, keep, budget, progress or silent, known).run()
+    return _BoundsSearch(blueprint, original, retrain, keep, budget, progress or silent, known).run()
 
 
 @dataclass(eq=False)
-class _Learning:
+class _BoundsSearch:
     blueprint: Blueprint
     original: nn.Module
     retrain: Retrain
@@ -163,7 +163,7 @@ class _Learning:
     expected: int = field(default=0, init=False)
 
     def run(self) -> Bounds:
-        depths, widths = depth_settings(self.blueprint), width_settings(self.blueprint)
+        depths, widths = candidates_by_depth(self.blueprint), candidates_by_width(self.blueprint)
         self.bounds = replace(self.bounds, min_depth=None, min_width=None, min_macs=None)
         self.expected = 1 + _bisections(depths) + 2 * _bisections(widths)
         self._reference()
@@ -171,7 +171,7 @@ class _Learning:
         self._found(replace(self.bounds, min_depth=depth))
         width = self._least(widths, "width").width
         self._found(replace(self.bounds, min_width=width))
-        smallest, *larger = macs_settings(self.blueprint, depth, width)
+        smallest, *larger = candidates_by_macs(self.blueprint, depth, width)
         found = self._least([smallest, *larger], "number of MACs")
         # The smallest network that the other bounds leave may be larger than the original.
         macs = min(found.macs, 1.0) if found is smallest else found.macs
@@ -183,9 +183,9 @@ class _Learning:
         """Retrains the original, unless that was done."""
         if self.bounds.original is None:
             top1, seconds = self._trained(copy.deepcopy(self.original), "original")
-            self._add(Training("", 1.0, 1.0, 1.0, top1, seconds))
+            self._add(ShortTraining("", 1.0, 1.0, 1.0, top1, seconds))
 
-    def _least(self, settings: Sequence[Setting], what: str) -> Setting:
+    def _least(self, settings: Sequence[BoundsCandidate], what: str) -> BoundsCandidate:
         """The first of `settings`, which ascend, that stays within the tolerance.
 
         Raises:
@@ -207,15 +207,15 @@ class _Learning:
             )
         return settings[high]
 
-    def _is_good(self, setting: Setting) -> bool:
+    def _is_good(self, setting: BoundsCandidate) -> bool:
         return self._top1(setting) >= self.bounds.least - 1e-9
 
-    def _top1(self, setting: Setting) -> float:
+    def _top1(self, setting: BoundsCandidate) -> float:
         """Accuracy of a network after the training, which is done unless it was."""
         known = {training.design: training.top1 for training in self.bounds.trainings}
         if setting.design.id not in known:
             top1, seconds = self._trained(build(self.blueprint, setting.design), str(setting))
-            self._add(Training(setting.design.id, setting.depth, setting.width, setting.macs, top1, seconds))
+            self._add(ShortTraining(setting.design.id, setting.depth, setting.width, setting.macs, top1, seconds))
             return top1
         return known[setting.design.id]
 
@@ -229,7 +229,7 @@ class _Learning:
         self.progress(done, max(self.expected, done + 1), what)
         return self.retrain(module, what)
 
-    def _add(self, training: Training) -> None:
+    def _add(self, training: ShortTraining) -> None:
         self._found(replace(self.bounds, trainings=(*self.bounds.trainings, training)))
 
     def _found(self, bounds: Bounds) -> None:
@@ -237,7 +237,7 @@ class _Learning:
         self.keep(bounds)
 
 
-def _bisections(settings: Sequence[Setting]) -> int:
+def _bisections(settings: Sequence[BoundsCandidate]) -> int:
     """Trainings that it takes to find one of `settings`, at most."""
     return math.ceil(math.log2(len(settings))) + 1
 
@@ -245,35 +245,35 @@ def _bisections(settings: Sequence[Setting]) -> int:
 # -- networks that are tried -------------------------------------------------------------------------------------------
 
 
-def depth_settings(blueprint: Blueprint) -> list[Setting]:
+def candidates_by_depth(blueprint: Blueprint) -> list[BoundsCandidate]:
     """Networks at full width for every depth that some stage can have, the shallowest first."""
     stages = _stages(blueprint)
-    depths = {blueprint.depth_ratio(stage, blocks) for stage in stages for blocks in blueprint.depth_options(stage)} | {
-        1.0
-    }
+    depths = {
+        blueprint.depth_ratio(stage, blocks) for stage in stages for blocks in blueprint.depth_candidates(stage)
+    } | {1.0}
     return _distinct([_setting(blueprint, depth, 1.0) for depth in sorted(depths)])
 
 
-def width_settings(blueprint: Blueprint) -> list[Setting]:
+def candidates_by_width(blueprint: Blueprint) -> list[BoundsCandidate]:
     """Networks at full depth, the narrowest first."""
     widths = [step / _WIDTHS for step in range(_NARROWEST, _WIDTHS + 1)]
     return _distinct([_setting(blueprint, 1.0, width) for width in widths])
 
 
-def macs_settings(blueprint: Blueprint, min_depth: float, min_width: float) -> list[Setting]:
+def candidates_by_macs(blueprint: Blueprint, min_depth: float, min_width: float) -> list[BoundsCandidate]:
     """Networks scaled in depth and width alike as far as these bounds allow, those with the fewest MACs first."""
     steps = [step / _DIAGONAL for step in range(1, _DIAGONAL + 1)]
     scaled = [_setting(blueprint, max(step, min_depth), max(step, min_width)) for step in steps]
-    kept: list[Setting] = []
+    kept: list[BoundsCandidate] = []
     for setting in sorted(scaled, key=lambda setting: setting.macs):
         if not kept or (kept[-1].macs + _MACS_APART <= setting.macs <= _LARGEST):
             kept.append(setting)
     return kept
 
 
-def _distinct(settings: Sequence[Setting]) -> list[Setting]:
+def _distinct(settings: Sequence[BoundsCandidate]) -> list[BoundsCandidate]:
     """Of networks that are equal, because widths are rounded, the first."""
-    found: dict[Hashable, Setting] = {}
+    found: dict[Hashable, BoundsCandidate] = {}
     for setting in settings:
         branches = [branch for segment in setting.design.segments for branch in segment.branches]
         found.setdefault(tuple((branch.blocks, branch.channels, branch.macs) for branch in branches), setting)
@@ -292,13 +292,13 @@ def _stages(blueprint: Blueprint) -> list[Segment]:
     return stages
 
 
-def _setting(blueprint: Blueprint, depth: float, width: float) -> Setting:
+def _setting(blueprint: Blueprint, depth: float, width: float) -> BoundsCandidate:
     """Two branches in every stage that can have them, as shallow as `depth` allows and as narrow as `width`."""
     branched = _stages(blueprint)
     choices = []
     for stage in blueprint.traced.stages:
         if stage in branched:
-            blocks = blueprint.depth_options(stage, depth)[-1]
+            blocks = blueprint.depth_candidates(stage, depth)[-1]
             pair = [BranchChoice(processor, blocks, width) for processor in (0, 1)]
             choices.append(SegmentChoice(stage, blueprint.meeting(stage, pair)))
         else:
@@ -307,4 +307,4 @@ def _setting(blueprint: Blueprint, depth: float, width: float) -> Setting:
     original = sum(segment_cost(blueprint, stage).macs for stage in branched)
     pairs = [segment for segment in design.segments if len(segment.branches) > 1]
     macs = sum(branch.macs for segment in pairs for branch in segment.branches)
-    return Setting(depth, width, design, macs / max(original, 1))
+    return BoundsCandidate(depth, width, design, macs / max(original, 1))

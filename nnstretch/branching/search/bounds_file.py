@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nnstretch.branching.search.bounds import Bounds, Training
+from nnstretch.branching.search.bounds import Bounds, ShortTraining
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.settings import atomic_write
 
@@ -22,7 +22,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Subject:
+class BoundsSetup:
     """What bounds were learned of. Trainings of one subject are never mixed with those of another.
 
     Attributes:
@@ -46,7 +46,7 @@ class Subject:
 class LearnedBounds:
     """Bounds with what they were learned of."""
 
-    subject: Subject
+    subject: BoundsSetup
     bounds: Bounds
 
     def save(self, path: Path) -> None:
@@ -124,7 +124,7 @@ def _bounds(raw: Mapping[str, Any]) -> LearnedBounds:
     texts = {name: _text(raw, name) for name in ("model", "weights", "data", "merge")}
     if not isinstance(raw["recipe"], dict):
         raise TypeError("recipe is no object")
-    subject = Subject(**texts, recipe=raw["recipe"], multiple=_count(raw, "multiple"))
+    subject = BoundsSetup(**texts, recipe=raw["recipe"], multiple=_count(raw, "multiple"))
     least = {
         name: None if raw[name] is None else _number(raw, name, 1.0 if name != "min_macs" else math.inf)
         for name in ("min_depth", "min_width", "min_macs")
@@ -135,9 +135,9 @@ def _bounds(raw: Mapping[str, Any]) -> LearnedBounds:
     )
 
 
-def _training(raw: Mapping[str, Any]) -> Training:
+def _training(raw: Mapping[str, Any]) -> ShortTraining:
     ratios = {name: _number(raw, name) for name in ("depth", "width", "macs", "seconds")}
-    return Training(design=_text(raw, "design"), top1=_number(raw, "top1", 100.0), **ratios)
+    return ShortTraining(design=_text(raw, "design"), top1=_number(raw, "top1", 100.0), **ratios)
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:

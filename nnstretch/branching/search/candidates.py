@@ -17,7 +17,7 @@ import numpy.typing as npt
 from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import BranchChoice
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.latency.table import Latencies
+from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.merge import merged_channels
@@ -26,7 +26,7 @@ _Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Option:
+class SegmentCandidate:
     """One way to compute a segment.
 
     Attributes:
@@ -55,7 +55,7 @@ STEPS = (
 
 
 @dataclass
-class Census:
+class PruningStatistics:
     """Ways to branch a segment after each step of pruning, and what the limits would have to be to leave one.
 
     Attributes:
@@ -71,13 +71,13 @@ class Census:
     best_macs: float = 0.0
 
 
-def branch_choices(
-    latencies: Latencies, segment: Segment, processor: int, widths: Sequence[float], min_depth: float
+def branch_candidates(
+    latencies: LatencyTable, segment: Segment, processor: int, widths: Sequence[float], min_depth: float
 ) -> list[BranchChoice]:
     """Branches of all depths and widths; of widths that round to the same layers the smallest."""
     blueprint = latencies.blueprint
     choices = []
-    for blocks in blueprint.depth_options(segment, min_depth):
+    for blocks in blueprint.depth_candidates(segment, min_depth):
         plan = blueprint.branch(segment, blocks)
         seen = set()
         for width in sorted(widths):
@@ -88,22 +88,22 @@ def branch_choices(
     return choices
 
 
-def groups_of(processors: int) -> Iterator[tuple[int, ...]]:
+def processor_groups(processors: int) -> Iterator[tuple[int, ...]]:
     """All groups of two processors or more."""
     for size in range(2, processors + 1):
         yield from itertools.combinations(range(processors), size)
 
 
-def segment_options(
-    latencies: Latencies,
+def segment_candidates(
+    latencies: LatencyTable,
     segment: Segment,
     choices: Sequence[Sequence[BranchChoice]],
     limits: SearchLimits,
     in_channels: int,
     *,
     exact: bool,
-    census: Census | None = None,
-) -> list[Option]:
+    statistics: PruningStatistics | None = None,
+) -> list[SegmentCandidate]:
     """The ways to branch a segment within the limits that are worth considering.
 
     Args:
@@ -113,23 +113,23 @@ def segment_options(
         limits: constraints; `min_depth` and `min_width` have been applied to `choices`.
         in_channels: channels that are read.
         exact: those are the original ones, each once and in order.
-        census: is added to.
+        statistics: is added to.
     """
-    census = census or Census()
+    statistics = statistics or PruningStatistics()
     fastest = min(latencies.original(segment))
     original_macs = latencies.original_macs(segment)
-    options: list[Option] = []
-    for group in groups_of(latencies.processors):
+    options: list[SegmentCandidate] = []
+    for group in processor_groups(latencies.processors):
         met = [_meeting(latencies, segment, choices[p], place, len(group)) for place, p in enumerate(group)]
         costs = [[latencies.branch(segment, choice, in_channels, exact=exact) for choice in some] for some in met]
         slow = [latencies.contention_factor(segment, p, group) for p in group]
         seconds = [_numbers(cost.seconds for cost in some) * s for some, s in zip(costs, slow, strict=True)]
-        census.within[0] += math.prod(len(some) for some in costs)
+        statistics.within[0] += math.prod(len(some) for some in costs)
         if not all(len(some) for some in costs):
             continue
-        census.best_beta = min(census.best_beta, max(float(some.min()) for some in seconds) / fastest)
+        statistics.best_beta = min(statistics.best_beta, max(float(some.min()) for some in seconds) / fastest)
         kept = [np.flatnonzero(some <= limits.beta * fastest) for some in seconds]
-        census.within[1] += math.prod(map(len, kept))
+        statistics.within[1] += math.prod(map(len, kept))
         if not all(map(len, kept)):
             continue
         total = _joined([some[k] for some, k in zip(seconds, kept, strict=True)], np.maximum)
@@ -137,25 +137,25 @@ def segment_options(
         each = [_numbers(cost.channels for cost in c)[k] for c, k in zip(costs, kept, strict=True)]
         channels = _joined(each, np.maximum if latencies.blueprint.merge is Merge.ADD else np.add)
         meeting = _meetings(latencies, segment, channels)
-        census.best_alpha = min(census.best_alpha, float(meeting.min()) / fastest)
+        statistics.best_alpha = min(statistics.best_alpha, float(meeting.min()) / fastest)
         near = meeting <= limits.alpha * fastest
-        census.within[2] += int(near.sum())
-        census.best_macs = max(census.best_macs, float(macs[near].max(initial=0.0)) / max(original_macs, 1))
+        statistics.within[2] += int(near.sum())
+        statistics.best_macs = max(statistics.best_macs, float(macs[near].max(initial=0.0)) / max(original_macs, 1))
         enough = np.flatnonzero(near & (macs >= limits.min_macs * original_macs))
-        census.within[3] += len(enough)
+        statistics.within[3] += len(enough)
         best = enough[_unbeaten(channels[enough], total[enough] + meeting[enough], macs[enough])]
-        census.within[4] += len(best)
+        statistics.within[4] += len(best)
         for flat in best.tolist():
             places = np.unravel_index(flat, [len(k) for k in kept])
             branches = tuple(some[k[i]] for some, k, i in zip(met, kept, places, strict=True))
             parts = tuple(c[k[i]].channels for c, k, i in zip(costs, kept, places, strict=True))
             merged = merged_channels(latencies.blueprint.merge, parts)
-            options.append(Option(branches, float(total[flat]), int(macs[flat]), parts, merged))
+            options.append(SegmentCandidate(branches, float(total[flat]), int(macs[flat]), parts, merged))
     return options
 
 
 def _meeting(
-    latencies: Latencies, segment: Segment, choices: Sequence[BranchChoice], place: int, branches: int
+    latencies: LatencyTable, segment: Segment, choices: Sequence[BranchChoice], place: int, branches: int
 ) -> list[BranchChoice]:
     """The choices with what they have at their ends as one of so many branches."""
     return [latencies.blueprint.meeting(segment, [choice] * branches)[place] for choice in choices]
@@ -173,7 +173,7 @@ def _joined(parts: Sequence[_Numbers], function: np.ufunc) -> _Numbers:
     return np.asarray(result, dtype=np.float64).reshape(-1)
 
 
-def _meetings(latencies: Latencies, segment: Segment, channels: _Numbers) -> _Numbers:
+def _meetings(latencies: LatencyTable, segment: Segment, channels: _Numbers) -> _Numbers:
     """Seconds of meeting at tensors of so many channels."""
     widths, places = np.unique(channels, return_inverse=True)
     seconds = [latencies.meeting(segment.stop, int(width)) for width in widths]

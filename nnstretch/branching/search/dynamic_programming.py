@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.channels.scaling import AS_THEY_WERE, Read, Taps, kept_counts
+from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import make_design, original_cost, stays_exact
 from nnstretch.branching.latency.prediction import BranchPrediction, Prediction, SegmentPrediction
-from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.search.candidates import Option
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.search.candidates import SegmentCandidate
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork
 from nnstretch.branching.transform.merge import merged_channels
 
@@ -43,12 +43,12 @@ class State:
     home: int
 
 
-Options = Callable[[Segment, State], Sequence[Option]]
+CandidateSource = Callable[[Segment, State], Sequence[SegmentCandidate]]
 """Ways to branch a segment that reads a state's channels."""
 
 
 @dataclass(frozen=True)
-class Found:
+class NetworkCandidate:
     """A whole network: its segments, predicted seconds, and MACs."""
 
     choices: tuple[SegmentChoice, ...]
@@ -62,7 +62,7 @@ class _Move:
 
     state: State
     segment: Segment
-    option: Option
+    option: SegmentCandidate
 
 
 @dataclass
@@ -96,25 +96,25 @@ class _Label:
 
 
 @dataclass(eq=False)
-class Joining:
+class DynamicProgram:
     """Joins segments.
 
     Attributes:
         latencies: predictions.
         segments: stretches that may be branched, by their first block.
         options: ways to branch them.
-        joined: transitions that were evaluated.
+        transitions: transitions that were evaluated.
     """
 
-    latencies: Latencies
+    latencies: LatencyTable
     segments: Mapping[int, Sequence[Segment]]
-    options: Options
-    joined: int = 0
+    options: CandidateSource
+    transitions: int = 0
     _labels: list[dict[State, _Label]] = field(default_factory=list)
     _moves: list[_Move] = field(default_factory=list)
     _unit: float = 1.0
 
-    def run(self, progress: Callable[[int, int], None]) -> list[Found]:
+    def run(self, progress: Callable[[int, int], None]) -> list[NetworkCandidate]:
         """The front of fastest networks, MACs ascending; every one has a branched segment."""
         blueprint = self.latencies.blueprint
         count = len(blueprint.traced.blocks)
@@ -140,7 +140,7 @@ class Joining:
         for processor in range(latencies.processors):
             choice = BranchChoice.whole(segment, processor)
             cost = latencies.branch(segment, choice, state.channels, exact=state.exact)
-            option = Option((choice,), cost.seconds, cost.macs, (cost.channels,), cost.channels)
+            option = SegmentCandidate((choice,), cost.seconds, cost.macs, (cost.channels,), cost.channels)
             self._move(segment, state, label, option, State(written, exact=True, home=processor))
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:
@@ -148,10 +148,10 @@ class Joining:
             exact = self.latencies.blueprint.merge is not Merge.CONCAT
             self._move(segment, state, label, option, State(option.channels, exact=exact, home=EVERYWHERE))
 
-    def _move(self, segment: Segment, state: State, label: _Label, option: Option, to: State) -> None:
-        self.joined += 1
+    def _move(self, segment: Segment, state: State, label: _Label, option: SegmentCandidate, to: State) -> None:
+        self.transitions += 1
         readers = [branch.processor for branch in option.branches]
-        seconds = handing(self.latencies, segment.first, state, readers) + option.seconds
+        seconds = transfer_seconds(self.latencies, segment.first, state, readers) + option.seconds
         if to.home == EVERYWHERE:
             seconds += self._joining(segment.stop, option)
         if not math.isfinite(seconds):
@@ -162,12 +162,12 @@ class Joining:
         labels[to].reach(label, seconds, round(option.macs / self._unit), len(self._moves))
         self._moves.append(_Move(state, segment, option))
 
-    def _joining(self, block: int, option: Option) -> float:
+    def _joining(self, block: int, option: SegmentCandidate) -> float:
         """Seconds of putting the branches' channels together."""
         shapes = [self.latencies.shape_before(block, channels) for channels in option.parts]
         return self.latencies.merging(shapes)
 
-    def _front(self, count: int) -> list[Found]:
+    def _front(self, count: int) -> list[NetworkCandidate]:
         """Of every number of MACs the fastest network with a branch, slower ones with fewer MACs left out."""
         ends = []
         for state, label in self._labels[count].items():
@@ -180,7 +180,7 @@ class Joining:
                 choices = self._path(count, state, -steps)
                 if any(len(choice.branches) > 1 for choice in choices):
                     most = -steps
-                    front.append(Found(choices, float(seconds), round(most * self._unit)))
+                    front.append(NetworkCandidate(choices, float(seconds), round(most * self._unit)))
         return front[::-1]
 
     def _path(self, block: int, state: State, steps: int) -> tuple[SegmentChoice, ...]:
@@ -202,14 +202,14 @@ def _merged(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[Se
         alone = last is not None and len(choice.branches) == len(last.branches) == 1
         segment = Segment(last.segment.first if last else choice.segment.first, choice.segment.stop)
         one = last is not None and alone and choice.branches[0].processor == last.branches[0].processor
-        if one and traced.is_whole(segment):
+        if one and traced.is_self_contained(segment):
             merged[-1] = SegmentChoice(segment, (BranchChoice.whole(segment, choice.branches[0].processor),))
         else:
             merged.append(choice)
     return tuple(merged)
 
 
-def branch_seconds(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[list[float]]:
+def branch_seconds(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[list[float]]:
     """Seconds of every branch on its processor alone, every layer asked for as it will be."""
     result = []
     states = _states(latencies, choices)
@@ -217,7 +217,7 @@ def branch_seconds(latencies: Latencies, choices: Sequence[SegmentChoice]) -> li
     for choice, state in zip(choices, states, strict=False):
         result.append(
             [
-                latencies.branch_seconds(choice.segment, branch, state.channels, exact=state.exact, taps=reads)
+                latencies.branch_seconds(choice.segment, branch, state.channels, exact=state.exact, skips=reads)
                 for branch in choice.branches
             ]
         )
@@ -225,7 +225,7 @@ def branch_seconds(latencies: Latencies, choices: Sequence[SegmentChoice]) -> li
 
 
 def network_prediction(
-    latencies: Latencies, choices: Sequence[SegmentChoice], branches: Sequence[Sequence[float]]
+    latencies: LatencyTable, choices: Sequence[SegmentChoice], branches: Sequence[Sequence[float]]
 ) -> Prediction:
     """What every part of a network takes whose branches take so many seconds alone."""
     *states, last = _states(latencies, choices)
@@ -233,20 +233,20 @@ def network_prediction(
     parts = []
     for choice, state, seconds in zip(choices, states, branches, strict=True):
         group = [branch.processor for branch in choice.branches]
-        handed = handing(latencies, choice.segment.first, state, group)
-        fetching = min(handed, latencies.fetching(choice.segment, state.channels, group))
+        handed = transfer_seconds(latencies, choice.segment.first, state, group)
+        fetch = min(handed, latencies.fetch(choice.segment, state.channels, group))
         beside = [
-            s * latencies.contention_factor(choice.segment, p, group) + fetching
+            s * latencies.contention_factor(choice.segment, p, group) + fetch
             for s, p in zip(seconds, group, strict=True)
         ]
         made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, beside, strict=True)))
         parts.append(
-            SegmentPrediction(handed - fetching, made, latencies.merging(_written(latencies, choice, state, reads)))
+            SegmentPrediction(handed - fetch, made, latencies.merging(_written(latencies, choice, state, reads)))
         )
     return Prediction(tuple(parts), head_prediction(latencies, last, reads))
 
 
-def predicted_design(latencies: Latencies, choices: Sequence[SegmentChoice]) -> tuple[Design, Prediction]:
+def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[Design, Prediction]:
     """The design of a network and what it is predicted to take, every layer asked for as it will be."""
     branches = branch_seconds(latencies, choices)
     prediction = network_prediction(latencies, choices, branches)
@@ -254,7 +254,7 @@ def predicted_design(latencies: Latencies, choices: Sequence[SegmentChoice]) -> 
     return make_design(latencies.blueprint, choices, branch_ms, 1e3 * prediction.seconds), prediction
 
 
-def confirm(latencies: Latencies, choices: Sequence[SegmentChoice]) -> bool:
+def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
     """Has the predictor find out what it has guessed of a network; whether that changed anything."""
     blueprint = latencies.blueprint
     *states, last = _states(latencies, choices)
@@ -266,29 +266,29 @@ def confirm(latencies: Latencies, choices: Sequence[SegmentChoice]) -> bool:
             state.channels,
             branch.processor,
             exact=state.exact,
-            taps=reads,
+            skips=reads,
         )
         for choice, state in zip(choices, states, strict=True)
         for branch in choice.branches
     ]
     head = kept_counts(blueprint.head, 1.0)
     changed += [
-        latencies.confirm(blueprint.head, head, last.channels, processor, exact=last.exact, taps=reads)
+        latencies.confirm(blueprint.head, head, last.channels, processor, exact=last.exact, skips=reads)
         for processor in range(latencies.processors)
     ]
     return any(changed)
 
 
-def _reads(latencies: Latencies, choices: Sequence[SegmentChoice], states: Sequence[State]) -> Taps:
-    """How those read every meeting point who read it as a tap."""
+def _reads(latencies: LatencyTable, choices: Sequence[SegmentChoice], states: Sequence[State]) -> SkipInputs:
+    """How those read every meeting point who read it as a skip."""
     borders = [0, *(choice.segment.stop for choice in choices)]
     return {
-        latencies.blueprint.boundary(border): Read(state.channels, state.exact)
+        latencies.blueprint.boundary(border): TensorChannels(state.channels, state.exact)
         for border, state in zip(borders, states, strict=True)
     }
 
 
-def _states(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[State]:
+def _states(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[State]:
     """What every segment reads, and what the head reads."""
     blueprint = latencies.blueprint
     states = [State(blueprint.channels_before(0), exact=True, home=0)]
@@ -301,7 +301,7 @@ def _states(latencies: Latencies, choices: Sequence[SegmentChoice]) -> list[Stat
     return states
 
 
-def _written(latencies: Latencies, choice: SegmentChoice, state: State, reads: Taps) -> list[tuple[int, ...]]:
+def _written(latencies: LatencyTable, choice: SegmentChoice, state: State, reads: SkipInputs) -> list[tuple[int, ...]]:
     """Shapes of what the branches of a segment write."""
     blueprint = latencies.blueprint
     return [
@@ -313,19 +313,19 @@ def _written(latencies: Latencies, choice: SegmentChoice, state: State, reads: T
     ]
 
 
-def handing(latencies: Latencies, block: int, state: State, readers: Sequence[int]) -> float:
+def transfer_seconds(latencies: LatencyTable, block: int, state: State, readers: Sequence[int]) -> float:
     """Seconds until those who compute the block of that number can read what was computed before."""
     if set(readers) == {state.home}:
         return 0.0
     return latencies.meeting(block, state.channels)
 
 
-def head_prediction(latencies: Latencies, state: State, taps: Taps = AS_THEY_WERE) -> SegmentPrediction:
+def head_prediction(latencies: LatencyTable, state: State, skips: SkipInputs = UNSCALED) -> SegmentPrediction:
     """What follows the last block, with what it takes to read it, on the processor that is fastest."""
     last = len(latencies.blueprint.traced.blocks)
     ways = []
     for processor in range(latencies.processors):
-        seconds = latencies.head(state.channels, processor, exact=state.exact, taps=taps)
+        seconds = latencies.head(state.channels, processor, exact=state.exact, skips=skips)
         alone = BranchPrediction(processor, seconds, seconds)
-        ways.append(SegmentPrediction(handing(latencies, last, state, [processor]), (alone,)))
+        ways.append(SegmentPrediction(transfer_seconds(latencies, last, state, [processor]), (alone,)))
     return min(ways, key=lambda way: way.seconds)

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nnstretch.branching.design.blueprint import SegmentChoice
-from nnstretch.branching.latency.predictor import Measured, Trial
-from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.search.dynamic_programming import Found, branch_seconds, network_prediction, predicted_design
+from nnstretch.branching.latency.predictor import DesignRunner, MeasuredDesign
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.search.dynamic_programming import (
+    NetworkCandidate,
+    branch_seconds,
+    network_prediction,
+    predicted_design,
+)
 from nnstretch.branching.transform.build import build
 from nnstretch.support.progress import Progress
 
@@ -19,7 +24,7 @@ _WORTH_TUNING = 0.03  # the same where routines are tuned for it, which takes lo
 
 
 @dataclass(eq=False)
-class Running:
+class GuidedRefinement:
     """Finds the fastest of some designs by running them.
 
     What every branch takes in a run, beside the others and with its inputs in their caches, takes the place of what was
@@ -27,19 +32,19 @@ class Running:
 
     Attributes:
         latencies: predictions; they are corrected by what is seen.
-        trial: runs networks.
+        runner: runs networks.
         anew: the best network by what is known now, given the one that was run last; None if none is within the limits.
         progress: called before every run.
         measured_ms: latency of the tuned designs that were run, by id.
     """
 
-    latencies: Latencies
-    trial: Trial
-    anew: Callable[[Found], Found | None]
+    latencies: LatencyTable
+    runner: DesignRunner
+    propose: Callable[[NetworkCandidate], NetworkCandidate | None]
     progress: Progress
     measured_ms: dict[str, float] = field(default_factory=dict)
 
-    def fastest(self, network: Found) -> Found:
+    def fastest(self, network: NetworkCandidate) -> NetworkCandidate:
         """The fastest network that was run, `network` first.
 
         They are first run as predicted, to share out the work, and then tuned, which speeds up one processor more than another.
@@ -47,13 +52,13 @@ class Running:
         best = self._fastest(network, _RUNS, _WORTH, tuned=False)
         return self._fastest(best, _TUNED, _WORTH_TUNING, tuned=True)
 
-    def _fastest(self, network: Found, most: int, worth: float, *, tuned: bool) -> Found:
+    def _fastest(self, network: NetworkCandidate, most: int, worth: float, *, tuned: bool) -> NetworkCandidate:
         what = "tuning and running the best design" if tuned else "running the best design"
-        seen: dict[tuple[SegmentChoice, ...], tuple[float, Found]] = {}
+        seen: dict[tuple[SegmentChoice, ...], tuple[float, NetworkCandidate]] = {}
         for number in range(most):
             self.progress(number, most, what)
             seen[network.choices] = (self._run(network, tuned=tuned), network)
-            following = self.anew(network)
+            following = self.propose(network)
             # By what was measured, none may be within the limits, or none much faster.
             if following is None or following.choices in seen:
                 break
@@ -63,16 +68,16 @@ class Running:
         self.progress(most, most, what)
         return min(seen.values(), key=lambda one: one[0])[1]
 
-    def _run(self, network: Found, *, tuned: bool) -> float:
+    def _run(self, network: NetworkCandidate, *, tuned: bool) -> float:
         """Runs a network and notes what was seen; the seconds that it took."""
         design, _ = predicted_design(self.latencies, network.choices)
-        measured = self.trial(build(self.latencies.blueprint, design), tuned=tuned)
+        measured = self.runner(build(self.latencies.blueprint, design), tuned=tuned)
         if tuned:
             self.measured_ms[design.id] = 1e3 * measured.seconds
         self._correct(network, measured)
         return measured.seconds
 
-    def _correct(self, network: Found, measured: Measured) -> None:
+    def _correct(self, network: NetworkCandidate, measured: MeasuredDesign) -> None:
         """Notes how much longer than predicted alone the branches of a network took."""
         predicted = branch_seconds(self.latencies, network.choices)
         for choice, found, guesses in zip(network.choices, measured.branches, predicted, strict=True):
@@ -82,7 +87,7 @@ class Running:
                         places = ((block, branch.processor) for block in choice.segment.blocks)
                         self.latencies.corrections.update(dict.fromkeys(places, seconds / guess))
 
-    def _seconds(self, network: Found) -> float:
+    def _seconds(self, network: NetworkCandidate) -> float:
         """What a network takes by all that is known now."""
         branches = branch_seconds(self.latencies, network.choices)
         return network_prediction(self.latencies, network.choices, branches).seconds

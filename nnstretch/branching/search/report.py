@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnstretch.branching.latency.prediction import BlockCost, FrontPoint, Prediction
-from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.search.candidates import STEPS, Census
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.search.candidates import STEPS, PruningStatistics
 from nnstretch.branching.search.limits import Family, SearchLimits
 from nnstretch.branching.tracing.trace import Segment
 
@@ -32,7 +32,7 @@ class SearchReport:
         cut_points: places between blocks where branches could meet.
         boundaries: of these, those that were considered: numbers of the blocks that follow.
         pruning: designs that were left after each step, on the coarse grid.
-        joined: transitions between segments that were evaluated.
+        transitions: transitions between segments that were evaluated.
         predicted_workloads: different layers whose latency was asked for, counted per processor.
         original_ms: the original network's predicted latency on each processor.
         measured_ms: latency of the designs that were run, by id.
@@ -50,11 +50,11 @@ class SearchReport:
     cut_points: int
     boundaries: tuple[int, ...]
     pruning: tuple[Pruning, ...]
-    joined: int
+    transitions: int
     predicted_workloads: int
     original_ms: tuple[float, ...]
     measured_ms: Mapping[str, float]
-    notes: tuple[str, ...]
+    diagnostics: tuple[str, ...]
     blocks: tuple[BlockCost, ...] = ()
     head_ms: tuple[float, ...] = ()
     front: tuple[FrontPoint, ...] = ()
@@ -62,20 +62,20 @@ class SearchReport:
     unpredicted: tuple[str, ...] = ()
 
 
-def original_seconds(latencies: Latencies) -> list[float]:
+def original_seconds(latencies: LatencyTable) -> list[float]:
     """What the network takes as it was, on each processor."""
     whole = latencies.original(Segment(0, len(latencies.blueprint.traced.blocks)))
     return [seconds + head for seconds, head in zip(whole, head_seconds(latencies), strict=True)]
 
 
-def head_seconds(latencies: Latencies) -> list[float]:
+def head_seconds(latencies: LatencyTable) -> list[float]:
     """What follows the last block, as it was, on each processor."""
     blueprint = latencies.blueprint
     channels = blueprint.channels_before(len(blueprint.traced.blocks))
     return [latencies.head(channels, processor, exact=True) for processor in range(latencies.processors)]
 
 
-def block_costs(latencies: Latencies) -> tuple[BlockCost, ...]:
+def block_costs(latencies: LatencyTable) -> tuple[BlockCost, ...]:
     """The network's blocks as they were."""
     costs = []
     for number, block in enumerate(latencies.blueprint.traced.blocks):
@@ -86,7 +86,9 @@ def block_costs(latencies: Latencies) -> tuple[BlockCost, ...]:
     return tuple(costs)
 
 
-def pruning_of(boundaries: Sequence[int], censuses: Mapping[Segment, Census], processors: int) -> tuple[Pruning, ...]:
+def pruning_steps(
+    boundaries: Sequence[int], statistics: Mapping[Segment, PruningStatistics], processors: int
+) -> tuple[Pruning, ...]:
     """Designs made of the ways that were left after each step; what lies between two boundaries may be left whole."""
     pruning = []
     for number, step in enumerate(STEPS):
@@ -94,35 +96,35 @@ def pruning_of(boundaries: Sequence[int], censuses: Mapping[Segment, Census], pr
         ways[0] = 1.0
         for first, stop in itertools.pairwise(boundaries):
             ways[stop] += ways[first] * processors
-            for segment, census in censuses.items():
+            for segment, pruned in statistics.items():
                 if segment.stop == stop:
-                    ways[stop] += ways[segment.first] * census.within[number]
+                    ways[stop] += ways[segment.first] * pruned.within[number]
         pruning.append(Pruning(step, math.log10(ways[boundaries[-1]])))
     return tuple(pruning)
 
 
-def why_none(
-    latencies: Latencies, limits: SearchLimits, censuses: Mapping[Segment, Census], notes: Sequence[str]
+def infeasibility_reason(
+    latencies: LatencyTable, limits: SearchLimits, statistics: Mapping[Segment, PruningStatistics], notes: Sequence[str]
 ) -> str:
     """Why no stretch of a network can be branched, and which limits to change; `notes` say what cannot be scaled."""
-    if not censuses:
+    if not statistics:
         listed = "; ".join(notes[:3]) or "it has no block with a convolution"
         return f"no stretch of the network can be branched: {listed}"
-    longest = max(censuses, key=lambda segment: min(latencies.original(segment)))
-    name, census = latencies.blueprint.traced.name_of(longest), censuses[longest]
-    if not census.within[1]:
+    longest = max(statistics, key=lambda segment: min(latencies.original(segment)))
+    name, pruned = latencies.blueprint.traced.name_of(longest), statistics[longest]
+    if not pruned.within[1]:
         return (
             f"no stretch can be branched: for {name} some processor has no branch that takes at most beta = "
-            f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {census.best_beta:.2f}: "
+            f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {pruned.best_beta:.2f}: "
             "raise beta, or lower min_width or min_depth"
         )
-    if not census.within[2]:
+    if not pruned.within[2]:
         return (
             f"no stretch can be branched: behind {name} no meeting point takes at most alpha = {limits.alpha:g} of its "
-            f"latency; the least that can be reached is {census.best_alpha:.3f}: raise alpha"
+            f"latency; the least that can be reached is {pruned.best_alpha:.3f}: raise alpha"
         )
     return (
         f"no stretch can be branched: for {name} no branches within beta = {limits.beta:g} have min_macs = "
-        f"{limits.min_macs:g} of its MACs; the most that can be reached is {census.best_macs:.2f}: raise beta, or lower "
+        f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}: raise beta, or lower "
         "min_macs"
     )

@@ -7,7 +7,7 @@ from random import Random
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, segment_cost
-from nnstretch.branching.search.candidates import groups_of
+from nnstretch.branching.search.candidates import processor_groups
 from nnstretch.branching.search.limits import SearchLimits, family_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
@@ -31,7 +31,7 @@ def random_design(blueprint: Blueprint, generator: Random, limits: SearchLimits,
     Raises:
         DesignError: no branching within the limits was found.
     """
-    drawing = _Drawing(blueprint, generator, limits.for_family(family_of(blueprint.traced)), processors)
+    drawing = _Sampler(blueprint, generator, limits.for_family(family_of(blueprint.traced)), processors)
     for _ in range(_TRIES):
         choices = drawing.network()
         if any(len(choice.branches) > 1 for choice in choices):
@@ -41,10 +41,10 @@ def random_design(blueprint: Blueprint, generator: Random, limits: SearchLimits,
     )
 
 
-class _Drawing:
+class _Sampler:
     def __init__(self, blueprint: Blueprint, generator: Random, limits: SearchLimits, processors: int) -> None:
         self.blueprint, self.generator, self.limits = blueprint, generator, limits
-        self.groups = list(groups_of(processors))
+        self.groups = list(processor_groups(processors))
         self.processors = processors
         count = len(blueprint.traced.blocks)
         self.macs = [segment_cost(blueprint, Segment(i, i + 1)).macs for i in range(count)]
@@ -69,7 +69,7 @@ class _Drawing:
         if not self.blueprint.branchable(segment) or not self.is_short(segment):
             return None
         assert self.limits.min_depth is not None
-        depths = self.blueprint.depth_options(segment, self.limits.min_depth)
+        depths = self.blueprint.depth_candidates(segment, self.limits.min_depth)
         channels, original = self.blueprint.channels_before(segment.first), self.original(segment)
         for _ in range(_TRIES if depths else 0):
             group = self.generator.choice(self.groups)

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from nnstretch.branching.design.blueprint import BranchChoice
-from nnstretch.branching.latency.table import Latencies
-from nnstretch.branching.search.candidates import Census, branch_choices, segment_options
-from nnstretch.branching.search.dynamic_programming import Found
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.search.candidates import PruningStatistics, branch_candidates, segment_candidates
+from nnstretch.branching.search.dynamic_programming import NetworkCandidate
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.support.progress import Progress
@@ -18,16 +18,16 @@ _COARSE = 8  # width ratios are multiples of one over this
 _FINE = 32
 _REACH = 4  # steps to either side
 
-Choices = Mapping[Segment, Sequence[Sequence[BranchChoice]]]
+SearchSpace = Mapping[Segment, Sequence[Sequence[BranchChoice]]]
 """For every segment and processor the branches to consider."""
 
 
-def meeting_boundaries(latencies: Latencies, progress: Progress) -> list[int]:
+def candidate_boundaries(latencies: LatencyTable, progress: Progress) -> list[int]:
     """Block numbers before which branches may meet: all, or of very many those that divide the work most evenly."""
     traced = latencies.blueprint.traced
     count = len(traced.blocks)
     borders = list(range(count + 1))
-    stages = {stage.first for stage in traced.stages} | traced.tap_borders
+    stages = {stage.first for stage in traced.stages} | traced.skip_boundaries
     cost = []
     for i in range(count):
         progress(i, count, "predicting the blocks as they are")
@@ -42,9 +42,9 @@ def meeting_boundaries(latencies: Latencies, progress: Progress) -> list[int]:
     return borders
 
 
-def coarse_choices(
-    latencies: Latencies, limits: SearchLimits, boundaries: Sequence[int], progress: Progress
-) -> Choices:
+def coarse_search_space(
+    latencies: LatencyTable, limits: SearchLimits, boundaries: Sequence[int], progress: Progress
+) -> SearchSpace:
     """For every stretch between two boundaries that may be branched, branches of all depths on a coarse grid of widths."""
     min_width, min_depth = _least(limits)
     grid = [i / _COARSE for i in range(1, _COARSE + 1) if i / _COARSE >= min_width]
@@ -56,13 +56,13 @@ def coarse_choices(
         if not _may_be_branched(latencies, limits, segment):
             continue
         choices[segment] = [
-            branch_choices(latencies, segment, processor, widths, min_depth)
+            branch_candidates(latencies, segment, processor, widths, min_depth)
             for processor in range(latencies.processors)
         ]
     return choices
 
 
-def choices_around(latencies: Latencies, limits: SearchLimits, found: Found) -> Choices:
+def fine_search_space(latencies: LatencyTable, limits: SearchLimits, found: NetworkCandidate) -> SearchSpace:
     """For the branched segments of a network the branches next to its own, in finer steps of width."""
     choices = {}
     for choice in found.choices:
@@ -75,24 +75,24 @@ def choices_around(latencies: Latencies, limits: SearchLimits, found: Found) -> 
     return choices
 
 
-def take_censuses(
-    latencies: Latencies, limits: SearchLimits, choices: Choices, progress: Progress
-) -> dict[Segment, Census]:
+def collect_statistics(
+    latencies: LatencyTable, limits: SearchLimits, choices: SearchSpace, progress: Progress
+) -> dict[Segment, PruningStatistics]:
     """Ways to branch every segment if it reads what it reads in the original network."""
-    censuses = {}
+    statistics = {}
     for number, (segment, branches) in enumerate(choices.items()):
         progress(number, len(choices), "predicting branches")
-        censuses[segment] = Census()
+        statistics[segment] = PruningStatistics()
         channels = latencies.blueprint.channels_before(segment.first)
-        segment_options(latencies, segment, branches, limits, channels, exact=False, census=censuses[segment])
+        segment_candidates(latencies, segment, branches, limits, channels, exact=False, statistics=statistics[segment])
     progress(len(choices), len(choices), "predicting branches")
-    return censuses
+    return statistics
 
 
-def _may_be_branched(latencies: Latencies, limits: SearchLimits, segment: Segment) -> bool:
+def _may_be_branched(latencies: LatencyTable, limits: SearchLimits, segment: Segment) -> bool:
     """Whether its channels can be shared out, it is not too long, and something of it can be predicted."""
     traced, alone = latencies.blueprint.traced, segment.stop - segment.first == 1
-    if not any(block.heavy for block in traced.blocks_of(segment)) or not min(latencies.original(segment)):
+    if not any(block.has_weights for block in traced.blocks_of(segment)) or not min(latencies.original(segment)):
         return False
     whole = latencies.original_macs(Segment(0, len(traced.blocks)))
     if not alone and latencies.original_macs(segment) > limits.max_segment * whole:
@@ -101,13 +101,13 @@ def _may_be_branched(latencies: Latencies, limits: SearchLimits, segment: Segmen
 
 
 def _neighbours(
-    latencies: Latencies, limits: SearchLimits, segment: Segment, choice: BranchChoice
+    latencies: LatencyTable, limits: SearchLimits, segment: Segment, choice: BranchChoice
 ) -> list[BranchChoice]:
     """Branches up to one block deeper or shallower, and a few fine steps wider or narrower."""
     min_width, min_depth = _least(limits)
     widths = [choice.width + step / _FINE for step in range(-_REACH, _REACH + 1)]
     allowed = [width for width in widths if min_width <= width <= 1.0]
-    options = branch_choices(latencies, segment, choice.processor, allowed, min_depth)
+    options = branch_candidates(latencies, segment, choice.processor, allowed, min_depth)
     return [option for option in options if abs(len(option.blocks) - len(choice.blocks)) <= 1]
 
 

@@ -24,14 +24,14 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from nnstretch.branching.tracing.channels_first import channels_first
-from nnstretch.branching.tracing.forward_hooks import observe
-from nnstretch.branching.tracing.functional_to_module import lift_layers
+from nnstretch.branching.tracing.forward_hooks import run_with_hook
+from nnstretch.branching.tracing.functional_to_module import functional_to_module
 from nnstretch.branching.tracing.names import attribute_of, owner_of, unused_name
 
 _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
-def normalised(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModule:
+def canonicalize(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModule:
     """`network` in its normal form, with `meta` as `capture` promises; it is changed.
 
     Args:
@@ -43,7 +43,7 @@ def normalised(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModule
     _one_reader_per_attribute(network.graph)
     _without_in_place(network)
     _with_constants(network.graph)
-    lift_layers(network.graph)
+    functional_to_module(network.graph)
     remove_unused(network.graph)
     channels_first(network.graph)
     remove_unused(network.graph)
@@ -69,7 +69,7 @@ def _note(network: fx.GraphModule, example_input: Tensor) -> None:
         elif node.op == "get_attr":
             node.meta["tensor"] = attribute_of(network, str(node.target))
 
-    observe(network, example_input, note)
+    run_with_hook(network, example_input, note)
 
 
 def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
@@ -84,7 +84,7 @@ def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
     def note(node: fx.Node, value: Any) -> None:
         node.meta["value"] = value
 
-    observe(network, example_input, note)
+    run_with_hook(network, example_input, note)
     return network
 
 
@@ -123,7 +123,7 @@ def _of_twice_the_batch(network: fx.GraphModule, example_input: Tensor) -> dict[
         values[node] = tuple(value.shape) if isinstance(value, Tensor) else value
 
     try:
-        observe(network, torch.cat([example_input, example_input]), note)
+        run_with_hook(network, torch.cat([example_input, example_input]), note)
     except Exception:  # noqa: BLE001  it runs the caller's code with another input than promised
         return {}
     return values

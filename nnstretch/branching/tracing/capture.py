@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from nnstretch.branching.tracing.canonicalize import normalised
+from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.modules import DROPPING
 from nnstretch.errors import DesignError
 from nnstretch.frontends.modes import first_line, run_once
@@ -42,7 +42,7 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     reasons = []
     for name, trace in (("torch.fx", _by_fx), ("torch.export", _by_export)):
         try:
-            graph = normalised(trace(copy.deepcopy(module).eval(), example_input), example_input)
+            graph = canonicalize(trace(copy.deepcopy(module).eval(), example_input), example_input)
         except Exception as error:  # noqa: BLE001  tracing runs the caller's code with what it does not expect
             reasons.append(f"{name}: {first_line(error)}")
             continue

@@ -2,9 +2,9 @@
 
 On the way to a tensor the path crosses its dominators. The **body** of a network is the way to the tensor behind which the
 least work is left; the head is everything else. Tensors of the body that are read somewhere else than by what comes next are
-**taps**: feature maps that heads of detectors read, or skips of a U-Net. Where the way leads down to smaller maps and up again,
+**skips**: maps that heads of detectors read, or skips of a U-Net. Where the way leads down to smaller maps and up again,
 what is carried past the small ones would hide them; there the way down and the way up are chains of their own, and what is
-carried past is a tap.
+carried past is a skip.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from nnstretch.branching.tracing.operators import (
-    HEAVY,
     MIXING,
+    WEIGHT_LAYERS,
     Role,
     channels_of,
     is_product,
@@ -36,7 +36,7 @@ class Part:
     """Nodes between two cut points; later, the nodes of one block.
 
     Attributes:
-        source: the tensor that they read, beside taps.
+        source: the tensor that they read, beside skips.
         nodes: in topological order; the last one writes what the next part reads.
         closed: no more may be joined to it.
         gates: those that work out what the others' result is multiplied by.
@@ -53,9 +53,9 @@ class Part:
         return self.nodes[-1]
 
     @property
-    def heavy(self) -> list[fx.Node]:
+    def weight_layers(self) -> list[fx.Node]:
         """Its convolutions and dense layers, but those of gates."""
-        return [node for node in self.nodes if role_of(node) in HEAVY and node not in self.gates]
+        return [node for node in self.nodes if role_of(node) in WEIGHT_LAYERS and node not in self.gates]
 
     @property
     def resolution(self) -> tuple[int, ...] | None:
@@ -68,16 +68,16 @@ class Part:
         return shape_of(self.source) == shape_of(self.output)
 
     @property
-    def taps(self) -> list[fx.Node]:
+    def skips(self) -> list[fx.Node]:
         """What it reads beside its source, in the order in which it is read."""
         return outside_reads(self.nodes, self.source)
 
     @property
     def pointwise(self) -> bool:
         """Whether it is one 1x1 convolution and what goes with it."""
-        if len(self.heavy) != 1 or role_of(self.heavy[0]) is not Role.CONV:
+        if len(self.weight_layers) != 1 or role_of(self.weight_layers[0]) is not Role.CONV:
             return False
-        return tuple(module_of(self.heavy[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
+        return tuple(module_of(self.weight_layers[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
 
     def join(self, other: Part) -> Part:
         """Both as one."""
@@ -90,7 +90,7 @@ class Part:
     def leads_to(self, other: Part) -> bool:
         """Whether nobody but `other` reads what it writes, and `other` reads nothing else from outside."""
         own = set(other.nodes)
-        return all(user in own for user in self.output.users) and not other.taps
+        return all(user in own for user in self.output.users) and not other.skips
 
 
 def outside_reads(nodes: Sequence[fx.Node], source: fx.Node) -> list[fx.Node]:
@@ -105,17 +105,17 @@ def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node
 
     No part if there is no body.
     """
-    flow = _Flow(graph, source)
+    flow = _Dependencies(graph, source)
     end = flow.end_of_body()
     atoms = [] if end is None else _atoms(flow, source, flow.before(end), end)
-    parts = _join_squeezes(_join_grouped(_without_light(atoms)))
+    parts = _join_squeezes(_join_grouped(_merge_auxiliary(atoms)))
     done = {node for part in parts for node in part.nodes}
     rest = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in done]
     return parts, rest
 
 
 @dataclass(eq=False)
-class _Flow:
+class _Dependencies:
     """Which nodes depend on which, as bits of integers by their place in the graph.
 
     Attributes:
@@ -166,14 +166,14 @@ class _Flow:
             work = sum(macs[member] for member in members)
             if work < best[0]:
                 continue
-            taps = self._taps(members, node)
+            skips = self._skip_sources(members, node)
             path = {self.source, *_path(dominators, node)}
-            rank = (work, -len(taps), self.place[node])
-            if rank > best and all(tap in path for tap in taps):
+            rank = (work, -len(skips), self.place[node])
+            if rank > best and all(skip in path for skip in skips):
                 best, chosen = rank, node
         return chosen
 
-    def _taps(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
+    def _skip_sources(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
         """Those of `members` but `end`, and the input, that are read by others."""
         own = set(members)
         read = [m for m in (self.source, *members) if m is not end and any(user not in own for user in m.users)]
@@ -227,7 +227,7 @@ def _path(dominators: dict[fx.Node, fx.Node], end: fx.Node) -> list[fx.Node]:
     return path[::-1]
 
 
-def _atoms(flow: _Flow, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
+def _atoms(flow: _Dependencies, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
     """The runs of `members` between successive cut points, from `source` to `end`."""
     atoms: list[Part] = []
     done: set[fx.Node] = set()
@@ -245,7 +245,7 @@ def _cuts(members: Sequence[fx.Node], source: fx.Node, end: fx.Node) -> list[fx.
     return [node for node in path if node is end or (shape_of(node) is not None and role_of(node) is not Role.SHAPE)]
 
 
-def _down_and_up(flow: _Flow, part: Part) -> list[Part]:
+def _down_and_up(flow: _Dependencies, part: Part) -> list[Part]:
     """A part that leads down to smaller maps and up again in the parts of both ways; any other part as it is."""
     upward = next((node for node in part.nodes if _enlarges(node)), None)
     bottom = None if upward is None else _main_operand(upward)
@@ -253,7 +253,7 @@ def _down_and_up(flow: _Flow, part: Part) -> list[Part]:
         return [part]
     down = [node for node in part.nodes if flow.depends(bottom, node)]
     up = [node for node in part.nodes if node not in set(down)]
-    # A part that reads taps may lead up from one of them.
+    # A part that reads skips may lead up from one of them.
     if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
         return [part]
     parts = [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
@@ -287,12 +287,12 @@ def _resolution(node: fx.Node) -> tuple[int, ...] | None:
 # -- atoms become blocks ------------------------------------------------------------------------------------------
 
 
-def _is_light(part: Part) -> bool:
+def _is_auxiliary(part: Part) -> bool:
     """No layer of its own: an activation, a batch norm, a pool, or a gate over what the layer before it wrote."""
     last = part.nodes[-1]
     if any(role_of(node) is Role.OPAQUE and parameters_of(node) for node in part.nodes):
         return False
-    return not part.heavy or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
+    return not part.weight_layers or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
 
 
 def _pads(part: Part) -> bool:
@@ -300,13 +300,13 @@ def _pads(part: Part) -> bool:
     return all(title_of(node) in ("pad", "constant_pad_nd", "ZeroPad2d") for node in part.nodes)
 
 
-def _without_light(atoms: Iterable[Part]) -> list[Part]:
+def _merge_auxiliary(atoms: Iterable[Part]) -> list[Part]:
     """Light atoms that keep the shape go to the block before them, and pads to the one behind."""
     parts: list[Part] = []
     for atom in atoms:
         if parts and _pads(parts[-1]) and parts[-1].leads_to(atom):
             parts[-1] = parts[-1].join(atom)
-        elif parts and _is_light(atom) and atom.same_shape and parts[-1].leads_to(atom):
+        elif parts and _is_auxiliary(atom) and atom.same_shape and parts[-1].leads_to(atom):
             parts[-1] = parts[-1].gated(atom)
         else:
             parts.append(Part(atom.source, atom.nodes))
@@ -321,9 +321,9 @@ def _join_grouped(parts: Sequence[Part]) -> list[Part]:
     joined: list[Part] = []
     waiting = False
     for part in parts:
-        apart = bool(part.heavy) and not any(role_of(node) in MIXING for node in part.heavy)
+        apart = bool(part.weight_layers) and not any(role_of(node) in MIXING for node in part.weight_layers)
         near = bool(joined) and joined[-1].leads_to(part)
-        if waiting and near and part.heavy:
+        if waiting and near and part.weight_layers:
             joined[-1] = joined[-1].join(part)
             waiting = apart
             joined[-1].closed = not waiting

@@ -11,13 +11,13 @@ from nnstretch.branching.tracing.operators import Role, macs_of, role_of, title_
 from nnstretch.branching.tracing.trace import Block, Segment
 
 _WORTH_TELLING = 0.05
-"""Share of the MACs from which on a head is told of that has no taps."""
+"""Share of the MACs from which on a head is told of that has no skips."""
 _NAMES = 3
 _LAYOUT = frozenset({"flatten", "view", "reshape", "permute", "transpose", "chunk", "getitem", "split", "unflatten"})
 """Operators that say little of what a block is about."""
 
 
-def not_branched(blueprint: Blueprint) -> list[str]:
+def diagnose(blueprint: Blueprint) -> list[str]:
     """One line for every run of blocks that cannot be branched for one reason, and for the head if it does much of the work."""
     blocks = blueprint.traced.blocks
     reasons = [_reason(blueprint, number) for number in range(len(blocks))]
@@ -35,11 +35,11 @@ def _reason(blueprint: Blueprint, number: int) -> str:
     """Why a block cannot be branched by itself; nothing if it can, or has no work."""
     block, alone = blueprint.traced.blocks[number], Segment(number, number + 1)
     unknown = _unknown(block)
-    if not block.heavy:
+    if not block.has_weights:
         return f"all its work is in {unknown}, which cannot be scaled" if any(map(macs_of, block.nodes)) else ""
     if blueprint.branchable(alone):
         return ""
-    locked = blueprint.merge is Merge.CONCAT and any(space.locked for space in blueprint.whole(alone).output_spaces)
+    locked = blueprint.merge is Merge.CONCAT and any(group.locked for group in blueprint.whole(alone).output_groups)
     if any(node.meta.get("shared") for node in block.nodes):
         return "its layers share weights, so that all channels must stay"
     if locked and unknown:
@@ -62,9 +62,9 @@ def _head(blueprint: Blueprint) -> list[str]:
     whole = original_cost(blueprint).macs
     share = (whole - body) / max(whole, 1)
     names = {block.output: block.name for block in traced.blocks} | {traced.source: "the input"}
-    taps = [names[tap] for tap in traced.head.taps]
-    if not taps and share < _WORTH_TELLING:
+    skips = [names[skip] for skip in traced.head.skips]
+    if not skips and share < _WORTH_TELLING:
         return []
-    reads = f"it reads {traced.blocks[-1].name}" + (f" and, before it, {', '.join(taps)}" if taps else "")
+    reads = f"it reads {traced.blocks[-1].name}" + (f" and, before it, {', '.join(skips)}" if skips else "")
     unknown = _unknown(traced.head)
     return [f"the head, {share:.0%} of the MACs: {reads}" + (f", and has {unknown}" if unknown else "")]

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-Note = Callable[[fx.Node, Any], None]
+NodeHook = Callable[[fx.Node, Any], None]
 """Called with a node and what it computes."""
 
 
-def observe(network: fx.GraphModule, images: Tensor, note: Note) -> None:
+def run_with_hook(network: fx.GraphModule, images: Tensor, note: NodeHook) -> None:
     """Runs `network` on `images`, without gradients, and hands every value to `note`, in the order of the graph."""
     with torch.no_grad():
         _Observer(network, note).run(images.clone())
 
 
 class _Observer(fx.Interpreter):
-    def __init__(self, network: fx.GraphModule, note: Note) -> None:
+    def __init__(self, network: fx.GraphModule, note: NodeHook) -> None:
         super().__init__(network)
         self._note = note
 

@@ -29,12 +29,12 @@ _DROPOUTS: dict[str, type[nn.Dropout | nn.Dropout2d]] = {
 _PARTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split"})
 
 
-def lift_layers(graph: fx.Graph) -> None:
+def functional_to_module(graph: fx.Graph) -> None:
     """Puts modules in place of such calls."""
-    _Lifter(graph).run()
+    _ModuleMaker(graph).run()
 
 
-class _Lifter:
+class _ModuleMaker:
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self._taken = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}

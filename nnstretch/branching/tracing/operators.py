@@ -42,7 +42,7 @@ class Role(Enum):
     OPAQUE = auto()
 
 
-HEAVY = frozenset({Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR})
+WEIGHT_LAYERS = frozenset({Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR})
 MIXING = frozenset({Role.CONV, Role.LINEAR})
 
 _CHANNELWISE_MODULES = (

@@ -18,13 +18,21 @@ from torch import Tensor, fx, nn
 
 from nnstretch.branching.tracing.capture import capture
 from nnstretch.branching.tracing.cut_points import Part, chain_of, outside_reads
-from nnstretch.branching.tracing.operators import HEAVY, Role, module_of, note_roles, parameters_of, role_of, shape_of
+from nnstretch.branching.tracing.operators import (
+    WEIGHT_LAYERS,
+    Role,
+    module_of,
+    note_roles,
+    parameters_of,
+    role_of,
+    shape_of,
+)
 from nnstretch.errors import DesignError
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A part of the chain. Beside one tensor that it reads and one that it writes there may be taps.
+    """A part of the chain. Beside one tensor that it reads and one that it writes there may be skips.
 
     Attributes:
         nodes: in topological order; the last one computes `output`.
@@ -44,12 +52,12 @@ class Block:
     name: str
 
     @property
-    def heavy(self) -> bool:
+    def has_weights(self) -> bool:
         """Whether it has a convolution or dense layer."""
-        return any(role_of(node) in HEAVY for node in self.nodes)
+        return any(role_of(node) in WEIGHT_LAYERS for node in self.nodes)
 
     @cached_property
-    def taps(self) -> list[fx.Node]:
+    def skips(self) -> list[fx.Node]:
         """Tensors that it reads beside its source: outputs of earlier blocks, or the network's input."""
         return outside_reads([*self.nodes, *([self.output] if self.output.op == "output" else [])], self.source)
 
@@ -102,15 +110,15 @@ class TracedNetwork:
         return self.blocks[segment.first : segment.stop]
 
     @property
-    def tap_borders(self) -> frozenset[int]:
+    def skip_boundaries(self) -> frozenset[int]:
         """Numbers of the blocks before which there is a tensor that others read, too."""
-        taps = {tap for block in self.chain for tap in block.taps}
-        return frozenset(number for number, block in enumerate(self.blocks, 1) if block.output in taps)
+        skips = {skip for block in self.chain for skip in block.skips}
+        return frozenset(number for number, block in enumerate(self.blocks, 1) if block.output in skips)
 
-    def is_whole(self, segment: Segment) -> bool:
-        """Whether nobody behind a segment reads what is written in the middle of it: such a tap must be a meeting point."""
+    def is_self_contained(self, segment: Segment) -> bool:
+        """Whether nobody behind a segment reads what is written in the middle of it: such a skip must be a meeting point."""
         inner = {block.output for block in self.blocks[segment.first : segment.stop - 1]}
-        return not any(inner.intersection(block.taps) for block in self.chain[segment.stop :])
+        return not any(inner.intersection(block.skips) for block in self.chain[segment.stop :])
 
     def name_of(self, segment: Segment) -> str:
         """A segment's first and last block, for people."""
@@ -139,7 +147,7 @@ def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
     source = _source(nodes)
     _refuse_norms_without_statistics(nodes)
     parts, rest = chain_of(graph.graph, source)
-    if not any(part.heavy for part in parts):
+    if not any(part.weight_layers for part in parts):
         raise DesignError(_why_no_block(module, len(parts)))
     blocks = tuple(map(_block, parts))
     head = Block(tuple(rest), blocks[-1].output, nodes[-1], droppable=False, change=1.0, name="head")
@@ -201,7 +209,7 @@ def _refuse_shared_weights(blocks: Sequence[Block]) -> None:
 
 
 def _block(part: Part) -> Block:
-    droppable = part.same_shape and bool(part.heavy) and not part.taps
+    droppable = part.same_shape and bool(part.weight_layers) and not part.skips
     change = 1.0
     if droppable:
         before, after = (node.meta["value"].double().flatten() for node in (part.source, part.output))

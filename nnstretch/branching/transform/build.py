@@ -15,8 +15,8 @@ from nnstretch.branching.design.blueprint import Blueprint, SegmentChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of, stays_exact
 from nnstretch.branching.design.validate import check_choices, check_pieces
-from nnstretch.branching.transform.inherit import Inherited, is_exact, scaled_copy
-from nnstretch.branching.transform.merge import fill_ends, fill_exits
+from nnstretch.branching.transform.inherit import ChannelOrigins, is_exact, scaled_copy
+from nnstretch.branching.transform.merge import initialise_entries, initialise_exits
 from nnstretch.branching.transform.network import Branch, BranchedNetwork, BranchedSegment
 from nnstretch.errors import DesignError
 
@@ -34,13 +34,13 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
         )
     choices = choices_of(design)
     check_choices(blueprint, choices)
-    start = Inherited(np.arange(blueprint.channels_before(0), dtype=np.int64), exact=True)
+    start = ChannelOrigins(np.arange(blueprint.channels_before(0), dtype=np.int64), exact=True)
     written = {blueprint.boundary(0): start}
-    segments, taps = [], []
+    segments, skips = [], []
     for number, (segment, choice) in enumerate(zip(design.segments, choices, strict=True)):
         copies, pieces = _branches(blueprint, choice, written)
         check_pieces(number, segment, pieces)
-        taps.append(_taps(blueprint.whole(choice.segment), written))
+        skips.append(_skip_sources(blueprint.whole(choice.segment), written))
         segments.append(BranchedSegment([Branch(copy) for copy in copies], design.merge))
         origins = pieces[0] if design.merge is Merge.ADD else np.concatenate(pieces)
         exact = stays_exact(blueprint, choice.segment, [branch.channels for branch in segment.branches])
@@ -49,21 +49,21 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
                 f"the branches of segment {number} of the design do not make the original channels in their order; "
                 "end them with convolutions (Blueprint.meeting)"
             )
-        written[blueprint.boundary(segment.stop)] = Inherited(origins, exact)
+        written[blueprint.boundary(segment.stop)] = ChannelOrigins(origins, exact)
     last = written[blueprint.head.source]
-    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), last.origins, exact=last.exact, taps=written)
-    taps.append(_taps(blueprint.head, written))
-    return BranchedNetwork(segments, head, design, taps).train(blueprint.traced.training)
+    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), last.origins, exact=last.exact, skips=written)
+    skips.append(_skip_sources(blueprint.head, written))
+    return BranchedNetwork(segments, head, design, skips).train(blueprint.traced.training)
 
 
-def _taps(plan: ChannelPlan, written: Mapping[fx.Node, Inherited]) -> tuple[int, ...]:
-    """Numbers of the meeting points at which a plan's taps are; a plan never reads what is not one."""
+def _skip_sources(plan: ChannelPlan, written: Mapping[fx.Node, ChannelOrigins]) -> tuple[int, ...]:
+    """Numbers of the meeting points at which a plan's skips are; a plan never reads what is not one."""
     numbers = {tensor: number for number, tensor in enumerate(written)}
-    return tuple(numbers[tap] for tap in plan.taps)
+    return tuple(numbers[skip] for skip in plan.skips)
 
 
 def _branches(
-    blueprint: Blueprint, choice: SegmentChoice, written: Mapping[fx.Node, Inherited]
+    blueprint: Blueprint, choice: SegmentChoice, written: Mapping[fx.Node, ChannelOrigins]
 ) -> tuple[list[nn.Module], list[Indices]]:
     """The branches of a segment, and the original channels that each of them writes; `written` are all tensors before it."""
     place, blocks = choice.segment, blueprint.traced.blocks
@@ -73,12 +73,12 @@ def _branches(
     pieces: list[Indices] = []
     for branch, selection in zip(choice.branches, selections(blueprint, choice), strict=True):
         plan = blueprint.plan(place, branch)
-        copy, piece = scaled_copy(plan, selection, read.origins, exact=read.exact, taps=written)
+        copy, piece = scaled_copy(plan, selection, read.origins, exact=read.exact, skips=written)
         if branch.ends.entry is not Entry.AS_NEEDED:
-            fill_ends(plan, selection, copy, blueprint.statistics, tensors[0])
+            initialise_entries(plan, selection, copy, blueprint.statistics, tensors[0])
         copies.append(copy)
         pieces.append(piece if branch.ends.exit is None else np.arange(*branch.ends.exit, dtype=np.int64))
     exits = [branch.ends.exit for branch in choice.branches]
     if any(exits):
-        fill_exits(blueprint.merge, copies, exits, blueprint.statistics, tensors[1])
+        initialise_exits(blueprint.merge, copies, exits, blueprint.statistics, tensors[1])
     return copies, pieces

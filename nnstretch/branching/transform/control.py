@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
-from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE, choose, group_scores, kept_counts
+from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE, best_groups, importance_scores, kept_counts
 from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.branching.tracing.trace import TracedNetwork, trace
@@ -51,15 +51,15 @@ def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_
     plan = plan_channels(blocks, range(len(blocks)), lock_output=True, allow_entry=False)
     counts = _fit(plan, target_macs, multiple)
     selection = {
-        space.index: choose(scores, count)
-        for space, scores, count in zip(plan.spaces, group_scores(plan), counts, strict=True)
+        group.index: best_groups(scores, count)
+        for group, scores, count in zip(plan.groups, importance_scores(plan), counts, strict=True)
     }
     control, _ = scaled_copy(plan, selection, np.arange(channels_of(plan.source), dtype=np.int64), exact=True)
     return control.train(traced.training)
 
 
 def _fit(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
-    """ChannelGroups kept of every space."""
+    """ChannelGroups kept of every group."""
     best: list[int] = []
     miss = float("inf")
     while True:
@@ -72,7 +72,7 @@ def _fit(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
         if multiple == 1:
             raise DesignError(
                 f"no width of the network has {target} MACs; the nearest has {_macs(plan, best)}, "
-                f"the network itself {_macs(plan, [space.channel_groups for space in plan.spaces])}"
+                f"the network itself {_macs(plan, [group.channel_groups for group in plan.groups])}"
             )
         multiple //= 2
 
@@ -83,7 +83,7 @@ def _macs(plan: ChannelPlan, counts: Sequence[int]) -> int:
 
 def _uniform(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
     """The width ratio, by bisection, whose MACs come nearest from below."""
-    full = [space.channel_groups for space in plan.spaces]
+    full = [group.channel_groups for group in plan.groups]
     if target == _macs(plan, full):
         return full
     low, high = 0.0, _WIDEST
@@ -97,16 +97,16 @@ def _uniform(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
 
 
 def _nudge(plan: ChannelPlan, counts: list[int], target: int, multiple: int) -> list[int]:
-    """Moves single spaces by one step of rounding as long as that brings the MACs nearer to the target."""
+    """Moves single groups by one step of rounding as long as that brings the MACs nearer to the target."""
     miss = abs(_macs(plan, counts) - target)
     while miss > _GOOD_ENOUGH * target:
         moves = []
-        for space in plan.spaces:
-            step = max(1, -(-multiple // space.group_channels))
+        for group in plan.groups:
+            step = max(1, -(-multiple // group.group_channels))
             for change in (step, -step):
                 moved = list(counts)
-                moved[space.index] += change
-                if not space.locked and moved[space.index] >= min(step, space.channel_groups):
+                moved[group.index] += change
+                if not group.locked and moved[group.index] >= min(step, group.channel_groups):
                     moves.append((abs(_macs(plan, moved) - target), moved))
         nearest = min(moves, default=(miss, counts), key=lambda move: move[0])
         if nearest[0] >= miss:

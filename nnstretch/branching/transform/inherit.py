@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import made_positions
+from nnstretch.branching.channels.scaling import kept_positions
 from nnstretch.branching.channels.union_find import Indices
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import (
@@ -36,7 +36,7 @@ from nnstretch.errors import DesignError
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
 ENTRY = "entry"
-"""Name of the 1x1 convolution that a scaled copy begins with where it needs one. Those behind taps have a number, too."""
+"""Name of the 1x1 convolution that a scaled copy begins with where it needs one. Those behind skips have a number, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class _Channels:
 
 
 @dataclass(frozen=True, eq=False)
-class Inherited:
+class ChannelOrigins:
     """Which channels a tensor has.
 
     Attributes:
@@ -76,36 +76,36 @@ def scaled_copy(
     origins: Indices,
     *,
     exact: bool,
-    taps: Mapping[fx.Node, Inherited] = MappingProxyType({}),
+    skips: Mapping[fx.Node, ChannelOrigins] = MappingProxyType({}),
 ) -> tuple[fx.GraphModule, Indices]:
     """A module that computes the blocks of `plan` with the channel groups of `selection`, and the origins of what it writes.
 
     Args:
-        plan: blocks and spaces.
-        selection: channel groups kept of every space, ascending.
+        plan: blocks and groups.
+        selection: channel groups kept of every group, ascending.
         origins: which channels of the original tensor the module's input has, in its order.
-        exact: as in `Inherited`.
-        taps: which channels the tensors have that are read beside it; those that are left out have all.
+        exact: as in `ChannelOrigins`.
+        skips: which channels the tensors have that are read beside it; those that are left out have all.
 
-    The module's inputs are a tensor with `len(origins)` channels and the plan's taps. Layers have the names they have in the
+    The module's inputs are a tensor with `len(origins)` channels and the plan's skips. Layers have the names they have in the
     original. Origins of several tensors that are written are empty.
 
     Raises:
         DesignError: a sum or a grouped convolution would meet channels that do not fit together.
     """
-    found = {tap: taps.get(tap, _all(tap)) for tap in plan.taps}
-    return _Copier(plan, selection).run({plan.source: Inherited(origins, exact), **found})
+    found = {skip: skips.get(skip, _all(skip)) for skip in plan.skips}
+    return _Copier(plan, selection).run({plan.source: ChannelOrigins(origins, exact), **found})
 
 
-def _all(tap: fx.Node) -> Inherited:
-    return Inherited(np.arange(channels_of(tap), dtype=np.int64), exact=True)
+def _all(skip: fx.Node) -> ChannelOrigins:
+    return ChannelOrigins(np.arange(channels_of(skip), dtype=np.int64), exact=True)
 
 
 def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node, bool]) -> list[fx.Node]:
     """The tensors behind which a copy of `plan` begins with a 1x1 convolution.
 
     Args:
-        plan: blocks and spaces.
+        plan: blocks and groups.
         complete: all channel groups are kept.
         exact: for each tensor that is read whether it has the original channels, each once and in order.
     """
@@ -140,11 +140,11 @@ class _Copier:
         self.graph = fx.Graph()
         self._shared: dict[int, object] = {}  # what was copied: layers that share a tensor still do
 
-    def run(self, read: Mapping[fx.Node, Inherited]) -> tuple[fx.GraphModule, Indices]:
+    def run(self, read: Mapping[fx.Node, ChannelOrigins]) -> tuple[fx.GraphModule, Indices]:
         for number, tensor in enumerate(self.plan.sources):
             self.channels[tensor] = _Channels(read[tensor].origins)
-            self.copies[tensor] = self.graph.placeholder(f"tap{number}" if number else "x")
-        complete = all(is_exact(self.selection[space.index], space.channel_groups) for space in self.plan.spaces)
+            self.copies[tensor] = self.graph.placeholder(f"skip{number}" if number else "x")
+        complete = all(is_exact(self.selection[group.index], group.channel_groups) for group in self.plan.groups)
         exact = {tensor: inherited.exact for tensor, inherited in read.items()}
         for tensor in needed_entries(self.plan, complete=complete, exact=exact):
             self._enter(tensor)
@@ -165,7 +165,7 @@ class _Copier:
     def _enter(self, tensor: fx.Node) -> None:
         """Every kept channel is the mean of the input's channels that stand for it; those of which there is none are 0."""
         origins = self.channels[tensor].origins
-        kept = made_positions(self.plan, tensor, self.selection)
+        kept = kept_positions(self.plan, tensor, self.selection)
         matches = kept[:, None] == origins[None, :]
         weight = matches / np.maximum(matches.sum(axis=1, keepdims=True), 1)
         entry = nn.Conv2d(len(origins), len(kept), 1, bias=False, device="meta")
@@ -192,8 +192,8 @@ class _Copier:
 
     def _written(self, node: fx.Node) -> _Channels:
         role = role_of(node)
-        if node in self.plan.made:
-            return _Channels(made_positions(self.plan, node, self.selection))
+        if node in self.plan.produced:
+            return _Channels(kept_positions(self.plan, node, self.selection))
         if role is Role.BINARY:
             return self._joined(node)
         if role is Role.CONCAT:
@@ -266,7 +266,7 @@ class _Copier:
 
     def _convolution(self, node: fx.Node, module: nn.Conv2d) -> nn.Conv2d:
         read, role = self._read(node), role_of(node)
-        rows = read.origins if role is Role.DEPTHWISE else made_positions(self.plan, node, self.selection)
+        rows = read.origins if role is Role.DEPTHWISE else kept_positions(self.plan, node, self.selection)
         weight = module.weight.detach()[torch.from_numpy(rows)]
         groups = 1
         if role is Role.CONV:
@@ -296,7 +296,7 @@ class _Copier:
 
     def _dense(self, node: fx.Node, module: nn.Linear) -> nn.Linear:
         read = self._read(node)
-        rows = made_positions(self.plan, node, self.selection)
+        rows = kept_positions(self.plan, node, self.selection)
         columns = torch.from_numpy(read.columns())
         weight = module.weight.detach()
         # The rows of a large matrix are copied only if some are left out.

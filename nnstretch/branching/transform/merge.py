@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import Scores, choose, deal, made_positions
+from nnstretch.branching.channels.scaling import Scores, assign_groups, best_groups, kept_positions
 from nnstretch.branching.channels.union_find import Indices
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.tracing.forward_hooks import observe
+from nnstretch.branching.tracing.forward_hooks import run_with_hook
 from nnstretch.branching.tracing.operators import Role, module_of, role_of
 from nnstretch.branching.tracing.trace import TracedNetwork
 from nnstretch.branching.transform.variants import EXIT, FIRST, PROJECTION
 
-Statistics = Mapping[fx.Node, tuple[Tensor, Tensor]]
+ChannelStatistics = Mapping[fx.Node, tuple[Tensor, Tensor]]
 """Mean and variance of every channel of a tensor of the network as it was."""
 
 
@@ -41,7 +41,7 @@ def merged_channels(merge: Merge, written: Sequence[int]) -> int:
     return written[0] if merge is Merge.ADD else sum(written)
 
 
-def statistics(traced: TracedNetwork) -> Statistics:
+def statistics(traced: TracedNetwork) -> ChannelStatistics:
     """Those of the tensors that blocks read or write, on the example input."""
     wanted = {traced.source, *(block.output for block in traced.blocks)}
     found: dict[fx.Node, tuple[Tensor, Tensor]] = {}
@@ -51,43 +51,43 @@ def statistics(traced: TracedNetwork) -> Statistics:
             variance, mean = torch.var_mean(value.double(), dim=(0, 2, 3), correction=0)
             found[node] = mean, variance
 
-    observe(traced.graph, traced.example_input, note)
+    run_with_hook(traced.graph, traced.example_input, note)
     return found
 
 
-def share_out(
-    spaces: Sequence[Indices],
+def assign_output_groups(
+    groups: Sequence[Indices],
     scores: Sequence[Scores],
     counts: Sequence[Sequence[int]],
     places: Sequence[tuple[int, int]] | None,
 ) -> list[list[Indices]]:
-    """ChannelGroups of the spaces that are written, for every branch, so that together they have as much as possible.
+    """ChannelGroups of the groups that are written, for every branch, so that together they have as much as possible.
 
     Args:
-        spaces: for every space the channel group of each of its channels.
-        scores: how much the channel groups of every space matter.
-        counts: for every branch how many channel groups it keeps of each space.
+        groups: for every group the channel group of each of its channels.
+        scores: how much the channel groups of every group matter.
+        counts: for every branch how many channel groups it keeps of each group.
         places: for every branch the range of channels that it makes; None if it may be any.
     """
-    dealt: list[list[Indices]] = [[] for _ in counts]
-    for number, (channel_groups, importance) in enumerate(zip(spaces, scores, strict=True)):
+    assigned: list[list[Indices]] = [[] for _ in counts]
+    for number, (channel_groups, importance) in enumerate(zip(groups, scores, strict=True)):
         kept = [count[number] for count in counts]
-        if places is not None and len(spaces) == 1:
+        if places is not None and len(groups) == 1:
             found = [
                 _prefer(importance, count, np.unique(channel_groups[first:stop]))
                 for count, (first, stop) in zip(kept, places, strict=True)
             ]
         else:
-            found = _dealt(importance, kept)
-        for branch, selection in zip(dealt, found, strict=True):
+            found = _assign_with_repeats(importance, kept)
+        for branch, selection in zip(assigned, found, strict=True):
             branch.append(selection)
-    return dealt
+    return assigned
 
 
-def _dealt(scores: Scores, counts: Sequence[int]) -> list[Indices]:
-    """As `deal`, where branches may be wider than the original: then they have all channel groups, and are dealt some again."""
+def _assign_with_repeats(scores: Scores, counts: Sequence[int]) -> list[Indices]:
+    """As `assign_groups`, for branches that may be wider than the original: these repeat channel groups."""
     rounds = [(count - 1) // len(scores) for count in counts]
-    again = deal(scores, [count - more * len(scores) for count, more in zip(counts, rounds, strict=True)])
+    again = assign_groups(scores, [count - more * len(scores) for count, more in zip(counts, rounds, strict=True)])
     every = np.arange(len(scores), dtype=np.int64)
     return [np.sort(np.concatenate([*[every] * more, some])) for more, some in zip(rounds, again, strict=True)]
 
@@ -96,10 +96,10 @@ def _prefer(scores: Scores, count: int, preferred: Indices) -> Indices:
     """The `count` best channel groups, `preferred` ones before all others."""
     raised = scores.copy()
     raised[preferred] += scores.max(initial=0.0) - scores.min(initial=0.0) + 1.0
-    return choose(raised, count)
+    return best_groups(raised, count)
 
 
-def first_scores(plan: ChannelPlan) -> Scores | None:
+def entry_scores(plan: ChannelPlan) -> Scores | None:
     """How much the channels matter that a convolution in front of everything else makes; None if there is none.
 
     That is how large the weights are of those who read them.
@@ -107,7 +107,7 @@ def first_scores(plan: ChannelPlan) -> Scores | None:
     entry = _node(plan, f"{FIRST}.conv")
     if entry is None:
         return None
-    total: npt.NDArray[np.float64] = np.zeros(len(plan.made[entry][1]))
+    total: npt.NDArray[np.float64] = np.zeros(len(plan.produced[entry][1]))
     written = next(node for node in plan.nodes if node.target == f"{FIRST}.norm")
     for node in plan.nodes:
         reads = [plan.read(operand) for operand in node.all_input_nodes]
@@ -120,18 +120,18 @@ def first_scores(plan: ChannelPlan) -> Scores | None:
     return total
 
 
-def fill_ends(
+def initialise_entries(
     plan: ChannelPlan,
     selection: Mapping[int, Indices],
     copy: nn.Module,
-    found: Statistics,
+    found: ChannelStatistics,
     read: fx.Node,
 ) -> None:
     """Gives the convolutions in front of a copy's blocks their batch norms.
 
     Args:
         plan: of what `copy` is a copy.
-        selection: channel groups that it keeps of every space.
+        selection: channel groups that it keeps of every group.
         copy: is changed.
         found: statistics of the network's tensors.
         read: the tensor that the segment reads in the network as it was.
@@ -139,15 +139,15 @@ def fill_ends(
     for name in (FIRST, PROJECTION):
         node = _node(plan, f"{name}.conv")
         if node is not None:
-            channels = made_positions(plan, node, selection)
-            _pass_on(copy, name, [s[channels] for s in found[read]], torch.ones(len(channels)))
+            channels = kept_positions(plan, node, selection)
+            _initialise_identity(copy, name, [s[channels] for s in found[read]], torch.ones(len(channels)))
 
 
-def fill_exits(
+def initialise_exits(
     merge: Merge,
     copies: Sequence[nn.Module],
     exits: Sequence[tuple[int, int] | None],
-    found: Statistics,
+    found: ChannelStatistics,
     output: fx.Node,
 ) -> None:
     """Gives the convolutions behind the copies of one segment their weights and batch norms.
@@ -161,7 +161,7 @@ def fill_exits(
         if merge is Merge.ADD and len(ends) > 1:
             having = torch.stack(present).sum(dim=0)
             parts = torch.where(own, 1.0 / having.clamp(min=1), torch.where(having == 0, 1.0 / len(ends), 0.0))
-        _pass_on(copy, EXIT, [s[first:stop] for s in found[output]], parts)
+        _initialise_identity(copy, EXIT, [s[first:stop] for s in found[output]], parts)
 
 
 def _node(plan: ChannelPlan, target: str) -> fx.Node | None:
@@ -175,7 +175,7 @@ def _present(copy: nn.Module, name: str) -> Tensor:
     return weight.detach().abs().sum(dim=(1, 2, 3)) > 0
 
 
-def _pass_on(copy: nn.Module, name: str, moments: Sequence[Tensor], parts: Tensor) -> None:
+def _initialise_identity(copy: nn.Module, name: str, moments: Sequence[Tensor], parts: Tensor) -> None:
     """Lets an end pass on `parts` of its channels, whose mean and variance are `moments`."""
     conv, norm = copy.get_submodule(f"{name}.conv"), copy.get_submodule(f"{name}.norm")
     assert isinstance(conv, nn.Conv2d)

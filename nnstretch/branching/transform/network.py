@@ -27,9 +27,9 @@ class Branch(nn.Module):
         super().__init__()
         self.layers = layers
 
-    def forward(self, x: Tensor, *taps: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *skips: Tensor) -> Tensor:
         """From what the segment reads to the branch's share of what it writes, all `N x channels x H x W`."""
-        y: Tensor = self.layers(x, *taps)
+        y: Tensor = self.layers(x, *skips)
         return y
 
 
@@ -47,9 +47,9 @@ class BranchedSegment(nn.Module):
         self.branches = nn.ModuleList(branches)
         self.merge = merge
 
-    def forward(self, x: Tensor, *taps: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *skips: Tensor) -> Tensor:
         """The meeting point's tensor: the channels of all branches, or their sum."""
-        written: list[Tensor] = [branch(x, *taps) for branch in self.branches]
+        written: list[Tensor] = [branch(x, *skips) for branch in self.branches]
         if len(written) == 1:
             return written[0]
         return functools.reduce(operator.add, written) if self.merge is Merge.ADD else torch.cat(written, dim=1)
@@ -62,7 +62,7 @@ class BranchedNetwork(nn.Module):
         segments: one `BranchedSegment` per segment.
         head: from the last meeting point to the network's output.
         design: what it was built from.
-        taps: for every segment, and then for the head, what it reads beside what comes before it: numbers of meeting points,
+        skips: for every segment, and then for the head, what it reads beside what comes before it: numbers of meeting points,
             where 0 is the network's input and `i` what segment `i - 1` writes.
     """
 
@@ -71,23 +71,23 @@ class BranchedNetwork(nn.Module):
         segments: list[BranchedSegment],
         head: nn.Module,
         design: Design,
-        taps: Sequence[tuple[int, ...]] | None = None,
+        skips: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__()
         self.segments = nn.ModuleList(segments)
         self.head = head
         self.design = design
-        self.taps = tuple(taps) if taps is not None else ((),) * (len(segments) + 1)
+        self.skips = tuple(skips) if skips is not None else ((),) * (len(segments) + 1)
 
     def forward(self, x: Tensor) -> Any:
         """What the original network computes from `N x channels x H x W` images, in structure, shape and meaning."""
-        wanted = {number for taps in self.taps for number in taps}
+        wanted = {number for skips in self.skips for number in skips}
         kept = {0: x}
         for number, segment in enumerate(self.segments):
-            x = segment(x, *(kept[tap] for tap in self.taps[number]))
+            x = segment(x, *(kept[skip] for skip in self.skips[number]))
             if number + 1 in wanted:
                 kept[number + 1] = x
-        return self.head(x, *(kept[tap] for tap in self.taps[-1]))
+        return self.head(x, *(kept[skip] for skip in self.skips[-1]))
 
     @property
     def placement(self) -> dict[str, int]:

@@ -27,7 +27,7 @@ def pruning_table(report: SearchReport) -> Table:
     shown.caption = (
         f"{len(report.boundaries)} of {report.cut_points} cut points, {report.family.label} network: "
         f"depth ≥ {report.limits.min_depth:g}, width ≥ {report.limits.min_width:g}, MACs ≥ {report.limits.min_macs:g}; "
-        f"{report.joined} joins of {report.predicted_workloads} predicted layers"
+        f"{report.transitions} joins of {report.predicted_workloads} predicted layers"
     )
     shown.caption_justify = "left"
     return shown
@@ -111,7 +111,7 @@ def answer(
         "family": report.family.label,
         "cut_points": report.cut_points,
         "pruning": [{"step": step.step, "designs_log10": step.designs_log10} for step in report.pruning],
-        "not_branched": list(report.notes),
+        "not_branched": list(report.diagnostics),
         "not_predicted": list(report.unpredicted),
         "blocks": [_block(block, names) for block in report.blocks],
         "front": [{"predicted_ms": point.ms, "macs": point.macs} for point in report.front],

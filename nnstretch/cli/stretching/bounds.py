@@ -151,7 +151,7 @@ def _learned(
     """
     from nnstretch.branching.design.blueprint import blueprint
     from nnstretch.branching.search.bounds import Bounds, learn_bounds
-    from nnstretch.branching.search.bounds_file import LearnedBounds, Subject, load_bounds, weights_digest
+    from nnstretch.branching.search.bounds_file import BoundsSetup, LearnedBounds, load_bounds, weights_digest
     from nnstretch.training.data import load_dataset
     from nnstretch.training.recipe import load_recipe
 
@@ -159,7 +159,7 @@ def _learned(
     dataset = load_dataset(learning.data or "", network.example_input.shape[-1], network.example_input.shape[1])
     _check_trained(network, dataset)
     digest = weights_digest(network.module)
-    subject = Subject(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
+    subject = BoundsSetup(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
     known = LearnedBounds(subject, Bounds(learning.tolerance, len(dataset.test)))
     if path.exists():
         known = known.resumed(load_bounds(path), path)

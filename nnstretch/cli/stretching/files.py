@@ -68,7 +68,7 @@ def write_design(
         The design's path, and why there is no YAML file although one is wanted.
     """
     from nnstretch.branching.design.design import save_design
-    from nnstretch.branching.stretch import start_afresh
+    from nnstretch.branching.stretch import reinitialise
     from nnstretch.branching.transform.network import BranchedNetwork
     from nnstretch.frontends.onnx_file import save
     from nnstretch.training.weights import save_weights
@@ -77,7 +77,7 @@ def write_design(
     assert branched.design is not None
     assert isinstance(branched.module, BranchedNetwork)
     if writing.seed is not None:
-        start_afresh(branched.module, branched.example_input, writing.seed)
+        reinitialise(branched.module, branched.example_input, writing.seed)
     path = writing.folder / f"{prefix}{branched.design.id}.json"
     save_design(branched.design, path)
     save_weights(branched.module, path.with_suffix(".safetensors"), branched.metadata())

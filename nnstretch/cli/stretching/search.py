@@ -111,7 +111,7 @@ def show(report: Reporter, finding: Finding, names: Sequence[str], profiled: Pro
         report.show(uncertainty_table(finding.predicted, names))
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():
         report.note(f"how much {' and '.join(group)} slow each other down was not measured: taken for not at all")
-    for note in found.notes:
+    for note in found.diagnostics:
         report.note(f"not branched: {note}")
     if found.unpredicted:
         operators = ", ".join(found.unpredicted)

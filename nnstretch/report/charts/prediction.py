@@ -47,7 +47,7 @@ def _queues(prediction: Prediction, names: Sequence[str], scale: float) -> list[
     for processor, name in enumerate(names):
         y = _TOP + processor * (_QUEUE + _GAP)
         own = [b for part in prediction.parts for b in part.branches if b.processor == processor]
-        busy = sum(branch.beside for branch in own) / prediction.seconds
+        busy = sum(branch.contended for branch in own) / prediction.seconds
         parts.append(label(0, y + 17, name, "strong"))
         parts.append(label(0, y + 33, f"{busy:.0%} busy", "small"))
         parts.append(box(_LEFT, y, prediction.seconds * scale, _QUEUE, "queue"))
@@ -66,7 +66,7 @@ def _axis(seconds: float, scale: float, bottom: float) -> list[str]:
 def _part(part: SegmentPrediction, title: str, queues: int, x: float, scale: float) -> list[str]:
     """One segment, or the head: what it costs to hand over, its branches, waiting, and joining."""
     width = part.seconds * scale
-    start = x + part.handing * scale
+    start = x + part.transfer * scale
     end = start + part.computing * scale
     parts = [label(x + width / 2, _TOP - 8, title, "small", "middle")] if width > _NARROW else []
     own = {branch.processor: branch for branch in part.branches}
@@ -80,7 +80,7 @@ def _part(part: SegmentPrediction, title: str, queues: int, x: float, scale: flo
         tip = f"{title}: meeting point"
         parts += [
             box(left, y, seconds * scale, _QUEUE, "meet", f"{tip}, {1e6 * seconds:.3g} µs")
-            for left, seconds in ((x, part.handing), (end, part.joining))
+            for left, seconds in ((x, part.transfer), (end, part.merging))
             if seconds > 0
         ]
     return parts
@@ -90,10 +90,10 @@ def _branch(
     part: SegmentPrediction, branch: BranchPrediction, title: str, x: float, y: float, scale: float
 ) -> list[str]:
     """The branch as long as it takes alone, what the others slow it down by, and its waiting."""
-    alone, beside = branch.alone * scale, branch.beside * scale
+    alone, beside = branch.alone * scale, branch.contended * scale
     waiting = part.waiting(branch)
     tip = (
-        f"{title}: {1e3 * branch.alone:.4g} ms alone, {1e3 * branch.beside:.4g} ms beside the others, "
+        f"{title}: {1e3 * branch.alone:.4g} ms alone, {1e3 * branch.contended:.4g} ms beside the others, "
         f"then {1e3 * waiting:.4g} ms waiting"
     )
     colour = f"series-fill-{branch.processor % 4}"

@@ -151,11 +151,11 @@ def _shown(one: PredictedDesign, names: Sequence[str], report: SearchReport) -> 
 def _timeline_text(prediction: Prediction) -> str:
     """The parts of a predicted run, in one sentence."""
     total = prediction.seconds
-    meeting = sum(part.handing + part.joining for part in prediction.parts)
+    meeting = sum(part.transfer + part.merging for part in prediction.parts)
     branched = [part for part in prediction.segments if len(part.branches) > 1]
     alone = total - meeting - sum(part.computing for part in branched)
     waiting = sum(part.waiting(branch) / len(part.branches) for part in branched for branch in part.branches)
-    slowed = sum((b.beside - b.alone) / len(part.branches) for part in branched for b in part.branches)
+    slowed = sum((b.contended - b.alone) / len(part.branches) for part in branched for b in part.branches)
     return (
         f"Of {1e3 * total:.3f} ms, meeting points take {1e3 * meeting:.3f} ms and segments on one processor "
         f"{1e3 * alone:.3f} ms; in the rest a processor waits {1e3 * waiting:.3f} ms on average, and loses "
@@ -171,7 +171,7 @@ def _segments(design: Design, prediction: Prediction, names: Sequence[str], repo
     head = prediction.head
     (branch,) = head.branches
     alone = f"{1e3 * branch.alone:.4f}"
-    rows.append(("head", "", names[branch.processor], *("",) * 4, alone, alone, "", f"{1e3 * head.handing:.4f}"))
+    rows.append(("head", "", names[branch.processor], *("",) * 4, alone, alone, "", f"{1e3 * head.transfer:.4f}"))
     titles = "segment, blocks, processor, depth, width, channels, MACs, alone ms, concurrent ms, waits ms, meets ms"
     return {"titles": titles.split(", "), "rows": rows}
 
@@ -190,9 +190,9 @@ def _branches(
             str(branch.channels),
             count_text(branch.macs),
             f"{1e3 * predicted.alone:.4f}",
-            f"{1e3 * predicted.beside:.4f}",
+            f"{1e3 * predicted.contended:.4f}",
             f"{1e3 * part.waiting(predicted):.4f}",
-            "" if i else f"{1e3 * (part.handing + part.joining):.4f}",
+            "" if i else f"{1e3 * (part.transfer + part.merging):.4f}",
         )
         for i, (branch, predicted) in enumerate(zip(segment.branches, part.branches, strict=True))
     ]

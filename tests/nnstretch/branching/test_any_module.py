@@ -19,9 +19,9 @@ from nnstretch.branching.design.from_choices import make_design, original_cost
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.search import search_blueprint
 from nnstretch.branching.stretch import rebuild
-from nnstretch.branching.tracing.canonicalize import normalised
+from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of
-from nnstretch.branching.tracing.diagnostics import not_branched
+from nnstretch.branching.tracing.diagnostics import diagnose
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import module_of, shape_of
 from nnstretch.branching.tracing.trace import Segment, trace
@@ -39,7 +39,7 @@ def stretches(plan: Blueprint) -> list[Segment]:
     found, first, count = [], 0, len(plan.traced.blocks)
     while first < count:
         both = Segment(first, min(first + 2, count))
-        found.append(both if plan.traced.is_whole(both) else Segment(first, first + 1))
+        found.append(both if plan.traced.is_self_contained(both) else Segment(first, first + 1))
         first = found[-1].stop
     return found
 
@@ -51,7 +51,7 @@ def branched(plan: Blueprint, widths: tuple[float, ...]) -> Design:
         whole = tuple(segment.blocks)
         branches = [BranchChoice(0, whole, 1.0)]
         if plan.branchable(segment):
-            shallow = plan.depth_options(segment)[-1]
+            shallow = plan.depth_candidates(segment)[-1]
             depths = [whole, whole if widths[-1] == 1.0 else shallow]
             branches = [
                 BranchChoice(i, blocks, width) for i, (blocks, width) in enumerate(zip(depths, widths, strict=True))
@@ -119,9 +119,9 @@ def test_a_head_that_reads_several_maps_is_one_and_the_search_counts_what_it_rea
     plan = blueprint(small(Detector()), IMAGES)
     traced = plan.traced
     names = {block.output: block.name for block in traced.blocks}
-    assert [names[tap] for tap in traced.head.taps] == ["stages.0.1", "stages.1.1"]
-    assert not traced.is_whole(Segment(0, len(traced.blocks)))
-    assert any("stages.0.1, stages.1.1" in note for note in not_branched(plan))
+    assert [names[skip] for skip in traced.head.skips] == ["stages.0.1", "stages.1.1"]
+    assert not traced.is_self_contained(Segment(0, len(traced.blocks)))
+    assert any("stages.0.1, stages.1.1" in note for note in diagnose(plan))
     narrow, wide = (branched(plan, widths) for widths in ((0.5, 0.6), (1.0, 1.0)))
     # Wider maps make the head's first layers larger.
     heads = [design.macs - sum(b.macs for s in design.segments for b in s.branches) for design in (narrow, wide)]
@@ -139,8 +139,8 @@ def test_a_way_down_and_up_is_a_chain_whose_skips_are_taps() -> None:
     assert sides[:3] == [32, 16, 16]
     assert min(sides) == 8
     assert sides[-1] == 32
-    taps = [tap for block in traced.blocks for tap in block.taps]
-    assert [shape_of(tap) for tap in taps] == [(2, 16, 16, 16), (2, 8, 32, 32)]
+    skips = [skip for block in traced.blocks for skip in block.skips]
+    assert [shape_of(skip) for skip in skips] == [(2, 16, 16, 16), (2, 8, 32, 32)]
 
 
 def test_slices_and_shuffles_are_layers_however_they_are_written() -> None:
@@ -157,8 +157,8 @@ def test_slices_and_shuffles_are_layers_however_they_are_written() -> None:
 def test_dense_layers_over_the_last_axis_can_be_scaled() -> None:
     traced = trace(small(Tail(nn.Conv2d(3, 16, 4, 4), ConvNext(16), nn.Conv2d(16, 8, 1), channels=8)), IMAGES)
     plan = plan_channels(traced.blocks, range(len(traced.blocks)))
-    assert not any(space.locked for space in plan.spaces)
-    assert sorted(space.channel_groups for space in plan.spaces) == [8, 16, 32]
+    assert not any(group.locked for group in plan.groups)
+    assert sorted(group.channel_groups for group in plan.groups) == [8, 16, 32]
 
 
 class InPlace(nn.Module):
@@ -209,7 +209,7 @@ class Calls(nn.Module):
 @pytest.mark.parametrize("trace_it", [_by_fx, _by_export])
 def test_functions_are_called_as_they_were_and_dropout_is_on_in_training(trace_it: Trace) -> None:
     network = small(Calls())
-    graph = normalised(trace_it(network, IMAGES), IMAGES)
+    graph = canonicalize(trace_it(network, IMAGES), IMAGES)
     torch.testing.assert_close(graph(IMAGES), network(IMAGES))
     dropped = [(type(m), m.p) for m in graph.modules() if isinstance(m, (nn.Dropout, nn.Dropout2d))]
     assert dropped == [(nn.Dropout2d, 0.25), (nn.Dropout, 0.75)]
@@ -264,7 +264,7 @@ class Attends(nn.Module):
 def test_what_cannot_be_branched_stays_and_is_told() -> None:
     network = small(Tail(conv(3, 16, stride=2), Attends(16), Basic(16, 24, 2), Basic(24, 24, 1), channels=24)).double()
     plan = blueprint(network, IMAGES.double(), 1)
-    notes = not_branched(plan)
+    notes = diagnose(plan)
     assert any("layers.1" in note and "softmax" in note for note in notes)
     design = branched(plan, (1.0, 1.0))
     assert design.meeting_points >= 1

@@ -15,14 +15,14 @@ from torch import nn
 from nnstretch.branching.design.blueprint import Blueprint, blueprint
 from nnstretch.branching.search.bounds import (
     Bounds,
-    Setting,
-    Training,
-    depth_settings,
+    BoundsCandidate,
+    ShortTraining,
+    candidates_by_depth,
+    candidates_by_macs,
+    candidates_by_width,
     learn_bounds,
-    macs_settings,
-    width_settings,
 )
-from nnstretch.branching.search.bounds_file import LearnedBounds, Subject, load_bounds, weights_digest
+from nnstretch.branching.search.bounds_file import BoundsSetup, LearnedBounds, load_bounds, weights_digest
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import DesignError, FileError, UsageError
 
@@ -80,12 +80,12 @@ def test_bisection_finds_the_least_that_keeps_the_accuracy(plan: Blueprint, netw
     nature = Nature()
     found, kept = learned(plan, network, nature, progress=lambda *now: reports.append(now))
 
-    def least(settings: list[Setting], keeps: Callable[[Setting], bool]) -> Setting:
+    def least(settings: list[BoundsCandidate], keeps: Callable[[BoundsCandidate], bool]) -> BoundsCandidate:
         return next(setting for setting in settings if keeps(setting))
 
-    assert found.min_depth == least(depth_settings(plan), lambda one: one.depth >= nature.depth).depth
-    assert found.min_width == least(width_settings(plan), lambda one: one.width >= nature.width).width
-    diagonal = macs_settings(plan, found.min_depth or 0, found.min_width or 0)
+    assert found.min_depth == least(candidates_by_depth(plan), lambda one: one.depth >= nature.depth).depth
+    assert found.min_width == least(candidates_by_width(plan), lambda one: one.width >= nature.width).width
+    diagonal = candidates_by_macs(plan, found.min_depth or 0, found.min_width or 0)
     smallest = least(diagonal, lambda one: one.design.macs >= nature.macs * one.design.original_macs)
     assert found.min_macs == pytest.approx(smallest.macs, abs=1e-3)
     assert smallest is not diagonal[0]
@@ -100,7 +100,7 @@ def test_bisection_finds_the_least_that_keeps_the_accuracy(plan: Blueprint, netw
 
 
 def test_settings_ascend_and_are_what_they_say(plan: Blueprint) -> None:
-    depths, widths, diagonal = depth_settings(plan), width_settings(plan), macs_settings(plan, 0.5, 0.25)
+    depths, widths, diagonal = candidates_by_depth(plan), candidates_by_width(plan), candidates_by_macs(plan, 0.5, 0.25)
     assert [one.depth for one in depths] == sorted({one.depth for one in depths})
     assert [one.width for one in widths] == sorted({one.width for one in widths})
     assert [one.macs for one in diagonal] == sorted(one.macs for one in diagonal)
@@ -143,7 +143,7 @@ def test_where_nothing_keeps_the_accuracy_that_is_said(plan: Blueprint, network:
 
 
 def test_chance_on_few_images_counts_as_within() -> None:
-    original = Training("", 1.0, 1.0, 1.0, 90.0, 1.0)
+    original = ShortTraining("", 1.0, 1.0, 1.0, 90.0, 1.0)
     few, many = (Bounds(0.2, images, trainings=(original,)) for images in (100, 1_000_000))
     assert few.margin == pytest.approx(3.0, rel=0.05)  # 100 sqrt(0.9 0.1 / 100)
     assert few.least == pytest.approx(90.0 - few.margin)
@@ -153,10 +153,12 @@ def test_chance_on_few_images_counts_as_within() -> None:
 
 # -- files ---------------------------------------------------------------------------------------------------------
 
-SUBJECT = Subject("net.py:small", "abc", "digits", {"epochs": 1}, "concat", 16)
+SUBJECT = BoundsSetup("net.py:small", "abc", "digits", {"epochs": 1}, "concat", 16)
 LEARNED = LearnedBounds(
     SUBJECT,
-    Bounds(0.2, 500, 0.5, 0.25, 0.8, (Training("", 1, 1, 1, 90.5, 2.0), Training("d1", 0.5, 1.0, 1.2, 90.4, 2.0))),
+    Bounds(
+        0.2, 500, 0.5, 0.25, 0.8, (ShortTraining("", 1, 1, 1, 90.5, 2.0), ShortTraining("d1", 0.5, 1.0, 1.2, 90.4, 2.0))
+    ),
 )
 
 

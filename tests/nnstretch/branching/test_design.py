@@ -35,7 +35,7 @@ BRANCHES = st.builds(
     predicted_ms=TIMES,
     entry=st.sampled_from(Entry),
     has_exit=st.booleans(),
-    spaces=st.none() | st.lists(st.integers(1, 4096), max_size=4).map(tuple),
+    explicit_channels=st.none() | st.lists(st.integers(1, 4096), max_size=4).map(tuple),
 )
 LENGTH = 41
 
@@ -106,7 +106,7 @@ def test_names_depend_on_the_way_of_merging_and_on_ends() -> None:
 
 def test_blocks_may_run_again_and_be_wider_than_the_original() -> None:
     design = example()
-    deep = replace(design.segments[0].branches[0], blocks=(0, 1, 1), depth=1.5, width=1.25, spaces=(40, 48))
+    deep = replace(design.segments[0].branches[0], blocks=(0, 1, 1), depth=1.5, width=1.25, explicit_channels=(40, 48))
     again = replace(design, segments=(SegmentDesign(0, 2, (deep,)), design.segments[1]))
     assert Design.from_json(again.to_json()) == again
 

@@ -36,7 +36,7 @@ def uneven(plan: Blueprint) -> Design:
     """The shallowest branch at half the width beside a deep one at three quarters; the last segment is not branched."""
     pairs = [
         plan.meeting(
-            stage, (BranchChoice(1, plan.depth_options(stage)[-1], 0.5), BranchChoice(0, tuple(stage.blocks), 0.75))
+            stage, (BranchChoice(1, plan.depth_candidates(stage)[-1], 0.5), BranchChoice(0, tuple(stage.blocks), 0.75))
         )
         for stage in plan.traced.stages
     ]

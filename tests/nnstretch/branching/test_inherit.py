@@ -218,7 +218,7 @@ def choices(draw: st.DrawFn, plan: Blueprint) -> list[SegmentChoice]:
         branches = tuple(
             BranchChoice(
                 draw(st.integers(0, 2)),
-                draw(st.sampled_from(plan.depth_options(segment) if several else [tuple(segment.blocks)])),
+                draw(st.sampled_from(plan.depth_candidates(segment) if several else [tuple(segment.blocks)])),
                 draw(st.floats(0.05, 1.0)),
             )
             for _ in range(draw(st.integers(1, 3)) if several else 1)
@@ -341,7 +341,7 @@ def test_building_twice_gives_the_same_weights() -> None:
     def weights_of() -> dict[str, Tensor]:
         _, plan = prepared("mobilenet")
         halves = [
-            SegmentChoice(s, tuple(BranchChoice(i, plan.depth_options(s)[-1], 0.6) for i in range(2)))
+            SegmentChoice(s, tuple(BranchChoice(i, plan.depth_candidates(s)[-1], 0.6) for i in range(2)))
             for s in plan.traced.stages
         ]
         return build(plan, make_design(plan, halves)).state_dict()
@@ -453,7 +453,7 @@ def test_zoo_chains_branch_with_exact_counts(name: str) -> None:
     two = [
         SegmentChoice(
             stage,
-            (BranchChoice(0, plan.depth_options(stage)[-1], 0.75), BranchChoice(1, tuple(stage.blocks), 0.5)),
+            (BranchChoice(0, plan.depth_candidates(stage)[-1], 0.75), BranchChoice(1, tuple(stage.blocks), 0.5)),
         )
         for stage in plan.traced.stages
     ]

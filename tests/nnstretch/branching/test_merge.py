@@ -60,7 +60,7 @@ def designed(plan: Blueprint, widths: tuple[float, ...], *, shallow: bool) -> De
     """Every stage that may be has as many branches as there are widths; the first ones are shallow, if wanted."""
     choices = []
     for stage in plan.traced.stages:
-        depths = plan.depth_options(stage) if plan.branchable(stage) else []
+        depths = plan.depth_candidates(stage) if plan.branchable(stage) else []
         branches = [
             BranchChoice(i, depths[-1 if shallow and i == 0 else 0], width) for i, width in enumerate(widths) if depths
         ]
@@ -201,7 +201,7 @@ class Steady:
         del processor
         return sum(1e-6 * (1 + layer.macs / 1e4) for layer in layers)
 
-    def pair_seconds(self, pair: Layer, processor: int) -> float:
+    def fused_seconds(self, pair: Layer, processor: int) -> float:
         del pair, processor
         return math.inf
 
@@ -212,7 +212,7 @@ class Steady:
     def meeting_seconds(self, tensor: TensorType) -> float:
         return 1e-9 * math.prod(tensor.shape)
 
-    def fetching_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType) -> float:
         del tensor
         return 0.0
 

@@ -30,7 +30,7 @@ from nnstretch.branching.pycls.files import (
 )
 from nnstretch.branching.pycls.from_design import published_of
 from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
-from nnstretch.branching.stretch import published, start_afresh
+from nnstretch.branching.stretch import published, reinitialise
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.export import export_branched
 from nnstretch.errors import DesignError, FileError
@@ -121,9 +121,9 @@ def test_designs_without_a_form_in_files_are_refused_with_the_reason() -> None:
         published_of(
             replace(design, segments=(design.segments[0], swapped, *design.segments[2:])), plan, ["cpu", "gpu"]
         )
-    assert one.spaces is not None
+    assert one.explicit_channels is not None
     # One block's inner channels are others than its neighbours'.
-    odd = replace(one, spaces=(one.spaces[0] + 8, *one.spaces[1:]), macs=one.macs + 1)
+    odd = replace(one, explicit_channels=(one.explicit_channels[0] + 8, *one.explicit_channels[1:]), macs=one.macs + 1)
     changed = replace(
         design, segments=(design.segments[0], replace(stage, branches=(odd, other)), *design.segments[2:])
     )
@@ -186,11 +186,11 @@ def test_published_networks_come_with_inherited_weights_or_new_ones() -> None:
     )
     before = {name: tensor.clone() for name, tensor in result.module.named_parameters()}
     generator = torch.get_rng_state()
-    start_afresh(result.module, images, seed=3)
+    reinitialise(result.module, images, seed=3)
     assert torch.equal(torch.get_rng_state(), generator)
     first = {name: tensor.clone() for name, tensor in result.module.named_parameters()}
     assert not any(torch.equal(first[name], before[name]) for name in first if first[name].dim() == 4)
-    start_afresh(result.module, images, seed=3)
+    reinitialise(result.module, images, seed=3)
     assert all(torch.equal(first[name], tensor) for name, tensor in result.module.named_parameters())
 
 

@@ -8,16 +8,23 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nnstretch import zoo
-from nnstretch.branching.channels.groups import ChannelPlan, Space, plan_channels
-from nnstretch.branching.channels.scaling import choose, deal, group_scores, kept_count, kept_counts, made_positions
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, plan_channels
+from nnstretch.branching.channels.scaling import (
+    assign_groups,
+    best_groups,
+    importance_scores,
+    kept_count,
+    kept_counts,
+    kept_positions,
+)
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.tracing.trace import trace
 
 IMAGES = torch.zeros(1, 3, 64, 64)
 
 
-def space(channel_groups: int, group_channels: int = 1, *, locked: bool = False) -> Space:
-    return Space(0, channel_groups, group_channels, locked, ())
+def group(channel_groups: int, group_channels: int = 1, *, locked: bool = False) -> DependencyGroup:
+    return DependencyGroup(0, channel_groups, group_channels, locked, ())
 
 
 @pytest.mark.parametrize(
@@ -36,11 +43,11 @@ def space(channel_groups: int, group_channels: int = 1, *, locked: bool = False)
     ],
 )
 def test_kept_count(channel_groups: int, width: int, ratio: float, multiple: int, kept: int) -> None:
-    assert kept_count(space(channel_groups, width), ratio, multiple) == kept
+    assert kept_count(group(channel_groups, width), ratio, multiple) == kept
 
 
 def test_a_locked_space_keeps_all() -> None:
-    assert kept_count(space(64, locked=True), 0.25) == 64
+    assert kept_count(group(64, locked=True), 0.25) == 64
 
 
 @given(
@@ -51,10 +58,10 @@ def test_a_locked_space_keeps_all() -> None:
 def test_every_branch_gets_its_count_and_together_they_cover_all_that_fit(case: tuple[int, list[int], int]) -> None:
     channel_groups, counts, seed = case
     scores = np.random.default_rng(seed).random(channel_groups)
-    dealt = deal(scores, counts)
-    assert [len(part) for part in dealt] == counts
-    assert all(len(set(part.tolist())) == len(part) and (np.diff(part) > 0).all() for part in dealt)
-    covered = set().union(*(part.tolist() for part in dealt))
+    assigned = assign_groups(scores, counts)
+    assert [len(part) for part in assigned] == counts
+    assert all(len(set(part.tolist())) == len(part) and (np.diff(part) > 0).all() for part in assigned)
+    covered = set().union(*(part.tolist() for part in assigned))
     assert len(covered) == min(channel_groups, sum(counts))
     if sum(counts) < channel_groups:
         # Those that nobody gets are the worst.
@@ -63,16 +70,16 @@ def test_every_branch_gets_its_count_and_together_they_cover_all_that_fit(case: 
 
 def test_good_and_bad_bundles_are_spread_evenly() -> None:
     scores = np.arange(64, dtype=float)[::-1].copy()
-    left, right = deal(scores, [32, 32])
+    left, right = assign_groups(scores, [32, 32])
     assert abs(scores[left].sum() - scores[right].sum()) <= 32
-    left, right = deal(scores, [48, 24])
+    left, right = assign_groups(scores, [48, 24])
     both = set(left.tolist()) & set(right.tolist())
     assert both == set(range(8))  # the best are in both
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 70))
 def test_choose_takes_the_best_and_repeats_only_when_all_are_taken(scores: list[float], count: int) -> None:
-    kept = choose(np.array(scores), count)
+    kept = best_groups(np.array(scores), count)
     occurrences = np.bincount(kept, minlength=len(scores))
     assert occurrences.sum() == count
     assert occurrences.max() - occurrences.min() <= 1
@@ -108,19 +115,20 @@ def test_spaces_are_the_dependency_groups_of_torch_pruning(name: str) -> None:
         }
         expected.add(frozenset(writers))
     plan = whole_plan(name)
-    assert {frozenset(str(node.target) for node, _ in s.makers) for s in plan.spaces} == expected
+    assert {frozenset(str(node.target) for node, _ in s.producers) for s in plan.groups} == expected
 
 
 def test_groups_are_kept_whole() -> None:
     plan = whole_plan("regnet_x_1_6gf")
     counts = kept_counts(plan, 0.5)
     selection = {
-        s.index: choose(scores, count) for s, scores, count in zip(plan.spaces, group_scores(plan), counts, strict=True)
+        s.index: best_groups(scores, count)
+        for s, scores, count in zip(plan.groups, importance_scores(plan), counts, strict=True)
     }
-    grouped = [node for node in plan.made if str(node.target).endswith("body.1.0")]
+    grouped = [node for node in plan.produced if str(node.target).endswith("body.1.0")]
     assert len(grouped) == 18
     for node in grouped:
-        kept = made_positions(plan, node, selection).reshape(-1, 24)
+        kept = kept_positions(plan, node, selection).reshape(-1, 24)
         assert (kept == kept[:, :1] + np.arange(24)).all()
         assert (kept[:, 0] % 24 == 0).all()
 
@@ -134,4 +142,4 @@ def test_scores_are_the_norms_of_filters_with_their_batch_norms_scale() -> None:
     assert isinstance(first, nn.Conv2d)
     norms = first.weight.detach().double().flatten(1).norm(dim=1).numpy()
     assert np.allclose(prepared.scores(stage, tuple(stage.blocks))[0], norms / norms.mean())
-    assert str(plan.spaces[0].makers[0][0].target) == "stages.1.1.0"
+    assert str(plan.groups[0].producers[0][0].target) == "stages.1.1.0"

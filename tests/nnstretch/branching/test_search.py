@@ -20,8 +20,8 @@ from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, segment_cost
 from nnstretch.branching.latency.families import layer_family
-from nnstretch.branching.latency.predictor import Measured
-from nnstretch.branching.latency.table import Latencies
+from nnstretch.branching.latency.predictor import MeasuredDesign
+from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow, part_layers
 from nnstretch.branching.search.dynamic_programming import branch_seconds, network_prediction
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
@@ -59,13 +59,13 @@ class Rates:
         self.asked.update((processor, layer.workload) for layer in found)
         return sum(self.layer_seconds(layer, processor) for layer in found)
 
-    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
+    def fused_seconds(self, pair: Layer, processor: int, /) -> float:
         return math.inf
 
     def meeting_seconds(self, tensor: TensorType, /) -> float:
         return self.meeting + tensor.elements * 1e-11
 
-    def fetching_seconds(self, tensor: TensorType, /) -> float:
+    def fetch_seconds(self, tensor: TensorType, /) -> float:
         return tensor.elements * 1e-11
 
     def confirm(self, found: list[Layer], processor: int, /) -> bool:
@@ -131,7 +131,7 @@ def test_the_report_counts_designs_after_every_step() -> None:
     counts = [step.designs_log10 for step in report.pruning]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > 10.0 > counts[-1] > 0.0
-    assert report.joined > 0
+    assert report.transitions > 0
 
 
 def exported_ms(plan: Blueprint, design_index: int, predictor: Rates) -> tuple[float, float]:
@@ -189,7 +189,7 @@ def every_design(plan: Blueprint, widths: Sequence[float], limits: SearchLimits)
             yield SegmentChoice(segment, (BranchChoice(processor, tuple(segment.blocks), 1.0),))
         if plan.branchable(segment):
             options = [
-                [BranchChoice(p, k, w) for k in plan.depth_options(segment, 0.5) for w in widths] for p in (0, 1)
+                [BranchChoice(p, k, w) for k in plan.depth_candidates(segment, 0.5) for w in widths] for p in (0, 1)
             ]
             yield from (SegmentChoice(segment, pair) for pair in itertools.product(*options))
 
@@ -198,7 +198,7 @@ def every_design(plan: Blueprint, widths: Sequence[float], limits: SearchLimits)
         yield from map(list, itertools.product(*(list(ways(Segment(*pair))) for pair in itertools.pairwise(borders))))
 
 
-def within(plan: Blueprint, latencies: Latencies, choices: list[SegmentChoice], limits: SearchLimits) -> bool:
+def within(plan: Blueprint, latencies: LatencyTable, choices: list[SegmentChoice], limits: SearchLimits) -> bool:
     """Whether the branches of a design are within the limits."""
     design = make_design(plan, choices)
     branches = branch_seconds(latencies, choices)
@@ -219,7 +219,9 @@ def within(plan: Blueprint, latencies: Latencies, choices: list[SegmentChoice], 
 def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> None:
     """Against all choices of pairs that share no layer."""
     times = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=7))
-    joined = {number: data.draw(st.integers(1, 18)) for number in range(len(times) - 1) if data.draw(st.booleans())}
+    transitions = {
+        number: data.draw(st.integers(1, 18)) for number in range(len(times) - 1) if data.draw(st.booleans())
+    }
     layers = tuple(
         Layer(str(number), "Conv", (TensorType((1, 1 + number, 4, 4)),), (TensorType((1, 2 + number, 4, 4)),))
         for number in range(len(times))
@@ -229,22 +231,24 @@ def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> N
         def layer_seconds(self, layer: Layer, processor: int) -> float:
             return times[int(layer.name)]
 
-        def pair_seconds(self, pair: Layer, processor: int, /) -> float:
-            return joined[int(pair.name.split("+")[0])]
+        def fused_seconds(self, pair: Layer, processor: int, /) -> float:
+            return transitions[int(pair.name.split("+")[0])]
 
-    latencies = Latencies(blueprint(small(1), IMAGES, 16), Known(1.0, 1.0), 2)
+    latencies = LatencyTable(blueprint(small(1), IMAGES, 16), Known(1.0, 1.0), 2)
     best = math.inf
-    for chosen in itertools.chain(*(itertools.combinations(joined, count) for count in range(len(joined) + 1))):
+    for chosen in itertools.chain(
+        *(itertools.combinations(transitions, count) for count in range(len(transitions) + 1))
+    ):
         if all(b - a > 1 for a, b in itertools.pairwise(chosen)):
             alone = sum(t for n, t in enumerate(times) if n not in chosen and n - 1 not in chosen)
-            best = min(best, alone + sum(joined[n] for n in chosen))
-    assert latencies._ask(LayerRow(layers, frozenset(joined)), 0) == pytest.approx(best)
+            best = min(best, alone + sum(transitions[n] for n in chosen))
+    assert latencies._ask(LayerRow(layers, frozenset(transitions)), 0) == pytest.approx(best)
 
 
 def test_branches_fetch_what_others_have_written_while_they_compute() -> None:
     """That is a part of what meeting costs, and of what a branch takes beside others; where branches were run, it was seen."""
     plan, predictor = blueprint(small(1), IMAGES, 16), Rates(100e9, 60e9, meeting=1e-4)
-    latencies = Latencies(plan, predictor, 2)
+    latencies = LatencyTable(plan, predictor, 2)
     segments = [Segment(0, 2), Segment(2, len(plan.traced.blocks))]
     choices = [
         SegmentChoice(segment, tuple(BranchChoice(p, tuple(segment.blocks), 0.5) for p in (0, 1)))
@@ -253,17 +257,17 @@ def test_branches_fetch_what_others_have_written_while_they_compute() -> None:
     alone = branch_seconds(latencies, choices)
     found = network_prediction(latencies, choices, alone)
     for part, seconds in zip(found.segments, alone, strict=True):
-        fetching = {branch.beside - s for branch, s in zip(part.branches, seconds, strict=True)}
-        assert all(0 < s < 1e-4 for s in fetching)
-        assert max(fetching) == pytest.approx(min(fetching))
-        by_size = part.handing + max(fetching) - 1e-4
+        fetch = {branch.contended - s for branch, s in zip(part.branches, seconds, strict=True)}
+        assert all(0 < s < 1e-4 for s in fetch)
+        assert max(fetch) == pytest.approx(min(fetch))
+        by_size = part.transfer + max(fetch) - 1e-4
         # Of an image's three channels one counts as the branch's own.
-        assert max(fetching) / by_size == pytest.approx(2 / 3 if part is found.segments[0] else 1 / 2)
+        assert max(fetch) / by_size == pytest.approx(2 / 3 if part is found.segments[0] else 1 / 2)
     for block in segments[1].blocks:
         latencies.corrections[block, 0] = 1.0
     again = network_prediction(latencies, choices, alone)
     assert again.segments[0] == found.segments[0]
-    assert again.segments[1].branches[0].beside == pytest.approx(alone[1][0])
+    assert again.segments[1].branches[0].contended == pytest.approx(alone[1][0])
     assert again.seconds == pytest.approx(found.seconds)
 
 
@@ -272,7 +276,7 @@ def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float]) -> No
     """Against brute force over all meeting points, depths and widths of a small network."""
     plan, predictor = blueprint(small(1), IMAGES, 16), Rates(*rates)
     limits = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
-    latencies = Latencies(plan, predictor, 2)
+    latencies = LatencyTable(plan, predictor, 2)
     best: dict[int, float] = {}
     for choices in every_design(plan, (0.5, 0.75, 1.0), limits):
         if within(plan, latencies, choices, limits):
@@ -379,7 +383,7 @@ def test_what_was_guessed_too_low_is_found_out() -> None:
 def test_what_branches_take_in_a_run_moves_work_between_them() -> None:
     runs: list[tuple[bool, Design, float]] = []
 
-    def trial(network: BranchedNetwork, /, *, tuned: bool) -> Measured:
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
         """Processor 1 takes a quarter longer than predicted, and a half longer than the other when all is tuned."""
         factors = (0.8, 1.2) if tuned else (1.0, 1.25)
         branches = tuple(
@@ -387,7 +391,7 @@ def test_what_branches_take_in_a_run_moves_work_between_them() -> None:
             for segment in network.design.segments
         )
         runs.append((tuned, network.design, sum(map(max, branches))))
-        return Measured(runs[-1][2], branches)
+        return MeasuredDesign(runs[-1][2], branches)
 
     def share(design: Design) -> float:
         first, second = (sum(b.macs for s in design.segments for b in s.branches if b.processor == p) for p in range(2))
@@ -395,7 +399,7 @@ def test_what_branches_take_in_a_run_moves_work_between_them() -> None:
 
     plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 100e9)
     (plain, *_), untried = search_blueprint(plan, predictor, 2)
-    (best, *_), report = search_blueprint(plan, predictor, 2, trial=trial)
+    (best, *_), report = search_blueprint(plan, predictor, 2, runner=runner)
     # Before the first run nothing was corrected.
     assert report.front == untried.front
     assert runs[0][1].id == plain.id
@@ -421,13 +425,13 @@ def test_stretches_of_which_nothing_can_be_predicted_stay_as_they_are() -> None:
     weights.initialise(network, 3, 0)
     plan = blueprint(network.eval(), IMAGES)
 
-    def trial(network: BranchedNetwork, /, *, tuned: bool) -> Measured:
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
         branches = tuple(
             tuple(1e-3 * (1 + b.processor) for b in segment.branches) for segment in network.design.segments
         )
-        return Measured(1e-3, branches)
+        return MeasuredDesign(1e-3, branches)
 
-    designs, report = search_blueprint(plan, NoFives(100e9, 100e9), 2, trial=trial)
+    designs, report = search_blueprint(plan, NoFives(100e9, 100e9), 2, runner=runner)
     assert report.unpredicted == ("Conv",)
     assert report.blocks[1].ms == report.blocks[2].ms == (0.0, 0.0)
     for segment in designs[0].segments:

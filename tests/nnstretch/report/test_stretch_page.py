@@ -33,7 +33,7 @@ class Rates:
     def seconds(self, layers: list[Layer], processor: int, /) -> float:
         return sum(layer.macs / (100e9, 70e9)[processor] + 1e-6 for layer in layers)
 
-    def pair_seconds(self, pair: Layer, processor: int, /) -> float:
+    def fused_seconds(self, pair: Layer, processor: int, /) -> float:
         return math.inf
 
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
@@ -42,7 +42,7 @@ class Rates:
     def meeting_seconds(self, tensor: TensorType, /, *_: object) -> float:
         return 5e-7
 
-    def fetching_seconds(self, tensor: TensorType, /) -> float:
+    def fetch_seconds(self, tensor: TensorType, /) -> float:
         return 0.0
 
     def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
@@ -122,7 +122,7 @@ def test_the_page_shows_every_design_part_by_part(results: list[StretchResult]) 
 
 def test_the_page_needs_nothing_and_runs_nothing(results: list[StretchResult]) -> None:
     report = results[0].report
-    notes = SearchReport(**{**vars(report), "notes": (f"block 1, {HOSTILE}: no",), "unpredicted": (HOSTILE,)})
+    notes = SearchReport(**{**vars(report), "diagnostics": (f"block 1, {HOSTILE}: no",), "unpredicted": (HOSTILE,)})
     found = [PredictedDesign(one.design, one.prediction, f"{HOSTILE}.json") for one in results]
     written = stretch_html(HOSTILE, NAMES, notes, found)
     page = Text(written)

@@ -69,8 +69,8 @@ def test_pairs_are_predicted_where_a_routine_computes_both(tmp_path: Path) -> No
     depthwise = conv_layer((1, 96, 14, 14), 96, groups=96)
     with Profiler(store, processor) as profiler:
         predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group))
-        together = predictor.pair_seconds(fused_pair(expand, depthwise), 0)
+        together = predictor.fused_seconds(fused_pair(expand, depthwise), 0)
         apart = predictor.seconds([expand, depthwise], 0)
         assert 0 < together < 10 * apart
-        assert predictor.pair_seconds(fused_pair(expand, conv_layer((1, 96, 14, 14), 32)), 0) == math.inf
+        assert predictor.fused_seconds(fused_pair(expand, conv_layer((1, 96, 14, 14), 32)), 0) == math.inf
     store.close()

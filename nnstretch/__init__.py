@@ -8,12 +8,12 @@ session = nns.compile("resnet50", processors="cpu")
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import NNStretchError
+from nnstretch.support.version import __version__
 
 if TYPE_CHECKING:
     from nnstretch.api.compile import compile, stretch
 
-__all__ = ["NNStretchError", "compile", "stretch"]
-__version__ = "0.1.0"
+__all__ = ["NNStretchError", "__version__", "compile", "stretch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,8 +21,8 @@ from nnstretch.scheduler.lowering.candidates import QueuePool, is_native, select
 from nnstretch.scheduler.lowering.lower import Price, lower_units
 from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
-from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
-from nnstretch.scheduler.parameter_search.coordinate_descent import climb
+from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph, working_set
+from nnstretch.scheduler.parameter_search.coordinate_descent import descend
 from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.plan.compiled import Compiled, LazyConstants
 from nnstretch.scheduler.plan.happens_before import HappensBefore
@@ -108,20 +108,20 @@ def choice_space(
     progress: Progress | None = None,
     near: float = 0.0,
     *,
-    climbing: bool = False,
+    coordinate_descent: bool = False,
 ) -> ChoiceSpace:
     """What selectors choose from.
 
     Arguments are those of `make_plan`, and
 
         near: choices that cost up to so many times the best's cost more are kept too.
-        climbing: routine parameters are looked for beyond those that `costs` offer, which are measured.
+        coordinate_descent: searches routine parameters beyond the settings of `costs`, and measures them.
     """
-    costs = costs or Estimates()
     pool = queue_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
-    if climbing:
-        costs.offer_also(climb(graph, pool, costs, progress))
+    costs = (costs or Estimates()).in_network(working_set(graph))
+    if coordinate_descent:
+        costs = costs.with_more_settings(descend(graph, pool, costs, progress))
     choices = unit_choices(graph, pool, costs, progress, near)
     return ChoiceSpace(graph, pool, costs, host, choices, selection_problem(graph, choices, pool, costs))
 

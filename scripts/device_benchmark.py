@@ -51,12 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(processors: str, model: str) -> dict[str, Any]:
     """All measurements as one JSON object."""
-    from nnstretch.compiler.compile import load_any, profiler
+    from nnstretch.compiler.costs import open_profiler
+    from nnstretch.compiler.loading import load_any
     from nnstretch.compiler.processors import build_processors
     from nnstretch.devices.engine.binding.library import engine
 
     opened = build_processors(processors)
-    costs = profiler(opened)
+    costs = open_profiler(opened)
     # What a GPU reaches is told as a share of the CPU's peak.
     cores = {p.name: p.spec.cores or opened.host.spec.cores for p in opened.named}
     peaks = {name: engine().peak_gflops(mine[0]) * len(mine) for name, mine in cores.items()}
@@ -120,7 +121,7 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     """Two equal branches: each alone on its processor, both at once, and both one after another; medians in ms."""
     from nnstretch.compiler.compile import plan_model
     from nnstretch.compiler.processors import build_processors
-    from nnstretch.latency.convolution_chains import convolution_chains
+    from nnstretch.scheduler.measurement.convolution_chains import convolution_chains
     from nnstretch.scheduler.plan.serial import serial
     from nnstretch.scheduler.runtime.session import PlanSession
 

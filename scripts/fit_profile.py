@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nnstretch.cli.scripts import exit_status
-from nnstretch.compiler.compile import load_any
+from nnstretch.compiler.loading import load_any
 from nnstretch.devices.simulated.profile import save_profile
 from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.passes import optimize

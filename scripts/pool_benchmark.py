@@ -159,7 +159,8 @@ def measure(model: str, cores_text: str, rounds: int, tune: bool) -> dict[str, A
 
 def write(model: str, processor: str, package: Path, tune: bool) -> None:
     """Compiles a model for the cores; both pools run what comes out."""
-    from nnstretch.compiler.compile import compile_model, load_any
+    from nnstretch.compiler.compile import compile_model
+    from nnstretch.compiler.loading import load_any
     from nnstretch.compiler.processors import build_processors
 
     with compile_model(load_any(model), build_processors(processor), tune=tune) as session:

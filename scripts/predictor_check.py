@@ -157,14 +157,14 @@ class Checking:
         from nnstretch.branching.design.accounting import working_set
         from nnstretch.branching.design.blueprint import blueprint
         from nnstretch.cli.networks import Options, build_network
-        from nnstretch.compiler.compile import predictor
+        from nnstretch.compiler.costs import latency_predictor
 
         network = build_network(model, Options(image_size=image_size))
         size = working_set(network.module, network.example_input)
         return Subject(
             model,
             blueprint(network.module, network.example_input, self.block),
-            predictor(self.processors, learned=None if self.learned else False, working_set=size),
+            latency_predictor(self.processors, learned=None if self.learned else False, working_set=size),
         )
 
     def design(self, subject: Subject, number: int, seed: int) -> dict[str, Any]:

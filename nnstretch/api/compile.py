@@ -122,7 +122,8 @@ def compile(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    from nnstretch.compiler.compile import compile_model, load_any
+    from nnstretch.compiler.compile import compile_model
+    from nnstretch.compiler.loading import load_any
     from nnstretch.compiler.processors import build_processors
 
     if dtype != "float32":
@@ -209,12 +210,12 @@ def stretch(
     from nnstretch.branching.design.design import parse_merge
     from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import stretch as search
-    from nnstretch.compiler.compile import predictor
+    from nnstretch.compiler.costs import latency_predictor
     from nnstretch.compiler.processors import build_processors
     from nnstretch.latency.design_runs import design_trial
 
     usable = build_processors(processors)
-    predicting = predictor(usable, learned=learned, working_set=working_set(module, example_input))
+    predicting = latency_predictor(usable, learned=learned, working_set=working_set(module, example_input))
 
     return search(
         module,

@@ -64,7 +64,7 @@ class Source:
         if self.is_package:
             raise UsageError(f"{self.model} is a package; give the model that it was made from")
         if self.weights is None and self.design is None:
-            from nnstretch.compiler.compile import load_any
+            from nnstretch.compiler.loading import load_any
 
             return load_any(self.model, None, dict(self.shapes), self.batch)
         if self.shapes:

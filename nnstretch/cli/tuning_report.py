@@ -112,10 +112,10 @@ def wished_space(
     graph: ir.Model, processors: Processors, wishes: Wishes, costs: Profiler, progress: Progress
 ) -> ChoiceSpace:
     """What there is to choose from, with measured costs, and with amounts where they are limited or traded."""
-    from nnstretch.compiler.compile import measured_space
+    from nnstretch.compiler.spaces import measured_space
     from nnstretch.scheduler.selection.resources import with_resources
 
-    space = measured_space(graph, processors, costs, progress, climbing=wishes.search == "default")
+    space = measured_space(graph, processors, costs, progress, coordinate_descent=wishes.search == "default")
     if wishes.resources:
         space = with_resources(space, wishes.resources, progress)
     return replace(space, problem=replace(space.problem, limits=wishes.limits, seed=wishes.seed))

@@ -25,16 +25,24 @@ HALF_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Processors:
-    """The processors that a caller named, and the CPU that serves queue 0 if none of them is one.
+    """Opened processors.
 
-    `engines` are the engines of others that may compute layers on the first CPU. `tolerance` is the error that a routine may
-    have against the reference where routines are measured, relative to the output's range.
+    Attributes:
+        named: those that the caller named, in their order.
+        host: the CPU that serves queue 0: the first of `named`, or another one if no CPU is among them.
+        engines: external engines that may compute layers on the first CPU.
+        tolerance: largest error of a measured routine against the reference, relative to the output's range.
     """
 
     named: tuple[Processor, ...]
     host: Processor
     engines: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of simulated processors in their profile."""
+        return [processor.spec.part for processor in self.named]
 
 
 def build_processors(

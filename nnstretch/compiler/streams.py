@@ -15,7 +15,7 @@ from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
-from nnstretch.latency.contention import contention_factors
+from nnstretch.scheduler.measurement.contention import contention_factors
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -151,7 +151,8 @@ class _Planning:
         if not self.tune or not 1 < len(names) <= _MOST_MEASURED:
             return [1.0] * len(names)
         with closing(ProfileStore()) as store:
-            return contention_factors(self._open(",".join(names)), range(len(names)), store)
+            opened = self._open(",".join(names))
+            return contention_factors(opened.named, opened.host, range(len(names)), store)
 
 
 def _unplaced(model: ir.Model) -> ir.Model:

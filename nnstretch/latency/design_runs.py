@@ -14,7 +14,7 @@ from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.predictor import MeasuredDesign
 from nnstretch.branching.transform.export import export_branched
 from nnstretch.branching.transform.network import BranchedNetwork
-from nnstretch.compiler.compile import plan_by, plan_model
+from nnstretch.compiler.compile import plan_model, plan_with_costs
 from nnstretch.compiler.processors import Processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.graph.placement import branch_of
@@ -51,7 +51,7 @@ class DesignTrial:
     def __call__(self, network: BranchedNetwork, *, tuned: bool) -> MeasuredDesign:
         """Medians over several runs, at the usual pace."""
         model = self._export(network)
-        compiled = plan_model(model, self.processors) if tuned else plan_by(model, self.processors, self.costs)
+        compiled = plan_model(model, self.processors) if tuned else plan_with_costs(model, self.processors, self.costs)
         with PlanSession.from_compiled(compiled) as session:
             runs = self._runs(session, network.design)
         whole, relative_speeds, branches = zip(*runs, strict=True)

@@ -11,10 +11,10 @@ from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.devices.remote.processor import ProfiledProcessor
 from nnstretch.errors import UsageError
-from nnstretch.latency.contention import stored_contention_factors
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.stored_predictor import StoredPredictor, StoredTransfers
 from nnstretch.scheduler.measurement.caches import CacheSizes
+from nnstretch.scheduler.measurement.contention import stored_contention_factors
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.support.settings import cache_dir

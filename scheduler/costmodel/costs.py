@@ -1,10 +1,12 @@
-"""Cost models: seconds for a routine on a layer, measured or estimated."""
+"""Cost models: seconds of a routine on a layer, measured or estimated."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
@@ -13,18 +15,18 @@ from nnstretch.graph.layer import Layer, TensorType
 
 @dataclass(frozen=True)
 class Candidate:
-    """A routine with its parameters: one way to compute a layer."""
+    """A routine with a setting of its parameters: one way to compute a layer."""
 
     routine: Routine
     parameters: Parameters
 
 
 Settings = Callable[[Processor, Routine, Layer], Sequence[Parameters]]
-"""The parameter settings that are worth comparing of a routine that supports a layer."""
+"""Parameter settings of a routine to compare for a layer that it supports."""
 
 
 def settings_key(processor: Processor, routine: Routine, layer: Layer) -> tuple[str, str, str]:
-    """What settings that were found are kept by: fingerprint, workload and descriptor."""
+    """Key of a routine's settings for a workload: fingerprint, workload, descriptor."""
     return processor.fingerprint, layer.workload, str(routine.descriptor)
 
 
@@ -33,66 +35,80 @@ def usual_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequ
     return routine.parameter_space(layer)
 
 
+def first_setting(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
+    """The setting that the routine recommends most."""
+    return routine.parameter_space(layer)[:1]
+
+
 class CostModel(ABC):
-    """What selection asks."""
+    """Seconds of routines, layout changes and transfers, for selection.
+
+    A model does not change: `with_settings` and `in_network` return new ones, which share measurements with it.
+
+    Attributes:
+        measured: costs are seconds of the machine, so all settings of a routine are worth comparing.
+        all_cross: tensors cost a transfer between any two queues. False where groups of CPU cores share caches.
+    """
 
     measured: bool
-    """Whether costs are measured seconds: then all parameters of a routine are worth comparing."""
     all_cross: bool = False
-    """Whether tensors cost a transfer between any two queues. Groups of CPU cores, which share caches, do without."""
-    _offered: Settings = staticmethod(usual_settings)
+    _settings: Settings = staticmethod(usual_settings)
 
     @abstractmethod
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        """Seconds that `routine` takes for `layer` on `processor`; None if it failed or its answer was wrong."""
+        """Seconds of a routine for a layer on a processor; None if it failed or its answer was wrong."""
 
-    def offer(self, settings: Settings) -> None:
-        """From now on, selection takes the best of the parameter settings that `settings` says, whatever their costs."""
-        self._offered = settings
+    def with_settings(self, settings: Settings) -> Self:
+        """A model for selections that consider these parameter settings and no others."""
+        model = copy.copy(self)
+        model._settings = settings
+        return model
 
-    def offer_also(self, more: Settings) -> None:
-        """From now on, selection may also take what `more` says."""
-        offered = self._offered
-        self._offered = lambda *about: (*offered(*about), *more(*about))
+    def with_more_settings(self, more: Settings) -> Self:
+        """A model for selections that consider these parameter settings too."""
+        settings = self._settings
+        return self.with_settings(lambda *routine_of_layer: (*settings(*routine_of_layer), *more(*routine_of_layer)))
 
     def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        """The parameter settings of a routine that supports `layer` from which selection takes the best; may be none."""
-        return self._offered(processor, routine, layer)
+        """Parameter settings that selection considers for a routine, which supports the layer; may be empty."""
+        return self._settings(processor, routine, layer)
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
-        """Seconds of several candidates for one layer, each as `seconds` has it; measured together where they are measured."""
+        """`seconds` of several candidates for one layer. A model that measures does so side by side."""
         return [self.seconds(processor, c.routine, layer, c.parameters) for c in candidates]
 
     def reorder_seconds(self, processor: Processor, tensor: TensorType, before: Layout, after: Layout) -> float | None:
-        """Seconds that a processor takes to bring a tensor into another layout, or to copy it; None if it cannot."""
+        """Seconds of a layout change, or of a copy between equal layouts; None if the processor cannot do it."""
         layer, routine = reorder_layer(tensor, before, after), processor.reorder()
         if not routine.supports(layer):
             return None
         return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
 
-    def expect(self, working_set: int) -> None:  # noqa: B027 - what is not measured does not depend on it
-        """Tells how many bytes of weights and activations a whole network goes through between two runs of one layer.
+    def in_network(self, working_set: int) -> Self:
+        """A model for the layers of one network, which decides where their weights are when they begin.
 
-        Costs that are asked for from now on are those of a layer in such a network.
+        Args:
+            working_set: bytes of weights and activations that the network touches between two runs of a layer.
         """
+        return self
 
     @abstractmethod
     def transfer(self, tensor: TensorType) -> float:
-        """Seconds that a tensor costs when queues meet at it that do not share a cache, beyond layout changes."""
+        """Seconds to transfer a tensor between queues that share no cache, without layout changes."""
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        """Seconds that a tensor costs when queues of these two processors meet at it, beyond layout changes."""
+        """Seconds to transfer a tensor between two processors, without layout changes."""
         return self.transfer(tensor)
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        """Error of a working routine's answer relative to the output's range; None if it is not known."""
+        """Error of a working routine's answer relative to the output's range; None if unknown."""
         return None
 
 
 class Estimates(CostModel):
-    """Costs from operation and byte counts alone, for plans that are not tuned: enough to keep layouts flowing.
+    """Costs from operation and byte counts, for plans without tuning; they suffice to avoid layout changes.
 
-    A routine that stands later in its processor's list counts as a little slower than those before it.
+    Each routine counts as slightly slower than those before it in its processor's list.
     """
 
     measured = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Sequence
@@ -70,7 +71,6 @@ class LearnedCosts(CostModel):
         self._trees: dict[str, CostTrees | None] = {}
         self._network: CacheState = "memory"
         self._known: dict[_Key, float | None] = {}
-        self.predictions = 0
 
     def learn(self) -> None:
         """Takes in what was measured since, where that is enough to train on again; predictions from before are forgotten."""
@@ -82,9 +82,10 @@ class LearnedCosts(CostModel):
         for candidate in candidates:
             self._known.pop(_key(processor, self._point(layer, candidate)), None)
 
-    def expect(self, working_set: int) -> None:
-        """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
-        self._network = network_state(working_set, self._caches)
+    def in_network(self, working_set: int) -> LearnedCosts:
+        model = copy.copy(self)
+        model._network = network_state(working_set, self._caches)
+        return model
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Measured seconds, else predicted ones; None if the routine failed, or too little like it was measured."""
@@ -129,7 +130,6 @@ class LearnedCosts(CostModel):
         trees = self.trees(processor) if points else None
         if trees is None:
             return [None] * len(points)
-        self.predictions += len(points)
         return [None if math.isnan(seconds) else float(seconds) for seconds in trees.predict(points)]
 
     def transfer(self, tensor: TensorType) -> float:

@@ -10,7 +10,7 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.external.engine import ExternalRoutine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.contention import Contention, ContentionFactors
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, first_setting
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
@@ -36,15 +36,21 @@ class ProfilePredictor:
         profiler: Profiler,
         contention: Contention,
         learned: LearnedCosts | None = None,
+        working_set: int | None = None,
     ) -> None:
-        """Asks for no measurement yet.
+        """Measures nothing yet.
 
         Args:
-            processors: are numbered in this order.
+            processors: numbered in this order.
             profiler: measures layers and transfers.
-            contention: of these processors.
-            learned: costs of layers that were not measured.
+            contention: contention factors of these processors.
+            learned: costs of layers without measurements.
+            working_set: bytes that the network of the layers touches in a run, which decides where weights are when a layer
+                begins; the cost models' own assumption if None.
         """
+        if working_set is not None:
+            profiler = profiler.in_network(working_set)
+            learned = learned and learned.in_network(working_set)
         self._processors = tuple(processors)
         self._profiler = profiler
         self._contention_factors = ContentionFactors(contention)
@@ -64,12 +70,6 @@ class ProfilePredictor:
     def pace(self, processor: Processor) -> float:
         """How many times as fast as usual a processor computes just now. Predictions are for the usual pace."""
         return self._profiler.pace(processor)
-
-    def expect(self, working_set: int) -> None:
-        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
-        self._profiler.expect(working_set)
-        if self._learned is not None:
-            self._learned.expect(working_set)
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
@@ -185,16 +185,15 @@ class _PredictedCosts(CostModel):
     """Costs of every routine's first parameters: learned ones, and measured ones where too little is known."""
 
     measured = True
+    _settings: Settings = staticmethod(first_setting)
 
     def __init__(self, profiler: Profiler, learned: LearnedCosts | None) -> None:
         self._profiler = profiler
         self._learned = learned
-        self.offer(lambda _, routine, layer: routine.parameter_space(layer)[:1])
 
-    def expect(self, working_set: int) -> None:
-        self._profiler.expect(working_set)
-        if self._learned is not None:
-            self._learned.expect(working_set)
+    def in_network(self, working_set: int) -> _PredictedCosts:
+        learned = None if self._learned is None else self._learned.in_network(working_set)
+        return _PredictedCosts(self._profiler.in_network(working_set), learned).with_settings(self._settings)
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return self.compare(processor, layer, [Candidate(routine, parameters)])[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,9 +122,16 @@ class StoredPredictor:
         self.unknown_contention_factors: set[tuple[str, ...]] = set()
         """Names of processors of which nobody has measured how much they slow each other down; taken for not at all."""
 
-    def expect(self, working_set: int) -> None:
-        """Layers are those of a network that goes through so many bytes in a run, which decides where weights lie."""
-        self._learned.expect(working_set)
+    def in_network(self, working_set: int) -> StoredPredictor:
+        """A predictor for the layers of one network.
+
+        Args:
+            working_set: bytes that the network touches in a run, which decides where weights are when a layer begins.
+        """
+        predictor = copy.copy(self)
+        predictor._learned = self._learned.in_network(working_set)
+        predictor._layers = {}
+        return predictor
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot.

@@ -18,7 +18,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.lowering.fusion_groups import find_fusion_groups
-from nnstretch.scheduler.lowering.units import Unit, UnitGraph, working_set
+from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.lowering.views import becomes_view
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.selection.choice import Choice, Fused
@@ -79,7 +79,6 @@ def unit_choices(
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
     """
-    costs.expect(working_set(graph))
     choices: list[list[Choice]] = []
     for number, unit in enumerate(graph.units):
         if progress:
@@ -104,10 +103,7 @@ def unit_choices(
 def single_choices(
     layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0
 ) -> list[Choice]:
-    """Choices for a layer on some queues, as `unit_choices` has them for what is not computed with others; may be none.
-
-    Its costs are those of a layer in the network that they were last asked for.
-    """
+    """Choices for a layer by itself on some queues, as in `unit_choices`; may be empty."""
     return _cheapest(layer, queues, pool, costs, near, externals=costs.measured)
 
 

@@ -7,6 +7,7 @@ time counts; one that is wrong, is refused, fails to build or ends its process i
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_l
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.errors import FeedError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.integrated import Key, Samples
@@ -53,51 +54,57 @@ class Profiler(CostModel, Closing):
         store: ProfileStore,
         host: Processor,
         *,
+        processors: Sequence[Processor] = (),
+        settings: Settings = usual_settings,
         fresh: bool = False,
-        trials: Runner | None = None,
+        exhaustive: bool = False,
         tolerance: float = TOLERANCE,
+        runner: Runner | None = None,
     ) -> None:
-        """Starts nothing yet.
+        """Starts no process yet.
 
         Args:
-            store: where measurements are looked up and kept.
-            host: copies results of devices out for the check.
-            fresh: whether what was measured before this moment is to be ignored.
-            trials: where candidates run, by default a process of the profiler's own.
-            tolerance: error that a routine may have, relative to the output's range.
+            store: holds all measurements.
+            host: CPU that copies a device's results out for the check.
+            processors: those that networks run on. `transfer` is measured with the first OpenCL device among them, else with
+                the first processor that computes by calls, if there is one.
+            settings: parameter settings that selection considers.
+            fresh: ignore measurements from before this call.
+            exhaustive: `compare` measures every setting. Otherwise it leaves out a routine whose first setting is far behind.
+            tolerance: largest error of a routine, relative to the output's range.
+            runner: runs the candidates; a process of the profiler's own if None.
         """
         self._tolerance = tolerance
         self._store = store
         self._host = host
         self._since = time.time() if fresh else 0.0
-        self._trials = trials or Runner()
+        self._runner = runner or Runner()
+        self._settings = settings
+        self._exhaustive = exhaustive
+        self._processors = tuple(processors)
+        devices = sorted((p for p in processors if not p.backend.serves_caller), key=lambda p: not p.backend.own_memory)
+        self._device = next(iter(devices), None)
         self._network: CacheState = "memory"
+        # Copies of this profiler (`in_network`, `with_settings`) share all that follows.
         self._known: dict[_Key, Measurement] = {}
+        self._measured_keys: set[_Key] = set()
         self._examples = Examples()
         self._clocks: dict[str, Clock] = {}
-        self._transfers: dict[str, list[float]] = {}  # by device, of every rung
-        self._device: Processor | None = None
-        self._watched: tuple[Processor, ...] = ()
-        self.measurements = 0
-        self.thorough = False
-        """Whether `compare` measures all settings, even of routines whose first one is far behind."""
+        self._transfers: dict[str, list[float]] = {}  # by device, one for each of _RUNGS
 
-    def watch(self, processors: tuple[Processor, ...]) -> None:
-        """Tells which processors a network runs on.
+    @property
+    def measurements(self) -> int:
+        """Number of measurements that were made, in contrast to those found in the store."""
+        return len(self._measured_keys)
 
-        Transfers are measured with the first OpenCL device among them, else with what computes by calls, if any.
-        """
-        self._watched = processors
-        others = sorted((p for p in processors if not p.backend.serves_caller), key=lambda p: not p.backend.own_memory)
-        self._device = next(iter(others), None)
-
-    def expect(self, working_set: int) -> None:
-        """Costs are those of a network that goes through so many bytes of weights and activations in a run."""
-        self._network = network_state(working_set)
+    def in_network(self, working_set: int) -> Profiler:
+        model = copy.copy(self)
+        model._network = network_state(working_set)
+        return model
 
     def close(self) -> None:
         """Ends the process that candidates run in; the profiler cannot measure afterwards."""
-        self._trials.close()
+        self._runner.close()
 
     # -- costs ---------------------------------------------------------------------------------------------------
 
@@ -107,11 +114,11 @@ class Profiler(CostModel, Closing):
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
         """Seconds of each candidate; those that are not known are measured together, beside the best one known.
 
-        Unless `thorough`, a routine whose first setting among `candidates` is far behind has no others measured; they have no
+        Unless `exhaustive`, a routine whose first setting among `candidates` is far behind has no others measured; they have no
         seconds.
         """
         state = layer_state(layer, self._network)
-        keys = self._measured(processor, layer, candidates, state, thorough=self.thorough)
+        keys = self._measured(processor, layer, candidates, state, exhaustive=self._exhaustive)
         return [self._known[key].seconds if key in self._known else None for key in keys]
 
     def measure(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[Measurement]:
@@ -122,7 +129,7 @@ class Profiler(CostModel, Closing):
             DeviceError: there can be no process to measure in.
         """
         state = layer_state(layer, self._network)
-        return [self._known[key] for key in self._measured(processor, layer, candidates, state, thorough=True)]
+        return [self._known[key] for key in self._measured(processor, layer, candidates, state, exhaustive=True)]
 
     def _measured(
         self,
@@ -131,7 +138,7 @@ class Profiler(CostModel, Closing):
         candidates: Sequence[Candidate],
         state: CacheState,
         *,
-        thorough: bool,
+        exhaustive: bool,
     ) -> list[_Key]:
         """The keys of candidates, what can be known of them being known now."""
         keys = [_key(processor, layer, candidate, state) for candidate in candidates]
@@ -140,14 +147,14 @@ class Profiler(CostModel, Closing):
                 self._known[key] = found
         if all(key in self._known for key in keys):
             return keys
-        entrants = Entrants(layer, candidates, thorough=thorough)
+        entrants = Entrants(layer, candidates, exhaustive=exhaustive)
         entrants.seconds.update((n, self._known[key].seconds) for n, key in enumerate(keys) if key in self._known)
         task = Task(processor, self._examples.of(layer), state, self._tolerance)
-        made = compare(entrants, task, self._trials, self._host, self._clock(processor))
+        made = compare(entrants, task, self._runner, self._host, self._clock(processor))
         found_now = {keys[number]: measurement for number, measurement in made.items()}
         self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
         self._known.update(found_now)
-        self.measurements += len(made)
+        self._measured_keys.update(found_now)
         return keys
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
@@ -225,7 +232,7 @@ class Profiler(CostModel, Closing):
         known = self._store.clocks(processor.fingerprint)
         if known:
             return statistics.median(known)
-        other = next((p for p in (self._host, *self._watched) if p is not processor and self._has_clock(p)), None)
+        other = next((p for p in (self._host, *self._processors) if p is not processor and self._has_clock(p)), None)
         readings = []
         for _ in range(_READINGS):
             reading = _reading(processor)
@@ -259,7 +266,7 @@ class Profiler(CostModel, Closing):
         """Seconds of a copy as round trips have them, whose tensors are the only ones that go through the caches."""
         layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
         candidate = Candidate(routine, routine.parameter_space(layer)[0])
-        (key,) = self._measured(processor, layer, [candidate], "l3", thorough=False)
+        (key,) = self._measured(processor, layer, [candidate], "l3", exhaustive=False)
         return self._known[key].seconds or 0.0
 
 

@@ -38,7 +38,7 @@ class _Ways:
         return min(seconds for seconds, _ in self.found)
 
 
-def climb(graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progress | None = None) -> Settings:
+def descend(graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progress | None = None) -> Settings:
     """Searches parameters for the layers of a network, and for its pairs that a routine may fuse, on every processor.
 
     Args:
@@ -50,7 +50,7 @@ def climb(graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progres
     Returns:
         What was found to be faster than the short lists.
     """
-    costs.expect(working_set(graph))
+    costs = costs.in_network(working_set(graph))
     faster: dict[tuple[str, str, str], list[Parameters]] = defaultdict(list)
     for queue in dict.fromkeys(pool.queue_of):
         processor = pool.processors[queue]
@@ -66,7 +66,7 @@ def climb(graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progres
                 progress(number, len(worth), f"parameters of {some.layer.op}")
             for seconds, start in some.found:
                 if seconds <= _PROMISING * some.least:
-                    top = _climbed(processor, some.layer, start, seconds, costs)
+                    top = _descended(processor, some.layer, start, seconds, costs)
                     if top != start:
                         faster[settings_key(processor, start.routine, some.layer)].append(top.parameters)
 
@@ -107,7 +107,7 @@ def _ways(processor: Processor, layer: Layer, weight: int, costs: CostModel) -> 
     return _Ways(layer, weight, list(best.values())) if best else None
 
 
-def _climbed(processor: Processor, layer: Layer, start: Candidate, seconds: float, costs: CostModel) -> Candidate:
+def _descended(processor: Processor, layer: Layer, start: Candidate, seconds: float, costs: CostModel) -> Candidate:
     """The best that is reached from a candidate by the steepest way, in the same layouts."""
     routine = start.routine
     layouts = routine.layouts(layer, start.parameters)

@@ -117,7 +117,7 @@ def explore(
         MissingExtraError: xgboost is not installed.
     """
     needed = working_set(graph)
-    costs.expect(needed)
+    costs = costs.in_network(needed)
     explorations: dict[str, Exploration] = {}
     measured: dict[tuple[str, str, str], list[Parameters]] = {}
     for queue in dict.fromkeys(pool.queue_of):

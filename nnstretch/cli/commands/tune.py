@@ -32,6 +32,7 @@ from nnstretch.report.tables.text import plain_table
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
     from nnstretch.cli.tuning_report import Wishes
+    from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.placement.report import PlacementReport
     from nnstretch.scheduler.plan.compiled import Compiled
     from nnstretch.scheduler.plan.schema import Plan
@@ -146,8 +147,9 @@ def _tune(
     outputs: Sequence[Path],
 ) -> None:
     from nnstretch.cli.tuning_report import chosen_selector, findings, search_answer, split_outputs, wished_space
-    from nnstretch.compiler.compile import profiler, search_settings
+    from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.processors import build_processors
+    from nnstretch.compiler.spaces import explored_costs
     from nnstretch.scheduler.planner import plan_of
 
     plans, pictures = split_outputs(outputs)
@@ -158,9 +160,11 @@ def _tune(
     graph = source.load()
     found = build_processors(processors, threads, wishes.engines, tolerance)
     begin = time.perf_counter()
-    with profiler(found, fresh=wishes.fresh) as costs:
+    searched: dict[str, Exploration] = {}
+    with open_profiler(found, fresh=wishes.fresh, exhaustive=wishes.search == "exhaustive") as costs:
         with report.progress("Tuning") as told:
-            searched = search_settings(graph, found, costs, wishes.search, told)
+            if wishes.search == "learned":
+                costs, searched = explored_costs(graph, found, costs, told)
             space = wished_space(graph, found, wishes, costs, told)
             selection = chosen_selector(wishes).select(space.problem)
             compiled = plan_of(space, selection)

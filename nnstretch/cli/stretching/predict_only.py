@@ -73,8 +73,8 @@ def predict(
 
     progress(0, 0, "tracing the network")
     prepared = blueprint(network.module, network.example_input, profiled.block, merge)
-    predictor, count = profiled.predictor, len(profiled.names)
-    predictor.expect(working_set(network.module, network.example_input))
+    count = len(profiled.names)
+    predictor = profiled.predictor.in_network(working_set(network.module, network.example_input))
     found, report = search_blueprint(
         prepared,
         predictor,

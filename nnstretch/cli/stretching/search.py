@@ -95,11 +95,11 @@ def _search(
 
 def prediction_errors(names: Sequence[str]) -> dict[str, Spread | None]:
     """Cross-validated errors of learned predictions by processor; None where everything had to be measured."""
-    from nnstretch.compiler.compile import predictor
+    from nnstretch.compiler.costs import latency_predictor
     from nnstretch.compiler.processors import build_processors
 
     opened = build_processors(",".join(names))
-    return errors_by_name([processor.name for processor in opened.named], predictor(opened).error)
+    return errors_by_name([processor.name for processor in opened.named], latency_predictor(opened).error)
 
 
 def show(report: Reporter, finding: Finding, names: Sequence[str], profiled: Profiled | None) -> None:

@@ -152,13 +152,13 @@ class Entrants:
     not worth measuring.
     """
 
-    def __init__(self, layer: Layer, candidates: Sequence[Candidate], *, thorough: bool) -> None:
+    def __init__(self, layer: Layer, candidates: Sequence[Candidate], *, exhaustive: bool) -> None:
         """Knows no seconds yet.
 
         Args:
             layer: what all candidates compute.
             candidates: in the order in which routines recommend their settings.
-            thorough: all are worth measuring.
+            exhaustive: all are worth measuring.
         """
         self.candidates = candidates
         self.seconds: dict[int, float | None] = {}
@@ -167,7 +167,7 @@ class Entrants:
         heads: dict[object, int] = {}
         for number, family in enumerate(families):
             heads.setdefault(family, number)
-        self._head = list(range(len(candidates))) if thorough else [heads[family] for family in families]
+        self._head = list(range(len(candidates))) if exhaustive else [heads[family] for family in families]
 
     @property
     def best(self) -> int | None:

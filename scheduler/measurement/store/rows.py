@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from nnstretch import __version__
 from nnstretch.devices.base.routine import NO_PARAMETERS, Parameters
+from nnstretch.support.version import __version__
 
 CacheState = Literal["warm", "l3", "memory"]
 """Where the weights lie when a layer begins: in the core's own caches, in the shared cache, or in memory alone."""

@@ -1,4 +1,4 @@
-"""Runs of branched networks, and how much processors slow each other down."""
+"""Runs of branched networks, and contention of processors."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,15 +13,15 @@ from torch import nn
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.transform.build import build
-from nnstretch.compiler import compile as compiler
-from nnstretch.compiler.compile import predictor
-from nnstretch.compiler.processors import Processors, build_processors
+from nnstretch.compiler import costs
+from nnstretch.compiler.costs import latency_predictor, measured_contention
+from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import FileError
-from nnstretch.latency import contention
-from nnstretch.latency.contention import contention_factors, stored_contention_factors
 from nnstretch.latency.design_runs import _branch_times, design_trial
+from nnstretch.scheduler.measurement import contention
+from nnstretch.scheduler.measurement.contention import contention_factors, stored_contention_factors
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 
@@ -44,7 +44,7 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
     ]
     branched = build(plan, make_design(plan, choices))
     processors = build_processors(PROCESSORS)
-    trial = design_trial(processors, image, predictor(processors))
+    trial = design_trial(processors, image, latency_predictor(processors))
     assert trial is not None
     for tuned in (False, True):
         measured = trial(branched, tuned=tuned)
@@ -67,35 +67,34 @@ def test_a_branch_takes_its_steps_and_what_lies_between_them() -> None:
 
 
 @needs_two_cores
-def test_slowdowns_are_measured_once(tmp_path: Path) -> None:
+def test_contention_factors_are_measured_once(tmp_path: Path) -> None:
     processors, store = build_processors(PROCESSORS), ProfileStore(tmp_path / "profiles.sqlite")
-    found = contention_factors(processors, (0, 1), store)
+    found = contention_factors(processors.named, processors.host, (0, 1), store)
     assert len(found) == 2
     assert all(1.0 <= ratio < 20.0 for ratio in found)
-    assert contention_factors(processors, (0, 1), store) == found
+    assert contention_factors(processors.named, processors.host, (0, 1), store) == found
 
 
-def test_slowdowns_are_known_in_whatever_order_processors_are_named(
+def test_contention_factors_are_known_in_whatever_order_processors_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu, same, other = (cast("Processor", SimpleNamespace(fingerprint=name)) for name in ("cpu", "cpu", "other"))
-    monkeypatch.setattr(contention, "_measured", lambda *_: [[1.5], [1.25], [2.0]])
-    opened = cast("Processors", SimpleNamespace(named=(cpu, same, other)))
+    monkeypatch.setattr(contention, "_measured_ratios", lambda *_: [[1.5], [1.25], [2.0]])
     with closing(ProfileStore(tmp_path / "profiles.sqlite")) as store:
-        assert contention_factors(opened, (0, 1, 2), store) == (1.5, 1.25, 2.0)
+        assert contention_factors((cpu, same, other), cpu, (0, 1, 2), store) == (1.5, 1.25, 2.0)
         assert stored_contention_factors((other, cpu, same), (0, 1, 2), store) == (2.0, 1.5, 1.25)
         assert stored_contention_factors((cpu, other, same), (0, 1, 2), store) == (1.5, 2.0, 1.25)
         assert stored_contention_factors((other, cpu), (0, 1), store) is None
 
 
-def test_stores_are_closed_when_slowdowns_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_closed_after_contention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[ProfileStore] = []
 
-    def contention_factor(_processors: Processors, group: Sequence[int], store: ProfileStore) -> list[float]:
+    def factors(_named: object, _host: Processor, group: Sequence[int], store: ProfileStore) -> list[float]:
         opened.append(store)
         return [1.0] * len(group)
 
-    monkeypatch.setattr(contention, "contention_factors", contention_factor)
-    assert compiler._contention(build_processors(f"cpu:{CORES[0]}"))((0, 1)) == [1.0, 1.0]
+    monkeypatch.setattr(costs, "contention_factors", factors)
+    assert measured_contention(build_processors(f"cpu:{CORES[0]}"))((0, 1)) == [1.0, 1.0]
     with pytest.raises(FileError, match="closed"):
         list(opened[0].rows())

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from nnstretch import zoo
-from nnstretch.compiler.compile import load_any, plan_model
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.graph.reference import relative_error, run_proto

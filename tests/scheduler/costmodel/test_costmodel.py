@@ -236,17 +236,19 @@ def fill(store: ProfileStore, processor: CpuProcessor, found: Sequence[Sample]) 
         store.put(processor.fingerprint, s.workload, s.routine, s.parameters, found_now)
 
 
-def test_costs_are_measured_ones_else_predicted_else_unknown(tmp_path: Path, processor: CpuProcessor) -> None:
+def test_costs_are_measured_ones_else_predicted_else_unknown(
+    tmp_path: Path, processor: CpuProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, routine = ProfileStore(tmp_path / "p.sqlite"), direct(processor)
     fill(store, processor, samples(LAYERS[1:]))
     odd = 1.5 * truth(LAYERS[1], SETTINGS[3])
     store.put(processor.fingerprint, LAYERS[1].workload, DIRECT, SETTINGS[3], Measurement(odd, (odd,)))
     store.put(processor.fingerprint, LAYERS[2].workload, DIRECT, SETTINGS[3], Measurement(None, failure="wrong answer"))
-    costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees")
-    costs.expect(0)
-    assert costs.seconds(processor, routine, LAYERS[1], SETTINGS[3]) == odd
-    assert costs.seconds(processor, routine, LAYERS[2], SETTINGS[3]) is None
-    assert costs.predictions == 0
+    costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees").in_network(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(LearnedCosts, "trees", lambda *_: pytest.fail("measured costs need no trees"))
+        assert costs.seconds(processor, routine, LAYERS[1], SETTINGS[3]) == odd
+        assert costs.seconds(processor, routine, LAYERS[2], SETTINGS[3]) is None
     predicted = costs.seconds(processor, routine, LAYERS[0], SETTINGS[3])
     assert predicted == pytest.approx(truth(LAYERS[0], SETTINGS[3]), rel=0.5)
     assert costs.seconds(processor, routine, conv(512, 512, 90, 3), SETTINGS[3]) is None
@@ -258,8 +260,7 @@ def test_costs_are_measured_ones_else_predicted_else_unknown(tmp_path: Path, pro
 def test_what_is_measured_after_it_was_predicted_is_believed(tmp_path: Path, processor: CpuProcessor) -> None:
     store, routine = ProfileStore(tmp_path / "p.sqlite"), direct(processor)
     fill(store, processor, samples(LAYERS[1:]))
-    costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees")
-    costs.expect(0)
+    costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees").in_network(0)
     layer, candidate = LAYERS[0], Candidate(routine, SETTINGS[3])
     (predicted,) = costs.compare(processor, layer, [candidate])
     assert predicted is not None
@@ -276,8 +277,7 @@ def test_costs_are_those_of_the_network_s_cache_state(tmp_path: Path, processor:
     costs = LearnedCosts(store, Estimates(), folder=tmp_path / "trees")
 
     def seconds(network: int) -> float:
-        costs.expect(network)
-        found = costs.seconds(processor, routine, layer, SETTINGS[3])
+        found = costs.in_network(network).seconds(processor, routine, layer, SETTINGS[3])
         assert found is not None
         return found
 
@@ -380,10 +380,11 @@ class Machines(Estimates):
 
     def __init__(self) -> None:
         self.asked: list[tuple[Layer, list[Candidate]]] = []
-        self.working_set = 0
+        self.working_sets: list[int] = []
 
-    def expect(self, working_set: int) -> None:
-        self.working_set = working_set
+    def in_network(self, working_set: int) -> Machines:
+        self.working_sets.append(working_set)
+        return self
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         if routine.descriptor.algorithm != "direct":
@@ -401,7 +402,7 @@ def test_a_network_is_searched_beside_the_fastest_so_far() -> None:
     graph = unit_graph(optimize(RandomNetwork(5, processors=0, nodes=8).graph()), is_native(pool))
     costs = Machines()
     explored = explore(graph, pool, costs, lambda _: None, Schedule(initial=12, most=30))
-    assert costs.working_set == working_set(graph)
+    assert costs.working_sets == [working_set(graph)]
     assert explored.explorations[found.named[0].name].candidates > 40
     best: dict[str, float] = {}
     for layer, candidates in costs.asked:
@@ -410,9 +411,9 @@ def test_a_network_is_searched_beside_the_fastest_so_far() -> None:
         assert len(candidates) == (2 if key in best else 1)
         assert times[0] == best.get(key, times[0])
         best[key] = min(times)
-    costs.offer(explored.settings)
+    offering = costs.with_settings(explored.settings)
     for layer, candidates in costs.asked:
         for c in candidates:
-            assert c.parameters in costs.settings(found.named[0], c.routine, layer)
+            assert c.parameters in offering.settings(found.named[0], c.routine, layer)
     asked = {(layer.workload, str(cs[-1].routine.descriptor), str(cs[-1].parameters)) for layer, cs in costs.asked}
     assert len(asked) == len(explored.explorations[found.named[0].name].measured)

@@ -54,8 +54,7 @@ def test_nothing_is_guessed_to_be_faster_than_the_best_that_was_measured(tmp_pat
     found = Measurement(5.0, (5.0,), state="l3")
     store.put(processor.fingerprint, layer.workload, str(measured.routine.descriptor), measured.parameters, found)
     with Profiler(store, processor) as profiler:
-        learned = Guesses(store, Estimates(), folder=tmp_path)
-        learned.expect(4 * cache_sizes().own)
+        learned = Guesses(store, Estimates(), folder=tmp_path).in_network(4 * cache_sizes().own)
         predictor = ProfilePredictor([processor], profiler, lambda group: [1.0] * len(group), learned)
         assert predictor.costs.compare(processor, layer, candidates[1:]) == [1.0] * (len(candidates) - 1)
         assert predictor.costs.compare(processor, layer, candidates) == [1.0] + [5.0] * (len(candidates) - 1)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler.compile import load_any
+from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine

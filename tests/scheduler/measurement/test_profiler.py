@@ -71,7 +71,7 @@ def test_equal_workloads_are_measured_once(processor: CpuProcessor, store: Profi
         assert profiler.measurements == len(store) == 3
         again = profiler.seconds(processor, found[0].routine, second, found[0].parameters)
         assert again == seconds[0]
-    with Profiler(store, processor, trials=Silent()) as profiler:
+    with Profiler(store, processor, runner=Silent()) as profiler:
         assert profiler.compare(processor, second, found[:3]) == seconds
 
 
@@ -86,7 +86,7 @@ def test_a_measurement_is_judged_by_the_tolerance_of_whoever_asks(processor: Cpu
     with Profiler(store, processor, tolerance=1e-2) as lenient:
         assert None not in lenient.compare(processor, layer, found)
         assert lenient.measurements == 2
-    with Profiler(store, processor, trials=Silent(), tolerance=1e-12) as strict:
+    with Profiler(store, processor, runner=Silent(), tolerance=1e-12) as strict:
         assert strict.compare(processor, layer, found) == [None, None]
 
 
@@ -131,9 +131,9 @@ def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcess
     """The machine is half as fast the second time: what is measured then is put in relation to what is known."""
     layer = convolution()
     found = candidates(processor, layer)
-    with Profiler(store, processor, trials=Scripted([0.010, 0.020])) as profiler:
+    with Profiler(store, processor, runner=Scripted([0.010, 0.020])) as profiler:
         assert profiler.compare(processor, layer, found[:2]) == pytest.approx([0.010, 0.020])
-    with Profiler(store, processor, trials=Scripted([0.020, 0.016])) as profiler:
+    with Profiler(store, processor, runner=Scripted([0.020, 0.016])) as profiler:
         assert profiler.compare(processor, layer, found[:3]) == pytest.approx([0.010, 0.020, 0.008])
 
 
@@ -144,11 +144,11 @@ def test_times_are_told_at_the_clock_that_is_usual(
     layer = convolution()
     found = candidates(processor, layer)[:3]
     monkeypatch.setattr(profiler_module, "_reading", lambda _: 100.0)
-    with Profiler(store, processor, trials=Scripted([0.010], clock=100.0)) as profiler:
+    with Profiler(store, processor, runner=Scripted([0.010], clock=100.0)) as profiler:
         assert profiler.compare(processor, layer, found[:1]) == pytest.approx([0.010])
         assert profiler.pace(processor) == 1.0
     monkeypatch.setattr(profiler_module, "_reading", lambda _: 95.0)
-    with Profiler(store, processor, trials=Scripted([0.020], clock=95.0)) as profiler:
+    with Profiler(store, processor, runner=Scripted([0.020], clock=95.0)) as profiler:
         assert profiler.seconds(processor, found[1].routine, convolution(seed=3), found[1].parameters) == pytest.approx(
             0.019
         )
@@ -215,13 +215,12 @@ def test_settings_of_a_routine_whose_first_is_far_behind_are_not_measured(
     """Unless all shall be. What was left out is no failure, and nobody measures the others again to leave it out."""
     layer = convolution()
     found = two_families(processor, layer)
-    with Profiler(store, processor, trials=Scripted([0.010, 0.017])) as profiler:
+    with Profiler(store, processor, runner=Scripted([0.010, 0.017])) as profiler:
         assert profiler.compare(processor, layer, found) == [pytest.approx(0.010), pytest.approx(0.017), None]
-    with Profiler(store, processor, trials=Silent()) as profiler:
+    with Profiler(store, processor, runner=Silent()) as profiler:
         assert profiler.compare(processor, layer, found)[2] is None
         assert profiler.failure(processor, found[2].routine, layer, found[2].parameters) is None
-    with Profiler(store, processor, trials=Scripted([0.010, 0.005])) as profiler:
-        profiler.thorough = True
+    with Profiler(store, processor, exhaustive=True, runner=Scripted([0.010, 0.005])) as profiler:
         assert profiler.compare(processor, layer, found)[2] == pytest.approx(0.005)
 
 
@@ -229,19 +228,18 @@ def test_a_routine_whose_first_setting_is_not_far_behind_may_win_with_another(
     processor: CpuProcessor, store: ProfileStore
 ) -> None:
     layer = convolution()
-    with Profiler(store, processor, trials=Scripted([0.010, 0.015, 0.009])) as profiler:
+    with Profiler(store, processor, runner=Scripted([0.010, 0.015, 0.009])) as profiler:
         assert profiler.compare(processor, layer, two_families(processor, layer)) == pytest.approx(
             [0.010, 0.015, 0.009]
         )
 
 
-def test_costs_are_those_of_the_network_that_is_expected(processor: CpuProcessor, store: ProfileStore) -> None:
+def test_costs_depend_on_the_network_s_working_set(processor: CpuProcessor, store: ProfileStore) -> None:
     layer = convolution()
     (candidate, *_) = candidates(processor, layer)
     with Profiler(store, processor) as profiler:
         for working_set in (1, cache_sizes().shared * 4):
-            profiler.expect(working_set)
-            profiler.compare(processor, layer, [candidate])
+            profiler.in_network(working_set).compare(processor, layer, [candidate])
     assert {row.measurement.state for row in store.rows()} == {"warm", "memory"}
 
 
@@ -287,12 +285,13 @@ def test_results_that_lie_in_no_cache_are_written_once_in_a_run(
     processor: CpuProcessor, store: ProfileStore, working_set: int, once: bool
 ) -> None:
     layer = pool(16)
-    trials = Recorded()
-    with Profiler(store, processor, trials=trials) as profiler:
-        profiler.expect(working_set)
+    recorded = Recorded()
+    with Profiler(store, processor, runner=recorded) as profiler:
         routine = next(r for r in processor.routines if r.supports(layer))
-        profiler.compare(processor, layer, [Candidate(routine, routine.parameter_space(layer)[0])])
-    assert [single.repeats == 1 for single in trials.opened] == [once]
+        profiler.in_network(working_set).compare(
+            processor, layer, [Candidate(routine, routine.parameter_space(layer)[0])]
+        )
+    assert [single.repeats == 1 for single in recorded.opened] == [once]
 
 
 @pytest.mark.opencl
@@ -300,12 +299,11 @@ def test_results_that_lie_in_no_cache_are_written_once_in_a_run(
 def test_a_device_s_results_that_lie_in_no_cache_have_a_place_each(
     processor: CpuProcessor, store: ProfileStore, working_set: int, apart: bool
 ) -> None:
-    device, layer, trials = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[:1])), pool(16), Recorded()
+    device, layer, recorded = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[:1])), pool(16), Recorded()
     routine = next(r for r in device.routines if r.supports(layer))
-    with Profiler(store, processor, trials=trials) as profiler:
-        profiler.expect(working_set)
-        profiler.compare(device, layer, [Candidate(routine, routine.parameter_space(layer)[0])])
-    timed = trials.opened[-1]
+    with Profiler(store, processor, runner=recorded) as profiler:
+        profiler.in_network(working_set).compare(device, layer, [Candidate(routine, routine.parameter_space(layer)[0])])
+    timed = recorded.opened[-1]
     written = [number for step in timed.plan.steps if step.layer == "p" for number in step.writes]
     assert len(written) == timed.repeats > 1
     assert (len(set(written)) == timed.repeats) == apart
@@ -378,6 +376,6 @@ def test_tuners_that_are_killed_lose_nothing_finished(processor: CpuProcessor, t
     last = subprocess.run(command, capture_output=True, text=True, check=True)
     store = ProfileStore(path)
     assert int(last.stdout) == len(store) - len(finished)
-    with Profiler(store, processor, trials=Silent()) as profiler:
+    with Profiler(store, processor, runner=Silent()) as profiler:
         assert make_plan(optimize(ir.load(model)), [processor], processor, profiler).plan.predicted_ms is not None
     store.close()

@@ -155,7 +155,7 @@ def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp
     routines = [direct(processor), Renamed(direct(processor), "segfault"), Renamed(direct(processor), "late-abort")]
     routines.append(Renamed(direct(processor), "off", wrong=True))
     candidates = [Candidate(r, r.parameter_space(layer)[0]) for r in routines]
-    with Profiler(store, processor, trials=Runner(FAULTY, patience=4)) as profiler:
+    with Profiler(store, processor, runner=Runner(FAULTY, patience=4)) as profiler:
         seconds = profiler.compare(processor, layer, candidates)
     assert [s is None for s in seconds] == [False, True, True, True]
     failures = {row.routine.rpartition("/")[2]: row.measurement.failure for row in store.rows()}

@@ -1,4 +1,4 @@
-"""Climbing from the short lists: what it finds, what it measures for that, and what it leaves alone."""
+"""Coordinate descent from the short lists: what it finds, what it measures, and what it skips."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import unit_graph
-from nnstretch.scheduler.parameter_search.coordinate_descent import climb, neighbours
+from nnstretch.scheduler.parameter_search.coordinate_descent import descend, neighbours
 from nnstretch.scheduler.planner import queue_pool
 
 
-class Hills(CostModel):
-    """Costs that grow with how far the parameters are from a setting of the routine's space; asked pairs are counted."""
+class Valleys(CostModel):
+    """Costs that grow with the distance from one setting of the routine's space. Records what it is asked."""
 
     measured = True
 
     def __init__(self, place: float) -> None:
         self._place = place
-        self._summits: dict[tuple[str, str], Mapping[str, int]] = {}
+        self._optima: dict[tuple[str, str], Mapping[str, int]] = {}
         self.asked: set[tuple[str, str, tuple[tuple[str, int], ...]]] = set()
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float:
         self.asked.add((layer.workload, str(routine.descriptor), tuple(sorted(parameters.items()))))
-        return layer.macs * 1e-9 * (1 + 0.1 * self.height(routine, layer, parameters))
+        return layer.macs * 1e-9 * (1 + 0.1 * self.distance(routine, layer, parameters))
 
     def transfer(self, tensor: TensorType) -> float:
         return 0.0
 
-    def height(self, routine: Routine, layer: Layer, parameters: Parameters) -> float:
-        return sum(abs(math.log((1 + parameters[n]) / (1 + v))) for n, v in self.summit(routine, layer).items())
+    def distance(self, routine: Routine, layer: Layer, parameters: Parameters) -> float:
+        return sum(abs(math.log((1 + parameters[n]) / (1 + v))) for n, v in self.optimum(routine, layer).items())
 
-    def summit(self, routine: Routine, layer: Layer) -> Mapping[str, int]:
+    def optimum(self, routine: Routine, layer: Layer) -> Mapping[str, int]:
         key = (str(routine.descriptor), layer.workload)
-        if key not in self._summits:
+        if key not in self._optima:
             space = routine.search_space(layer)
-            self._summits[key] = space[int(self._place * (len(space) - 1))]
-        return self._summits[key]
+            self._optima[key] = space[int(self._place * (len(space) - 1))]
+        return self._optima[key]
 
 
 def network() -> ir.Model:
@@ -63,21 +63,21 @@ def network() -> ir.Model:
 
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
-def test_it_climbs_towards_the_summit_with_few_measurements(place: float) -> None:
+def test_it_approaches_the_optimum_with_few_measurements(place: float) -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
     pool = queue_pool([processor], processor)
     graph = unit_graph(network(), is_native(pool))
-    costs = Hills(place)
-    found = climb(graph, pool, costs)
+    costs = Valleys(place)
+    found = descend(graph, pool, costs)
     better = 0
     for unit in graph.units[:3]:
         layer = unit.layer
         routines = [r for r in processor.routines if r.supports(layer) and len(r.search_space(layer)) > 1]
         for routine in routines:
-            usual = min(costs.height(routine, layer, s) for s in routine.parameter_space(layer))
+            usual = min(costs.distance(routine, layer, s) for s in routine.parameter_space(layer))
             for setting in found(processor, routine, layer):
                 assert setting in routine.search_space(layer)
-                assert costs.height(routine, layer, setting) < usual
+                assert costs.distance(routine, layer, setting) < usual
                 better += 1
         space = sum(len(r.search_space(layer)) for r in routines)
         asked = len([1 for workload, *_ in costs.asked if workload == layer.workload])
@@ -85,20 +85,20 @@ def test_it_climbs_towards_the_summit_with_few_measurements(place: float) -> Non
     assert better >= 2
     before = set(costs.asked)
     assert [found(processor, r, graph.units[1].layer) for r in processor.routines] == [
-        climb(graph, pool, costs)(processor, r, graph.units[1].layer) for r in processor.routines
+        descend(graph, pool, costs)(processor, r, graph.units[1].layer) for r in processor.routines
     ]
-    assert costs.asked == before, "who climbs again asks nothing new"
+    assert costs.asked == before, "a second search asks nothing new"
 
 
-def test_layers_that_hardly_count_are_left_alone() -> None:
+def test_layers_with_a_negligible_share_are_skipped() -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
     pool = queue_pool([processor], processor)
     small = nn.Sequential(nn.Conv2d(64, 256, 3, padding=1), nn.Conv2d(256, 2, 1))
     graph = unit_graph(optimize(export(small.eval(), torch.zeros(1, 64, 28, 28))), is_native(pool))
     last = graph.units[-1].layer
     assert last.macs < 0.01 * graph.units[0].layer.macs
-    costs = Hills(0.9)
-    climb(graph, pool, costs)
+    costs = Valleys(0.9)
+    descend(graph, pool, costs)
     usual = sum(len(r.parameter_space(last)) for r in processor.routines if r.supports(last))
     assert len([1 for workload, *_ in costs.asked if workload == last.workload]) == usual
 

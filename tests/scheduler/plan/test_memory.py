@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler.compile import load_any, plan_model
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.scheduler import planner

@@ -263,8 +263,7 @@ def test_a_call_is_measured_as_a_whole(tmp_path: Path) -> None:
     """The plan's cost of a call is that of the call; the costs of its layers are less than what each takes by itself."""
     usable = build_processors(TOGETHER[0])
     store = ProfileStore(tmp_path / "profiles.sqlite")
-    with Profiler(store, usable.host) as profiler:
-        profiler.watch(usable.named)
+    with Profiler(store, usable.host, processors=usable.named) as profiler:
         model = optimize(placed(*BRANCHES))
         compiled = make_plan(model, usable.named, usable.host, profiler)
         image = TensorType((1, 16, 12, 12))

@@ -243,7 +243,7 @@ def foreign(network: RandomNetwork) -> ir.Model:
 
 
 def test_the_front_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnstretch.compiler.compile.ProfileStore", lambda: ProfileStore(tmp_path / "profiles.sqlite"))
+    monkeypatch.setattr("nnstretch.compiler.costs.ProfileStore", lambda: ProfileStore(tmp_path / "profiles.sqlite"))
     network = RandomNetwork(1, processors=0, nodes=4)
     with nnstretch.compile(network.graph(), processors=CPU, engines=EXTERNAL_KINDS) as session:
         check(session, network)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.compiler.compile import plan_model, predictor, profiler, simulate_model
+from nnstretch.compiler.compile import plan_model, simulate_model
+from nnstretch.compiler.costs import latency_predictor, open_profiler
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.simulated.latency import layer_seconds
 from nnstretch.devices.simulated.profile import (
@@ -246,14 +247,14 @@ def test_the_predictor_and_the_plan_agree(tmp_path: Path) -> None:
         names = specs(tmp_path, soc, 1)
         plan = plan_model(model, build_processors(names)).plan
         copies = sum((step.cost_ms or 0.0) * 1e-3 for step in plan.steps if step.op == "Reorder")
-        predicted = predictor(build_processors(names)).seconds([n.layer for n in layers(optimize(model))], 0)
+        predicted = latency_predictor(build_processors(names)).seconds([n.layer for n in layers(optimize(model))], 0)
         assert simulate(plan, ALONE).total == pytest.approx((predicted + copies) * 1e9, abs=len(plan.steps) + 1)
 
 
 def test_the_predictor_knows_meetings_and_slowdown(tmp_path: Path) -> None:
     soc = some_soc(sync=5.0, gb_per_s=1.0, contention_factor=(1.5, 2.0))
     slow_pair = replace(soc.pairs[2], sync_us=50.0)  # of b and c
-    found = predictor(build_processors(specs(tmp_path, replace(soc, pairs=(*soc.pairs[:2], slow_pair)), 3)))
+    found = latency_predictor(build_processors(specs(tmp_path, replace(soc, pairs=(*soc.pairs[:2], slow_pair)), 3)))
     assert isinstance(found, SimulatedPredictor)
     tensor = TensorType((1, 10, 5, 5))
     assert found.meeting_seconds(tensor) == pytest.approx(50e-6 + 1e-6)
@@ -308,7 +309,7 @@ def test_simulated_processors_run_and_measure_nothing(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="only exist in a profile"):
         PlanSession.from_compiled(compiled)
     with pytest.raises(UsageError, match="are simulated and cannot be measured"):
-        profiler(processors)
+        open_profiler(processors)
 
 
 def test_simulated_and_real_processors_do_not_mix(tmp_path: Path) -> None:

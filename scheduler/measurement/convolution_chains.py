@@ -1,4 +1,4 @@
-"""Chains of convolutions that run beside each other: what is measured to learn what processors do together."""
+"""Parallel chains of convolutions, one per processor: the workload for measurements of several processors at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 def convolution_chains(
     processors: Sequence[int], layers: Sequence[tuple[int, int]], image: tuple[int, int, int, int], kernel: int = 3
 ) -> ir.Model:
-    """A chain of convolutions for every processor; all read the input `x` and meet at a concat, the output `y`.
+    """A chain of convolutions for each processor; all read the input `x`, and a concat of their ends is the output `y`.
 
     Args:
-        processors: their indices, to which nodes are given as by a design.
+        processors: indices of the processors; every node is placed on its chain's processor.
         layers: output channels and stride of each convolution.
         image: shape of the input, N,C,H,W.
-        kernel: side of the kernels, an odd number.
+        kernel: odd side length of the kernels.
     """
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []

@@ -1,0 +1,88 @@
+"""Set-up of cost models: what measures layers on processors, and what predicts them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import astuple, replace
+
+from nnstretch.compiler.processors import Processors
+from nnstretch.errors import UsageError
+from nnstretch.scheduler.costmodel.contention import Contention
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
+from nnstretch.scheduler.measurement.caches import cache_sizes
+from nnstretch.scheduler.measurement.contention import contention_factors
+from nnstretch.scheduler.measurement.profiler import Profiler
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.scheduler.parameter_search.thoroughness import all_settings, remembered_settings
+from nnstretch.scheduler.simulation.costs import SimulatedPredictor, one_soc
+
+
+def open_profiler(processors: Processors, *, fresh: bool = False, exhaustive: bool = False) -> Profiler:
+    """Measured costs on processors, kept in the profile store of the cache directory.
+
+    Args:
+        processors: those to measure on.
+        fresh: ignore measurements from before this call.
+        exhaustive: consider and measure every parameter setting of every routine; otherwise their short lists and the settings
+            that earlier searches found fastest.
+
+    Raises:
+        UsageError: the processors are simulated.
+    """
+    if one_soc(processors.named) is not None:
+        raise UsageError(
+            f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
+        )
+    store = ProfileStore()
+    described = (p.describe() for p in (*processors.named, processors.host))
+    caches = astuple(cache_sizes())
+    store.describe([replace(found, caches=caches) for found in described if found is not None])
+    return Profiler(
+        store,
+        processors.host,
+        processors=processors.named,
+        settings=all_settings if exhaustive else remembered_settings(store),
+        fresh=fresh,
+        exhaustive=exhaustive,
+        tolerance=processors.tolerance,
+    )
+
+
+def measured_contention(processors: Processors) -> Contention:
+    """Contention factors of groups of processors, measured on first use and kept in the profile store."""
+
+    def measured(group: Sequence[int]) -> Sequence[float]:
+        with closing(ProfileStore()) as store:
+            return contention_factors(processors.named, processors.host, group, store)
+
+    return measured
+
+
+def latency_predictor(
+    processors: Processors, *, learned: bool | None = None, working_set: int | None = None
+) -> ProfilePredictor | SimulatedPredictor:
+    """Predicts latencies of designs on processors: by measurements, or by the profile of simulated ones.
+
+    Args:
+        processors: those of the branches.
+        learned: predict a layer without measurements from measured ones where possible, until it is confirmed; otherwise every
+            distinct layer is measured once. By default if xgboost is installed.
+        working_set: bytes that the network touches in a run (`nnstretch.branching.design.accounting.working_set`). Layers are
+            measured with their weights where a network of this size leaves them; in memory by default.
+    """
+    soc = one_soc(processors.named)
+    if soc is not None:
+        return SimulatedPredictor(soc, processors.parts)
+    if learned is None:
+        learned = importlib.util.find_spec("xgboost") is not None
+    measured, store = open_profiler(processors), ProfileStore()
+    return ProfilePredictor(
+        processors.named,
+        measured,
+        measured_contention(processors),
+        LearnedCosts(store, measured) if learned else None,
+        working_set,
+    )

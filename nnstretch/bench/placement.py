@@ -1,4 +1,4 @@
-"""What several processors are worth for a network that was placed on them by itself: together, and each alone."""
+"""Latency of an automatically placed network on all processors and on each alone."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ class Together:
         together: on all processors.
         serial: the same plan with nothing overlapping.
         alone: on one processor, by its name.
-        critical_path_ms: the longest path through what steps read and through the order of every processor, by what each step
-            took in a traced run; of the median run.
-        over_critical_path: how long a traced run took over its critical path, which is what meeting and starting cost; of the
+        critical_path_ms: longest path through data dependencies and processor order, with step times of a traced run;
             median run.
-        predicted_ms: what was predicted of the plan.
-        bound_ms: what no placement of whole layers would take less than, as predicted.
-        pays: whether the layers were placed on several processors; else everything runs on the fastest one.
+        over_critical_path: duration of a traced run / its critical path: the cost of joins and starts; median run.
+        predicted_ms: predicted latency of the plan.
+        bound_ms: predicted lower bound of all placements of whole layers.
+        pays: whether the layers are placed on several processors; otherwise all run on the fastest.
         max_rel_error: against ONNX Runtime, relative to the output's range.
     """
 
@@ -55,11 +54,11 @@ class Together:
 
     @property
     def speedup(self) -> float:
-        """The fastest single processor's latency over that of all together."""
+        """Latency on the fastest single processor / latency on all."""
         return min(times.p50_ms for times in self.alone.values()) / self.together.p50_ms
 
     def to_json(self) -> dict[str, Any]:
-        """What `bench --processors --json` prints."""
+        """The object that `bench --processors --json` prints."""
         return {
             "model": self.model,
             "placed": self.pays,
@@ -78,7 +77,7 @@ class Together:
 def measure_together(
     model: str, graph: ir.Model, processors: Sequence[str], options: MeasurementOptions, progress: Progress
 ) -> Together:
-    """Times a network on all processors and on each, in turns of a fraction of a second for several rounds.
+    """Times a network on all processors and on each, interleaved.
 
     Args:
         model: its name.
@@ -124,7 +123,7 @@ def measure_together(
 
 
 def _critical_path(session: PlanSession, feeds: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    """Milliseconds of the critical path, and how many times as long the run took: each the median of traced runs."""
+    """Milliseconds of the critical path, and duration of the run / critical path: medians of traced runs."""
     traces = session.traces(feeds, runs=_TRACED)
     seconds = [((trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9).tolist() for trace in traces]
     paths = np.array([critical_path_seconds(session.plan, found) for found in seconds])

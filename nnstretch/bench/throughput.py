@@ -1,4 +1,4 @@
-"""How many images per second a network computes: one input at a time, and with several on their way."""
+"""Throughput in images per second: one input at a time, and several inputs in flight."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from nnstretch.scheduler.runtime.streams.session import StreamSession
 from nnstretch.support.progress import Progress
 
 _FEWEST = 12
-"""Inputs in a turn, per stream: so many that beginning and end of a turn hardly count."""
+"""Least number of inputs per turn and stream, so that the begin and end of a turn are negligible."""
 
 Feeds = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Images per second in turns.
+    """Images per second over several turns.
 
     Attributes:
-        how: what ran.
+        how: description of the run.
         per_second: median of the turns.
         spread: distance between the turns' quartiles as a share of the median.
-        arrangement: of our own engine's streams.
+        arrangement: arrangement of our engine's streams.
     """
 
     how: str
@@ -77,13 +77,13 @@ class Throughput:
     Attributes:
         model: as the user wrote it.
         batch: images per run.
-        streams: inputs on their way at a time, as they were asked for.
-        alone: our own engine with one input at a time.
+        streams: requested number of inputs in flight.
+        alone: our engine with one input at a time.
         rates: of all arrangements.
-        chosen: name of the arrangement that was predicted to be fastest, which `nns.compile(streams=…)` takes.
+        chosen: name of the arrangement predicted to be fastest, the choice of `nns.compile(streams=…)`.
         baselines: of ONNX Runtime on the same cores.
-        failure: why ONNX Runtime could not run; "" if it could.
-        max_rel_error: of all answers against ONNX Runtime's, relative to the output's range.
+        failure: the reason why ONNX Runtime failed, or "".
+        max_rel_error: largest error of all outputs against ONNX Runtime's, relative to the output's range.
     """
 
     model: str
@@ -98,11 +98,11 @@ class Throughput:
 
     @property
     def best(self) -> Rate:
-        """The chosen arrangement's."""
+        """The rate of the chosen arrangement."""
         return next(rate for rate in self.rates if rate.how == self.chosen)
 
     def to_json(self) -> dict[str, Any]:
-        """What `bench --streams --json` prints."""
+        """The object that `bench --streams --json` prints."""
         baseline = max((rate.per_second for rate in self.baselines), default=None)
         return {
             "model": self.model,
@@ -119,14 +119,14 @@ class Throughput:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Something that is timed: runs for a number of seconds, and says how many inputs took how long."""
+    """A timed way to run: runs for a number of seconds and returns the number of inputs and the seconds they took."""
 
     how: str
     run: Callable[[float], tuple[int, float]]
     arrangement: Arrangement | None = None
 
     def per_image(self, batch: int) -> Timed:
-        """Seconds per image, one number a turn."""
+        """Seconds per image, one value per turn."""
 
         def run(budget: float) -> np.ndarray:
             done, seconds = self.run(budget)
@@ -138,16 +138,16 @@ class _Candidate:
 def measure_throughput(
     model: str, graph: ir.Model, processors: str, streams: int, options: MeasurementOptions, progress: Progress
 ) -> Throughput:
-    """Times a network with one input and with several on their way, and ONNX Runtime on the same cores, in turns.
+    """Times a network with one input and with several inputs in flight, and ONNX Runtime on the same cores, interleaved.
 
-    ONNX Runtime runs as its users would have it: one input at a time on all cores, and `streams` threads that call one session
-    whose layers have the cores divided by their number.
+    ONNX Runtime runs in two ways: one input at a time on all cores, and `streams` threads that share one session, which has the
+    cores divided by their number.
 
     Args:
         model: its name.
         graph: not fused.
         processors: as the user wrote them.
-        streams: inputs on their way at a time.
+        streams: inputs in flight.
         options: how to measure.
         progress: reports progress.
 
@@ -161,7 +161,9 @@ def measure_throughput(
         single = stack.enter_context(compile_model(graph.clone(), usable, tune=options.tune, progress=progress))
         ways = arrangements(graph, usable, streams, tune=options.tune, progress=progress)
         sessions = [stack.enter_context(StreamSession(way)) for way in ways]
-        baselines, failure = _peers(stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress)
+        baselines, failure = _onnxruntime(
+            stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress
+        )
         ours = [_Candidate("one at a time", _one_by_one(single, feeds))]
         ours += [_Candidate(way.name, _streaming(one, feeds), way) for way, one in zip(ways, sessions, strict=True)]
         candidates = [*ours, *baselines]
@@ -211,10 +213,10 @@ def _streaming(session: StreamSession, feeds: Feeds) -> Callable[[float], tuple[
     return run
 
 
-def _peers(
+def _onnxruntime(
     stack: ExitStack, graph: ir.Model, cores: tuple[int, ...], streams: int, feeds: Feeds, progress: Progress
 ) -> tuple[list[_Candidate], str]:
-    """ONNX Runtime in processes of its own, pinned to the cores; fewer, and the reason, if it cannot run."""
+    """ONNX Runtime in processes pinned to the cores, and the reason if one of them failed."""
     from nnstretch.frontends.onnx_file import save
 
     entry = next(e for e in ENGINES if e.name == "onnxruntime")

@@ -1,11 +1,10 @@
-"""The ablation of a branching: a network is faster because it is branched, and not only because it is smaller.
+"""The equal-MACs comparison: separates the gain of branching from the gain of a smaller network.
 
-NN-Stretch compares a branched network with the original. Here the **control** stands beside it: the original scaled in width
-to the branched network's multiply-accumulates, not branched. The bound is the perfect split: if the control's work could be
-divided among the processors without any loss, one run would take 1 / Σ (1 / tᵢ), where tᵢ is the control's latency on the
-i-th processor alone.
+NN-Stretch compares a branched network with the original. The **equal-MACs control** is the original scaled in width to the
+branched network's multiply-accumulates and not branched. The bound is the perfect (ideal) split 1 / Σ (1 / tᵢ), where tᵢ is
+the control's latency on the i-th processor alone: the latency if the work were divided without loss.
 
-All latencies are taken in turns of a fraction of a second, one candidate after another, for several rounds.
+All latencies are interleaved (`nnstretch.bench.timing.interleaving`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
-from nnstretch.bench.ablation.result import Ablation, AblationRow, ProvenBranch
+from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
 from nnstretch.bench.comparison.client import EngineError, EngineProcess
 from nnstretch.bench.comparison.parameters import count_parameters
 from nnstretch.bench.comparison.reference import reference_outputs
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
 
 ALONE = "alone"
-"""How a row ran that had one processor to itself."""
+"""`how` of a row that ran on one processor."""
 
 _RUNS = 3
 _FEWEST_TRACED, _MOST_TRACED = 6, 100  # runs in a turn
@@ -49,7 +48,7 @@ _TRACED_TURNS = 4
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Something that is timed: a row of the table to come."""
+    """One timed way to run a network; becomes a row of the table."""
 
     network: str
     how: str
@@ -59,7 +58,7 @@ class _Candidate:
 
 @dataclass
 class _Bench:
-    """Everything that is opened for a ablation."""
+    """Models, inputs and open sessions of one comparison."""
 
     models: Mapping[str, ir.Model]
     feeds: Mapping[str, np.ndarray]
@@ -70,7 +69,7 @@ class _Bench:
     failure: str = ""
 
     def session(self, network: str, processors: str) -> PlanSession:
-        """A session for a network on processors; made once."""
+        """The session of a network on processors, compiled on first use."""
         from nnstretch.compiler.compile import compile_model
         from nnstretch.compiler.processors import build_processors
 
@@ -83,7 +82,7 @@ class _Bench:
         return self.sessions[key]
 
     def feeds_of(self, session: PlanSession) -> dict[str, np.ndarray]:
-        """The inputs under the names that this network has for them."""
+        """The inputs by the names of this session's network."""
         return dict(zip([i.name for i in session.get_inputs()], self.feeds.values(), strict=True))
 
     def native(self, network: str, how: str, processors: str) -> _Candidate:
@@ -95,13 +94,13 @@ class _Bench:
         return _Candidate(network, how, processors, timed(session, self.feeds_of(session)))
 
     def serial(self, network: str, processors: str) -> PlanSession:
-        """The serial twin of a session."""
+        """The session of the same plan without overlap: its steps run one after another."""
         from nnstretch.scheduler.plan.serial import serial
 
         key = (network, f"{processors} serial")
         if key not in self.sessions:
-            twin = PlanSession.from_compiled(serial(self.session(network, processors).compiled))
-            self.sessions[key] = self.stack.enter_context(twin)
+            made = PlanSession.from_compiled(serial(self.session(network, processors).compiled))
+            self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 
 
@@ -123,8 +122,8 @@ def ablate(
         control: the original scaled in width to the branched network's multiply-accumulates.
         branched: the branched network; all three take the same inputs.
         processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
-        top1: of the networks that it is known of, in percent: "original", "control", "branched".
-        design: the branched network's, whose predictions are compared with what is measured.
+        top1: top-1 accuracy in percent of "original", "control", "branched", where known.
+        design: the branched network's design; its predictions are compared with the measurements.
         options: how to measure.
         progress: reports progress.
 
@@ -136,7 +135,9 @@ def ablate(
 
     names = tuple(str(spec) for spec in parse_processors(processors))
     if len(names) < 2:
-        raise UsageError(f"a ablation compares one processor with several; {processors!r} names {len(names)}")
+        raise UsageError(
+            f"the equal-MACs comparison compares one processor with several; {processors!r} names {len(names)}"
+        )
     models = {"original": _graph(original), "control": _graph(control), "branched": _graph(branched)}
     with ExitStack() as stack:
         feeds = random_feeds(models["original"], options.seed)
@@ -161,7 +162,7 @@ def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
 
 
 def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list[_Candidate]:
-    """ONNX Runtime in a process of its own, pinned to the same cores; nothing, and the reason kept, if it cannot run."""
+    """ONNX Runtime in a process pinned to the same cores; empty if it cannot run, with the reason in `bench.failure`."""
     from nnstretch.frontends.onnx_file import save
 
     entry = next(e for e in ENGINES if e.name == "onnxruntime")
@@ -177,7 +178,7 @@ def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list
 
 
 def _largest_error(bench: _Bench) -> float:
-    """Over all sessions: outputs against those of ONNX Runtime for the same network."""
+    """The largest relative error of all sessions against ONNX Runtime."""
     expected = {network: reference_outputs(model, bench.feeds) for network, model in bench.models.items()}
     errors: list[float] = []
     for (network, _), session in bench.sessions.items():
@@ -216,7 +217,7 @@ def _ablation(
         serial_timeline=timelines[1],
         intervals=_intervals(candidates, samples),
         predicted_ms=design.predicted_ms if design else None,
-        branches=_proven(branches, design),
+        branches=_measured_branches(branches, design),
         causes=causes(breakdown, perfect_split(list(control_ms.values())), by_how["concurrent"]),
     )
 
@@ -229,7 +230,7 @@ def _rows(
     samples: np.ndarray,
     top1: Mapping[str, float],
 ) -> tuple[AblationRow, ...]:
-    """A row per candidate, and that of the bound."""
+    """A row per candidate, and the row of the perfect split."""
     macs = {network: _macs(bench, network) for network in bench.models}
     parameters = {network: count_parameters(model) for network, model in bench.models.items()}
 
@@ -246,7 +247,7 @@ def _rows(
 
 
 def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[str, Interval]:
-    """Confidence intervals of what follows from the latencies, each computed from the same drawn rounds."""
+    """Confidence intervals of the derived figures, all from the same resampled rounds."""
 
     def of(network: str, how: str) -> np.ndarray:
         return samples[[i for i, c in enumerate(candidates) if (c.network, c.how) == (network, how)]]
@@ -265,18 +266,18 @@ def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[st
     return {name: interval(drawn) for name, drawn in derived.items()}
 
 
-def _proven(branches: Sequence[BranchTime], design: Design | None) -> tuple[ProvenBranch, ...]:
-    """Branches with what the design predicts of them."""
+def _measured_branches(branches: Sequence[BranchTime], design: Design | None) -> tuple[MeasuredBranch, ...]:
+    """Measured branches with the predictions of the design."""
     predicted: dict[tuple[int, int], float | None] = {}
     for number, segment in enumerate(design.segments if design else ()):
         predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(segment.branches)})
-    return tuple(ProvenBranch(time, predicted.get((time.segment, time.branch))) for time in branches)
+    return tuple(MeasuredBranch(time, predicted.get((time.segment, time.branch))) for time in branches)
 
 
 def _traced(
     bench: _Bench, everything: str, together_ms: float, serial_ms: float
 ) -> tuple[tuple[Timeline, Timeline], Breakdown, list[BranchTime]]:
-    """Timelines of the branched network and its serial twin, and where its time goes; the two are traced in turns."""
+    """Timelines of the concurrent and the serial run, traced in turns, and the breakdown of the concurrent run's time."""
     together, serial = bench.session("branched", everything), bench.serial("branched", everything)
     traces: tuple[list[RunTrace], list[RunTrace]] = ([], [])
     count = min(max(int(1e3 * bench.options.timing.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)

@@ -1,7 +1,7 @@
-"""Where the time of a branched run goes, from traced runs of it and of its serial twin.
+"""Breakdown of a branched run's latency by cause, from traced concurrent and serial runs.
 
-The time of every processor from a run's begin to its end is shared out among causes, and the average over the processors is
-taken, so that the causes add up to the run's latency.
+The time of every processor, from the begin to the end of a run, is divided among the causes and averaged over the processors.
+The causes therefore add up to the latency.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Key = tuple[int, int]
 """Segment and branch of a step."""
 
 UNBRANCHED: Key = (-1, 0)
-"""A layer that one processor computes while no other has a branch."""
+"""Key of a layer outside of all branches."""
 JOINING: Key = (-1, 1)
-"""A step that brings tensors together, or into another layout, between branches."""
+"""Key of a step between branches that joins tensors or changes their layout."""
 
 _MEETING_PATH = re.compile(r"segments\.\d+(#\d+)?$")
 
@@ -34,13 +34,13 @@ class Breakdown:
     """Milliseconds of a run, averaged over the processors that have branches; they add up to `total`.
 
     Attributes:
-        layers: computing layers, as long as these take in the serial twin.
-        contention_factor: by how much longer they take while the other processors work too.
-        joining: bringing branches' results together and into other layouts.
+        layers: computation, at the speed of the serial run.
+        contention_factor: additional time of the layers while the other processors compute.
+        joining: joins of branches' results and layout changes.
         gaps: between layers of one branch.
-        waiting: for a slower branch.
-        unbranched: having nothing to do while another processor computes what is not branched.
-        meeting: nobody computes: results are handed over, runs begin and end.
+        waiting: waits for a slower branch.
+        unbranched: idle while another processor computes an unbranched layer.
+        meeting: no processor computes: transfers, begin and end of the run.
     """
 
     layers: float
@@ -59,7 +59,7 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class BranchTime:
-    """Measured milliseconds of one branch's layers: in the serial twin, and while the other branches run too."""
+    """Measured milliseconds of one branch's layers: in the serial run, and while the other branches run."""
 
     segment: int
     branch: int
@@ -71,17 +71,16 @@ class BranchTime:
 def break_down(
     plan: Plan, together: Sequence[RunTrace], serial: Sequence[RunTrace], together_ms: float, serial_ms: float
 ) -> tuple[Breakdown, list[BranchTime]]:
-    """Shares out the time of traced runs.
+    """Divides the time of traced runs among the causes.
 
-    The traced runs that count are those nearest to what runs take that are not traced: so those count for nothing that
-    something else on the machine disturbed.
+    Only the traced runs whose duration is nearest to the untraced latency count, which excludes disturbed runs.
 
     Args:
         plan: of the branched network.
         together: traced runs of it, at least one.
-        serial: of its serial twin, which has the same steps.
-        together_ms: what the network takes that is not traced.
-        serial_ms: what its serial twin takes that is not traced.
+        serial: traced runs of the serial plan, which has the same steps.
+        together_ms: untraced latency of the concurrent run.
+        serial_ms: untraced latency of the serial run.
     """
     keys = step_keys(plan)
     queues = _queues(plan)
@@ -110,10 +109,9 @@ def break_down(
 
 
 def step_keys(plan: Plan) -> list[Key]:
-    """For every step the branch that it belongs to, `UNBRANCHED` or `JOINING`.
+    """For every step its branch, `UNBRANCHED` or `JOINING`.
 
-    Layers of branched networks have their branch in their names. Changes of layout belong to a branch if they lie between two
-    of its steps.
+    The names of layers contain their branch. A layout change between two steps of a branch belongs to that branch.
     """
     paths = [branch_of(step.layer) for step in plan.steps]
     branched = branched_segments(step.layer for step in plan.steps)
@@ -126,12 +124,12 @@ def step_keys(plan: Plan) -> list[Key]:
             keys.append(None if adapts else UNBRANCHED)
     queues = _queues(plan)
     for queue in set(queues):
-        _settle(keys, [i for i in range(len(keys)) if queues[i] == queue])
+        _assign_between(keys, [i for i in range(len(keys)) if queues[i] == queue])
     return [JOINING if key is None else key for key in keys]
 
 
-def _settle(keys: list[Key | None], own: Sequence[int]) -> None:
-    """Gives steps without a key that lie between two of one branch to that branch. `own` are the steps of a queue in order."""
+def _assign_between(keys: list[Key | None], own: Sequence[int]) -> None:
+    """Assigns steps without a key between two steps of one branch to that branch; `own` is a queue's steps in order."""
     known = [i for i in own if keys[i] is not None]
     for before, after in pairwise(known):
         if keys[before] == keys[after]:
@@ -146,7 +144,7 @@ def _queues(plan: Plan) -> list[int]:
 
 
 def _typical(traces: Sequence[RunTrace], ms: float) -> list[RunTrace]:
-    """The quarter of the runs, one at least, whose duration is nearest to so many milliseconds."""
+    """The quarter of the runs, at least one, whose duration is nearest to a number of milliseconds."""
     ordered = sorted(traces, key=lambda trace: abs((trace.end - trace.begin) * 1e-6 - ms))
     return ordered[: max(1, len(ordered) // 4)]
 
@@ -161,12 +159,12 @@ def _are(keys: Sequence[Key], wanted: Key) -> np.ndarray:
 
 
 _GAP, _WAITING, _ALONE, _NOBODY = range(4)
-"""What a processor without work is doing; the order of the last fields of `Breakdown`."""
+"""The causes of idle time, in the order of the last fields of `Breakdown`."""
 
 
 @dataclass(frozen=True)
 class _Span:
-    """Nanoseconds from `begin` to `end`. `key` is that of the step that runs, or None while none does."""
+    """A span in nanoseconds; `key` is the running step's, None while the queue is idle."""
 
     begin: int
     end: int
@@ -175,7 +173,7 @@ class _Span:
 
 
 def _idle(trace: RunTrace, keys: Sequence[Key], queues: Sequence[int], mine: Sequence[int]) -> np.ndarray:
-    """Seconds without work of all of `mine`, by what they are doing."""
+    """Idle seconds of all queues in `mine`, by cause."""
     spans = {queue: _spans(trace, keys, [i for i in range(len(keys)) if queues[i] == queue]) for queue in set(queues)}
     totals = np.zeros(4)
     for queue in mine:
@@ -190,7 +188,7 @@ def _idle(trace: RunTrace, keys: Sequence[Key], queues: Sequence[int], mine: Seq
 
 
 def _spans(trace: RunTrace, keys: Sequence[Key], own: Sequence[int]) -> list[_Span]:
-    """What one queue does from the run's begin to its end."""
+    """The spans of one queue from the begin to the end of the run."""
     spans: list[_Span] = []
     now, last = int(trace.begin), None
     for i in own:
@@ -205,7 +203,7 @@ def _spans(trace: RunTrace, keys: Sequence[Key], own: Sequence[int]) -> list[_Sp
 
 
 def _causes(idle: _Span, others: Sequence[_Span]) -> Iterator[tuple[int, int]]:
-    """Nanoseconds of a span without work, with what they are due to."""
+    """Idle nanoseconds of a span, by cause."""
     meanwhile = [span for span in others if span.begin < idle.end and span.end > idle.begin]
     edges = {idle.begin, idle.end}
     edges |= {edge for span in meanwhile for edge in (span.begin, span.end) if idle.begin < edge < idle.end}
@@ -223,7 +221,7 @@ PERFECT_SPLIT = "perfect split"
 
 
 def causes(breakdown: Breakdown, perfect_split_ms: float, measured_ms: float) -> Mapping[str, float]:
-    """From the perfect split to the measured latency: milliseconds by cause, which add up to `measured_ms`."""
+    """Milliseconds by cause, from the perfect split to the measured latency; they add up to `measured_ms`."""
     return {
         PERFECT_SPLIT: perfect_split_ms,
         "other layers": breakdown.layers - perfect_split_ms,
@@ -248,4 +246,4 @@ CAUSES = {
     "gaps": "Between layers of one branch: starting the next one.",
     "tracing": "Runs that are timed as a whole, against those that are traced layer by layer.",
 }
-"""What the causes mean."""
+"""The meaning of every cause."""

@@ -1,4 +1,4 @@
-"""What a ablation of a branching found, as data."""
+"""The result of an equal-MACs comparison, as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnstretch.bench.timing.statistics import CONFIDENCE, Interval, Latency, per
 from nnstretch.scheduler.runtime.timeline import Timeline
 
 GOOD_PREDICTION = 0.1
-"""Share by which a good prediction may miss."""
+"""Largest relative error of a good prediction."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class AblationRow:
 
     Attributes:
         network: "original", "branched" or "control".
-        how: where and how it ran, for people.
-        processors: as written, commas between.
-        macs, parameters: exact.
-        top1: of the network in percent, if it is known.
+        how: description of the run: alone, concurrent, all CPU cores.
+        processors: as written, separated by commas.
+        macs, parameters: exact counts.
+        top1: top-1 accuracy in percent, if known.
         latency: None in the row of the bound.
         bound_ms: the perfect split, in that row only.
         interval_ms: confidence interval of the median, or of the perfect split.
@@ -41,35 +41,37 @@ class AblationRow:
 
 
 @dataclass(frozen=True)
-class ProvenBranch:
-    """One branch: what its layers took, and what was predicted that they take on their processor alone."""
+class MeasuredBranch:
+    """Measured latency of one branch, and its predicted latency alone on its processor."""
 
     time: BranchTime
     predicted_ms: float | None
 
     @property
     def error(self) -> float | None:
-        """By which share of the prediction the branch alone took longer."""
+        """Relative error of the prediction: (measured alone - predicted) / predicted."""
         return None if not self.predicted_ms else self.time.alone_ms / self.predicted_ms - 1
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """The rows and what follows from them. Latencies are medians in milliseconds; speedups are ratios of them.
+    """The rows of the comparison and the figures derived from them.
+
+    Latencies are medians in milliseconds, speedups their ratios.
 
     Attributes:
         processors: one branch ran on each.
-        rows: in the order in which they are shown.
-        original_ms, control_ms: latency of original and control, per processor alone.
+        rows: in display order.
+        original_ms, control_ms: latency of original and control on each processor alone.
         original_all_cores_ms: the original on all cores of the CPU.
-        onnxruntime_ms: ONNX Runtime on the same cores; None if it could not run, for the reason in onnxruntime_error.
+        onnxruntime_ms: ONNX Runtime on the same cores; None if it failed for the reason in onnxruntime_error.
         branched_ms, branched_serial_ms: branches at the same time, and one after another.
-        max_rel_error: of all our outputs against ONNX Runtime's, relative to the output's range.
+        max_rel_error: largest error of our outputs against ONNX Runtime's, relative to the output's range.
         timeline, serial_timeline: traced runs of the branched network.
         intervals: confidence intervals of the properties below, by name.
-        predicted_ms: of the branched network, as its design says.
-        branches: measured, and predicted where the design says.
-        causes: what the measured latency is made of, in milliseconds that add up to it (`nnstretch.bench.ablation.breakdown`).
+        predicted_ms: latency that the design predicts.
+        branches: measured latencies, and predicted ones where the design has them.
+        causes: milliseconds by cause that add up to the measured latency (`nnstretch.bench.ablation.breakdown`).
     """
 
     processors: tuple[str, ...]
@@ -86,7 +88,7 @@ class Ablation:
     serial_timeline: Timeline
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     predicted_ms: float | None = None
-    branches: tuple[ProvenBranch, ...] = ()
+    branches: tuple[MeasuredBranch, ...] = ()
     causes: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -96,27 +98,27 @@ class Ablation:
 
     @property
     def speedup(self) -> float:
-        """The original on the fastest single processor against the branched network."""
+        """Latency of the original on the fastest single processor / latency of the branched network."""
         return min(self.original_ms.values()) / self.branched_ms
 
     @property
     def speedup_equal_macs(self) -> float:
-        """The control on the fastest single processor against the branched network."""
+        """Latency of the control on the fastest single processor / latency of the branched network."""
         return min(self.control_ms.values()) / self.branched_ms
 
     @property
     def split_share(self) -> float:
-        """How much of the perfect split is reached."""
+        """Perfect split / latency of the branched network."""
         return self.perfect_split_ms / self.branched_ms
 
     @property
     def well_predicted(self) -> float | None:
-        """Share of the branches whose prediction missed by `GOOD_PREDICTION` at most; None if nothing was predicted."""
+        """Share of the branches predicted within `GOOD_PREDICTION`; None without predictions."""
         errors = [abs(branch.error) for branch in self.branches if branch.error is not None]
         return sum(error <= GOOD_PREDICTION for error in errors) / len(errors) if errors else None
 
     def to_json(self) -> dict[str, Any]:
-        """What `bench --design FILE --json` prints."""
+        """The object that `bench --design FILE --json` prints."""
         one = significant
         return {
             "original_ms": {name: one(ms) for name, ms in self.original_ms.items()},
@@ -140,7 +142,7 @@ class Ablation:
         }
 
 
-def _branch_json(branch: ProvenBranch) -> dict[str, Any]:
+def _branch_json(branch: MeasuredBranch) -> dict[str, Any]:
     time, error = branch.time, branch.error
     return {
         "segment": time.segment,

@@ -1,4 +1,4 @@
-"""Engine processes, seen from the benchmark."""
+"""The benchmark's side of engine processes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from nnstretch.support.closing import Closing
 from nnstretch.support.frames import read_frame, write_frame
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# How threads wait is left to each engine: whoever started the benchmark may have told them in its environment.
+# Each engine chooses how its threads wait; settings in the environment of the benchmark must not decide it.
 _WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_PROC_BIND", "OMP_PLACES")
 
 
 class EngineError(Exception):
-    """An engine's process has ended. The message is the reason that it gave."""
+    """An engine process has ended; the message is its reason."""
 
 
 def prepare(entry: EngineEntry, job: Job, folder: Path, report: Report) -> str:
-    """Lets an engine make the file that it starts from, in a process of its own that ends with it.
+    """Has an engine write the file that it starts from, in a process of its own.
 
     Raises:
-        EngineError: it cannot; the message is its reason.
+        EngineError: the engine failed; the message is its reason.
     """
     with _Worker("prepare", entry, job, folder) as worker:
         return str(worker.wait_for("file", report)["file"])
@@ -43,7 +43,7 @@ def prepare(entry: EngineEntry, job: Job, folder: Path, report: Report) -> str:
 class EngineProcess(Closing):
     """One engine with one model in a process of its own, pinned to the job's cores. A context manager.
 
-    Between requests the process is stopped, with all its threads: nothing in it can spin while another engine is timed.
+    Between requests all threads of the process are stopped, so that none spins while another engine is timed.
     """
 
     def __init__(self, entry: EngineEntry, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
@@ -65,7 +65,7 @@ class EngineProcess(Closing):
         self.start = Start(**ready["start"])
 
     def time(self, budget: float, runs: int) -> np.ndarray:
-        """Seconds of at least `runs` runs, one after another, and of more until `budget` seconds have passed.
+        """Runs at least `runs` times and until `budget` seconds have passed; returns the seconds of every run.
 
         Raises:
             EngineError: the process has ended.
@@ -73,7 +73,7 @@ class EngineProcess(Closing):
         return self._ask({"do": "time", "budget_s": budget, "runs": runs})["seconds"]
 
     def rate(self, budget: float) -> tuple[int, float]:
-        """How many inputs the engine computed in about `budget` seconds, and the seconds that these took.
+        """Runs for about `budget` seconds; returns the number of inputs and the seconds they took.
 
         Raises:
             EngineError: the process has ended.
@@ -143,7 +143,7 @@ class _Worker(Closing):
             raise EngineError(end_reason(self._process, self._errors)) from error
 
     def wait_for(self, key: str, report: Report) -> dict[str, Any]:
-        """The message that has `key`; what comes before it is progress, and is reported."""
+        """The next message with `key`; messages before it are progress and are reported."""
         while True:
             message, _ = self.receive()
             if key in message:
@@ -152,7 +152,7 @@ class _Worker(Closing):
             report(done, total, what)
 
     def stop(self) -> None:
-        """Takes all threads of the process off their cores, and returns when they are (or the process has ended)."""
+        """Stops all threads of the process; returns when they are stopped or the process has ended."""
         self._process.send_signal(signal.SIGSTOP)
         if self._process.returncode is None:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

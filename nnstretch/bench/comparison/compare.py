@@ -1,4 +1,4 @@
-"""Engines side by side: the same model and inputs, the same cores, short turns one after another."""
+"""Compares engines on the same model, inputs and cores, interleaved."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from nnstretch.graph.reference import largest_error
 OURS = "nnstretch"
 REFERENCE = "onnxruntime"
 _WRONG = {"float32": 0.01, "int8": 0.15}
-"""Of the output's range: an engine further than that from ONNX Runtime computes something else. With int8 every layer rounds,
-and in a deep network it shows in which order somebody has computed."""
+"""Largest error against ONNX Runtime, relative to the output's range, of a valid engine. int8 layers round, and in
+deep networks
+the order of computation shows."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,16 @@ class ComparisonOptions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        model, threads: of what.
-        latencies: engine -> its latency, for those that ran.
-        errors: engine -> why it did not.
-        facts: engine -> what it told of itself.
-        rel_errors: engine -> its largest error against ONNX Runtime relative to the output's range, where both ran.
-        starts: engine -> what its way to the first result cost.
-        peak_gflops: of one core, the best of before and after the rounds.
+        model, threads: the compared model and number of threads.
+        latencies: engine -> latency, if it ran.
+        errors: engine -> reason of its failure.
+        facts: engine -> version, data type and other facts that it reports.
+        rel_errors: engine -> largest error against ONNX Runtime, relative to the output's range.
+        starts: engine -> cost of its start.
+        peak_gflops: FMA peak of one core, the larger of before and after the rounds.
     """
 
     model: str
@@ -73,12 +74,12 @@ class Comparison:
 
     @property
     def dtype(self) -> str:
-        """What our plan computes in: int8 if any of its layers does."""
+        """int8 if a layer of our plan computes in int8, else float32."""
         return str(self.facts.get(OURS, {}).get("dtype", "float32"))
 
     @property
     def macs(self) -> int | None:
-        """Multiply-accumulates of one run, as our plan counts them."""
+        """Multiply-accumulates of one run, from our plan."""
         macs = self.facts.get(OURS, {}).get("macs")
         return None if macs is None else int(macs)
 
@@ -89,13 +90,13 @@ class Comparison:
 
     @property
     def best_peer(self) -> str | None:
-        """The fastest engine but ours."""
+        """The fastest engine other than ours."""
         baselines = {name: times.p50_ms for name, times in self.latencies.items() if name != OURS}
         return min(baselines, key=baselines.__getitem__) if baselines else None
 
     @property
     def speedup(self) -> float | None:
-        """The fastest baseline's median latency over ours; above 1 we are faster."""
+        """Median latency of the fastest baseline / ours."""
         baseline = self.best_peer
         return (
             self.latencies[baseline].p50_ms / self.latencies[OURS].p50_ms
@@ -105,7 +106,7 @@ class Comparison:
 
     @property
     def peak_share(self) -> float | None:
-        """Our rate of multiply-adds over what the cores reach at best (above 1 only by algorithms with fewer of them)."""
+        """Our rate of multiply-adds / the cores' peak; above 1 only with algorithms that need fewer of them."""
         if not self.peak_gflops or self.macs is None or OURS not in self.latencies:
             return None
         return 2 * self.macs / (self.latencies[OURS].p50_ms * 1e6) / (self.peak_gflops * self.threads)
@@ -166,14 +167,14 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
 def compare(
     subject: Subject, engines: Sequence[EngineEntry], options: ComparisonOptions, workspace: Workspace, report: Report
 ) -> Comparison:
-    """Loads the model into every engine, then gives them turns; an engine that fails is told of, not raised.
+    """Loads the model into every engine and times them interleaved; the failure of an engine becomes a result.
 
     Args:
         subject: the model.
         engines: in the order of the first round.
         options: how to measure.
-        workspace: keeps what engines prepare for this model from one comparison to the next.
-        report: told how far it has come.
+        workspace: holds the converted files of this model, shared by several comparisons.
+        report: reports progress.
     """
     job = Job(subject.model, subject.onnx, options.cores, {"tune": options.tune, "layers": options.layers})
     errors: dict[str, str] = {}
@@ -218,7 +219,7 @@ def _peak(core: int) -> float:
 def _further_starts(
     entry: EngineEntry, job: Job, subject: Subject, options: ComparisonOptions, report: Report
 ) -> list[Start]:
-    """Starts beside the one of the process that is timed afterwards."""
+    """Additional starts, beside that of the timed process."""
     found: list[Start] = []
     for number in range(options.starts - 1):
         report(number, options.starts, f"starting {entry.name}")
@@ -249,7 +250,7 @@ def _timed(process: EngineProcess, name: str, runs: int, errors: dict[str, str])
 def _errors_of_all(
     processes: Mapping[str, EngineProcess], job: Job, subject: Subject, report: Report
 ) -> dict[str, float]:
-    """Every engine's error against ONNX Runtime, which is started for it if it does not take part."""
+    """Error of every engine against ONNX Runtime, which is started for this if it is not compared."""
     if not job.onnx:
         return {}
     try:
@@ -264,18 +265,18 @@ def _errors_of_all(
     found: dict[str, float] = {}
     for name, process in processes.items():
         if name != REFERENCE:
-            with contextlib.suppress(EngineError):  # it tells its reason when it is timed
+            with contextlib.suppress(EngineError):  # its reason is recorded when it is timed
                 found[name] = largest_error(process.outputs(), expected)
     return found
 
 
 def _precision(processes: Mapping[str, EngineProcess]) -> str:
-    """Int8 if an engine computes in that, which others that say nothing of it may do too; else float32."""
+    """int8 if any engine reports int8, else float32."""
     return "int8" if any(p.facts.get("dtype") == "int8" for p in processes.values()) else "float32"
 
 
 def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: float) -> None:
-    """A baseline that computes something else is none that a user could pick; ours stays, with its error to be seen."""
+    """Excludes baselines with wrong outputs; ours remains, with its error."""
     for name, error in found.items():
         if name != OURS and not error <= limit:
             how_far = f"{error:.0%} of the range away from" if np.isfinite(error) else "not comparable with"

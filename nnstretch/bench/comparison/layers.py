@@ -1,4 +1,4 @@
-"""What every layer of traced runs took."""
+"""Time of every layer in traced runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _Key = tuple[str, str, str, int]
 
 
 def layer_table(plan: Plan, timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """One record per step in the order of its begin in the first run; times are medians over the runs.
+    """One record per step, in the order of the first run; times are medians over the runs.
 
-    name, op, routine, its parameters, processor, ms, share (of the time of all steps), macs and GFLOP/s (of the layer as it is
-    written down: a routine that gets by with fewer multiplications may exceed the peak).
+    Fields: name, op, routine, parameters, processor, ms, share (of the time of all steps), macs and GFLOP/s (of the
+    layer's nominal
+    multiply-adds: Winograd may exceed the peak).
     """
     parameters = {(step.layer, step.op, step.routine): dict(step.parameters) for step in plan.steps}
     runs = [_steps(timeline) for timeline in timelines]
@@ -40,7 +41,7 @@ def layer_table(plan: Plan, timelines: Sequence[Timeline]) -> list[dict[str, Any
 
 
 def _steps(timeline: Timeline) -> dict[_Key, Event]:
-    """The steps of a run in the order of their begin; the key's number tells steps with equal names apart."""
+    """The steps of a run in the order of their begin; the number in the key distinguishes steps with equal names."""
     seen: Counter[tuple[str, str, str]] = Counter()
     found: dict[_Key, Event] = {}
     for event in sorted((e for e in timeline.events if e.kind == "step"), key=lambda e: e.begin):

@@ -1,4 +1,4 @@
-"""Parameters of a graph."""
+"""Counts the parameters of a graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _STATISTICS = (3, 4)  # inputs of BatchNormalization that are measured, not lear
 
 
 def count_parameters(model: ir.Model) -> int:
-    """Learnable scalars of a graph that is not fused: floating-point initializers but batch-norm statistics."""
+    """Learnable scalars of an unfused graph: floating-point initializers without batch-norm statistics."""
     statistics = {
         node.inputs[i]
         for node in model.graph

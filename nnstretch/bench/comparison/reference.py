@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes: the reference for our outputs."""
+"""ONNX Runtime as the reference for outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nnstretch.errors import ModelError
 
 
 def open_reference(model: ir.Model | Path, threads: int = 1) -> Any:
-    """A session of ONNX Runtime; 0 threads leaves their number to it.
+    """A session of ONNX Runtime; with 0 threads it chooses their number.
 
     Raises:
         ModelError: it cannot run the model.

@@ -1,4 +1,4 @@
-"""What is benchmarked: a model in all the forms that engines take, with feeds."""
+"""Benchmark subjects: a model in the forms that engines read, with inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Subject:
 
 
 def check_exists(model: str) -> None:
-    """Looks whether a model is there, without reading it.
+    """Checks that a model exists, without reading it.
 
     Raises:
         ModelError, FileError: there is no such file or zoo network; near names are listed.
@@ -52,7 +52,7 @@ def check_exists(model: str) -> None:
 
 @contextmanager
 def subject(model: str, shapes: Shapes, seed: int, batch: int | None = None) -> Iterator[Subject]:
-    """A model with random feeds, `batch` images if that is given. What had to be exported for it lives as long as the block.
+    """A model with random feeds, `batch` images if given. Exported files exist until the block ends.
 
     Raises:
         UsageError: a batch is given for a package.

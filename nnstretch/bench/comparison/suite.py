@@ -1,4 +1,4 @@
-"""Many comparisons, model after model: what a suite is."""
+"""Suites: comparisons of many models, one after another."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Series:
-    """What to compare.
+    """Models, engines and options of a suite.
 
     Attributes:
         models: as users write them.
-        engines: ours first.
+        engines: our engine first.
         threads: numbers of cores, one after another per model.
         cores: those that may be used, at least as many as the largest number of threads.
-        options: whose cores are set for each number of threads.
+        options: cores are set for each number of threads.
         shapes: of inputs with dynamic dimensions, by name.
         seed: of the inputs.
-        batch: images per run; None: as the models have it.
+        batch: images per run; None for the batch of the models.
     """
 
     models: Sequence[str]
@@ -55,7 +55,7 @@ class Series:
 
     @property
     def size(self) -> int:
-        """How many comparisons there are."""
+        """The number of comparisons."""
         return len(self.models) * len(self.threads)
 
 
@@ -94,8 +94,8 @@ def run_series(
 
     Args:
         series: what to compare.
-        known: results of a run before; they are handed out again instead of measured.
-        progress: makes a context that is told how far a comparison has come, from its title.
+        known: results of an earlier run, which are returned instead of measured.
+        progress: makes the progress reporter of a comparison from its title, as a context manager.
 
     Raises:
         NNStretchError: a model does not exist (before anything is measured), or the only one cannot be read.
@@ -113,8 +113,8 @@ def run_series(
                 for count in wanted:
                     options = replace(series.options, cores=series.cores[:count])
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
-                    with progress(f"{number}/{len(series.models)} {title}") as told:
-                        found = compare(one, series.engines, options, workspace, told)
+                    with progress(f"{number}/{len(series.models)} {title}") as reporter:
+                        found = compare(one, series.engines, options, workspace, reporter)
                     yield {**found.to_json(), "batch": series.batch}
         except NNStretchError as error:
             if len(series.models) == 1:
@@ -123,7 +123,7 @@ def run_series(
 
 
 def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
-    """Whether an earlier result holds all that is wanted now."""
+    """Whether an earlier result has everything the options ask for."""
     has_layers = "layers" in result or not series.options.layers
     same_batch = result.get("batch") == series.batch
     return (
@@ -135,12 +135,12 @@ def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
 
 
 def _failed(model: str, threads: int, error: NNStretchError) -> Result:
-    absent = ("macs", "best_peer", "speedup", "peak_gflops_per_core", "peak_share", "max_rel_error")
+    unknown = ("macs", "best_peer", "speedup", "peak_gflops_per_core", "peak_share", "max_rel_error")
     return {
         "model": model,
         "threads": threads,
         "dtype": "float32",
-        **dict.fromkeys(absent),
+        **dict.fromkeys(unknown),
         "engines": {},
         "fallback_layers": [],
         "error": str(error),
@@ -148,7 +148,7 @@ def _failed(model: str, threads: int, error: NNStretchError) -> Result:
 
 
 def read_results(path: Path) -> list[Result]:
-    """The results that an earlier run wrote; none if there is no such file.
+    """The results that an earlier run wrote; empty if there is no such file.
 
     Raises:
         FileError: it cannot be read, or holds something else.
@@ -159,13 +159,15 @@ def read_results(path: Path) -> list[Result]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"cannot read {path}: {error}; leave out --resume to start anew") from error
+        raise FileError(f"cannot read {path}: {error}; leave out --resume to start from the beginning") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileError(f"{path} holds no results of a benchmark; leave out --resume to start anew") from error
+        raise FileError(
+            f"{path} holds no results of a benchmark; leave out --resume to start from the beginning"
+        ) from error
 
 
 def summaries(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Per number of threads: models, the geometric mean and least of the ratios, and how often we were not slower."""
+    """Per number of threads: models, geometric mean and minimum of the ratios, and the number of models not slower."""
     found: list[dict[str, Any]] = []
     for threads in sorted({one["threads"] for one in results}):
         ratios = {
@@ -188,7 +190,7 @@ def summaries(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def highest_peak(results: Sequence[Mapping[str, Any]]) -> float | None:
-    """The best multiply-add rate of one core that was measured, in GFLOP/s."""
+    """The highest measured multiply-add rate of one core, in GFLOP/s."""
     peaks = [float(one["peak_gflops_per_core"]) for one in results if one.get("peak_gflops_per_core")]
     return max(peaks, default=None)
 

@@ -1,13 +1,13 @@
-"""The process of one engine: `python -m nnstretch.bench.comparison.worker`, spoken to over its standard input and output.
+"""The process of one engine: `python -m nnstretch.bench.comparison.worker`, controlled through standard input and output.
 
-Its argument names the engine, its job and what to do. To "prepare" it lets the engine make a file for itself in a folder,
-answers {"file": path} and ends. To "serve" it receives the feeds in the first frame, loads the model and runs it once; after
-that every request is one of
+The argument names the engine, its job and the mode. "prepare": the engine converts the model in a folder; the process answers
+{"file": path} and ends. "serve": the first frame holds the feeds; the process loads the model and runs it once. Then every
+request is one of
     {"do": "time", "budget_s": seconds, "runs": at least}     -> arrays: seconds
     {"do": "rate", "budget_s": seconds}                       -> {"rate": [inputs, seconds]}
     {"do": "outputs"}                                         -> arrays: the outputs of the last run
-and the end of the input ends the process. The process pins itself before it imports anything heavy, so that thread pools
-see only the cores that they may use.
+The end of the input ends the process. The process pins itself before it imports engines, so that thread pools see only the
+cores that they may use.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from nnstretch.bench.engines import Engine, Job, Report, Start
 
-_SETTLE = 2  # runs that do not count at the begin of a slice: caches and clocks are still another engine's
-_SETTLED = 0.5  # or one, if it takes more than this share of the slice
+_WARMUP_RUNS = 2  # uncounted runs at the begin of a turn: caches and clocks are in the state of another engine
+_WARMUP_SHARE = 0.5  # or one, if it takes more than this share of the slice
 
 
 def main() -> int:
-    """Does what the argument says."""
+    """Runs the mode that the argument names."""
     arguments = json.loads(sys.argv[1])
     die_with_parent(arguments["parent"])
     os.sched_setaffinity(0, arguments["job"]["cores"])
@@ -46,7 +46,7 @@ def main() -> int:
         work = _prepare if arguments["do"] == "prepare" else _serve
         work(arguments, sys.stdin.buffer, frames)
     except NNStretchError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the other side reads the last line as the reason
+        print(error, file=sys.stderr)  # noqa: T201 - the client reads the last line as the reason
         return 2
     except BrokenPipeError:
         return 1
@@ -102,7 +102,7 @@ def _serve(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -
 def _started(
     load: Callable[..., Engine], job: Job, feeds: Mapping[str, np.ndarray], report: Report
 ) -> tuple[Engine, Start]:
-    """The engine after its first run, and what it took to get there."""
+    """The engine after its first run, and the cost of the start."""
     from nnstretch.bench.engines import Start
     from nnstretch.bench.timing.memory import peak, reset_peak
 
@@ -117,13 +117,13 @@ def _started(
 
 
 def _time(engine: Engine, budget: float, runs: int) -> Any:
-    """Seconds of at least `runs` runs, and of more until `budget` seconds have passed."""
+    """Runs at least `runs` times and until `budget` seconds have passed; returns the seconds of every run."""
     import numpy as np
 
     begin = time.perf_counter()
-    for _ in range(_SETTLE):
+    for _ in range(_WARMUP_RUNS):
         engine.run()
-        if time.perf_counter() - begin > budget * _SETTLED:
+        if time.perf_counter() - begin > budget * _WARMUP_SHARE:
             break
     seconds: list[float] = []
     begin = now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Files that engines make for themselves before they are measured: each once, however many comparisons use it."""
+"""Converted model files of engines: each is made once and shared by several comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnstretch.bench.engines import EngineEntry, Job, Report
 
 
 class Workspace:
-    """A folder for one model. A context manager: the folder goes with it."""
+    """A folder for one model, deleted at the end. A context manager."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="nnstretch-bench-"))

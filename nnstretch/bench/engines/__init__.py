@@ -1,4 +1,4 @@
-"""The engines that a benchmark compares: a file each, and a line each in ENGINES."""
+"""The inference engines of a comparison: one file and one entry in ENGINES each."""
 
 from nnstretch.bench.engines.interface import Engine, EngineEntry, Job, Report, Start
 

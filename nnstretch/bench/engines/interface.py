@@ -1,4 +1,4 @@
-"""What a benchmark wants of an engine."""
+"""The interface of an inference engine in a comparison."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Literal
 import numpy as np
 
 Report = Callable[[int, int, str], None]
-"""Told (done, total, what) while an engine gets ready."""
+"""Called with (done, total, what) while an engine loads."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine shall run, and where. All that a process of an engine is told.
+    """The work of an engine process: model, cores and options.
 
     Attributes:
         model: MODEL as the user wrote it.
-        onnx: the same model as an ONNX file with static shapes, or "" if there is none (a package).
-        cores: the process is pinned to them, and uses as many threads.
-        options: what one engine wants beyond that, JSON-serialisable.
-        file: what the engine's `prepare` has made, or "".
+        onnx: the model as an ONNX file with static shapes, or "" for a package.
+        cores: the process is pinned to them and uses one thread per core.
+        options: options of one engine, JSON-serialisable.
+        file: the file that the engine's `prepare` wrote, or "".
     """
 
     model: str
@@ -48,26 +48,25 @@ class Job:
 class Engine(ABC):
     """One model loaded by one inference engine and bound to its inputs.
 
-    An engine's module has a function `load(job, feeds, report) -> Engine`, and imports all that this needs when it is
-    imported itself, so that a start can be timed without imports. Whatever `load` raises ends its process and becomes the
-    engine's "error" in the results.
+    An engine's module has a function `load(job, feeds, report) -> Engine` and imports its libraries at the top, so that starts
+    are timed without imports. An exception of `load` ends the process and becomes the engine's "error" in the results.
 
-    An engine that reads files of its own format also has `prepare(job, folder, report) -> Path`, which makes such a file in
-    a process that is not measured.
+    An engine with a file format of its own also has `prepare(job, folder, report) -> Path`, which converts the model in a
+    process that is not measured.
     """
 
     @abstractmethod
     def run(self) -> None:
-        """Runs once, and returns when the outputs are there. This is what is timed."""
+        """Runs once and returns when the outputs are complete; this call is timed."""
 
     @abstractmethod
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs of the last run, by name and in the model's order."""
 
     def rate(self, budget: float) -> tuple[int, float]:
-        """Runs until `budget` seconds have passed, one input after another; how many there were and what they took.
+        """Runs inputs until `budget` seconds have passed; returns their number and the seconds they took.
 
-        Engines that have been told to have several inputs on their way run so many at a time.
+        An engine with the option "streams" keeps that number of inputs in flight.
         """
         done, begin = 0, time.perf_counter()
         while not done or time.perf_counter() - begin < budget:
@@ -76,19 +75,19 @@ class Engine(ABC):
         return done, time.perf_counter() - begin
 
     def facts(self) -> dict[str, Any]:
-        """What is worth telling beside latencies; JSON-serialisable."""
+        """Facts for the report beside latencies; JSON-serialisable."""
         return {}
 
 
 @dataclass(frozen=True)
 class Start:
-    """What the way from a file to the first result costs in a fresh process whose imports are done.
+    """Cost from a file to the first result, in a fresh process after its imports.
 
     Attributes:
-        created_ms: until the session, interpreter or network is there.
-        ready_ms: until the first result is there too.
-        peak_mb: the largest resident memory on this way, less what was resident before it, in units of 10^6 bytes.
-        peak_rss_mb: the same with what was resident before (the interpreter and its imports).
+        created_ms: time until the session, interpreter or network exists.
+        ready_ms: time until the first result.
+        peak_mb: peak resident memory minus the resident memory before, in 10^6 bytes.
+        peak_rss_mb: peak resident memory, the interpreter and its imports included.
     """
 
     created_ms: float
@@ -102,13 +101,13 @@ class EngineEntry:
     """An engine by name.
 
     Attributes:
-        key: as `--against` takes it.
-        name: as results call it.
-        module: which module has its `load`; imported in the engine's process only.
-        packages: top-level modules that it needs beyond those of nnstretch itself.
-        extra: of nnstretch that brings them.
-        prepares: whether the module has `prepare`, and how often: once per model, or for every number of threads.
-        from_file: whether it starts from a file, so that its start can be compared.
+        key: its name in `--against`.
+        name: its name in results.
+        module: the module with its `load`, imported in the engine process only.
+        packages: top-level modules that it needs beyond the dependencies of nnstretch.
+        extra: the extra of nnstretch that installs them.
+        prepares: whether the module has `prepare`, called once per model or per number of threads.
+        from_file: whether it starts from a file; only such starts are compared.
     """
 
     key: str

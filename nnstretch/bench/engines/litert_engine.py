@@ -1,4 +1,4 @@
-"""LiteRT, the runtime of TFLite files, with its XNNPACK delegate, which it takes by itself for float32."""
+"""LiteRT, the runtime of TFLite files, with its XNNPACK delegate (the default for float32)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nnstretch.bench.engines.interface import Engine, Job, Report
 
 
 class LiteRtEngine(Engine):
-    """One thread per core. Images are channels last in such files; they are turned before the run, not in it."""
+    """One thread per core. TFLite files have channels last; inputs are transposed before the timed run."""
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
         self._interpreter: Any = Interpreter(model_path=job.file, num_threads=len(job.cores))

@@ -1,4 +1,4 @@
-"""ncnn in float32: models come to it through pnnx, its own converter, and weights stay float32 on the way and in memory."""
+"""ncnn in float32: models are converted by pnnx; weights remain float32 in the file and in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NcnnEngine(Engine):
             if read(job.file + part):
                 raise RuntimeError(f"ncnn cannot read the {part[1:]} file that pnnx wrote")
         names = self._net.input_names()
-        # Without their batch axis, which ncnn does not have; each array stays alive beside the Mat that points into it.
+        # ncnn has no batch axis. Each array stays alive beside the Mat that points into it.
         self._arrays = [np.ascontiguousarray(value[0]) for value in feeds.values()]
         self._inputs = [(name, ncnn.Mat(array)) for name, array in zip(names, self._arrays, strict=True)]
         self._outputs = list(self._net.output_names())
@@ -69,10 +69,10 @@ class NcnnEngine(Engine):
 
 
 def prepare(job: Job, folder: Path, report: Report) -> Path:
-    """The model as ncnn's two files, PATH.param and PATH.bin; what is returned is PATH.
+    """Writes the model as ncnn's two files, PATH.param and PATH.bin, and returns PATH.
 
     Raises:
-        RuntimeError: pnnx fails, or knows no counterpart of an operator.
+        RuntimeError: pnnx fails, or does not support an operator.
     """
     found = find_spec("pnnx")
     assert found is not None

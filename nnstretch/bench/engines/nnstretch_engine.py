@@ -1,4 +1,4 @@
-"""Our own engine, through the front door that users take."""
+"""Our engine, through its public API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRACED_RUNS = 15
 class NNStretchEngine(Engine):
     """A package with a tuned plan on a CPU processor of the process's cores.
 
-    Options: "tune" (True), "layers" (False: the time of every layer among the facts).
+    Options: "tune" (True), "layers" (False; True adds the time of every layer to the facts).
     """
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
@@ -52,7 +52,7 @@ class NNStretchEngine(Engine):
 
 
 def prepare(job: Job, folder: Path, report: Report) -> Path:
-    """A package of the model, tuned for the job's cores; a model that is a package already is left as it is."""
+    """A package of the model, tuned for the job's cores; a package is returned unchanged."""
     if not job.onnx:
         return Path(job.model)
     path = folder / f"{len(job.cores)}.nns"

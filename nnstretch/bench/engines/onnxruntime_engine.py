@@ -19,7 +19,7 @@ from nnstretch.bench.engines.interface import Engine, Job, Report
 class OnnxRuntimeEngine(Engine):
     """All graph optimisations, one thread per core.
 
-    Options: "streams" (1: so many inputs at a time, by as many threads that share the cores).
+    Options: "streams" (1; the number of inputs in flight, one thread each, which share the cores).
     """
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
@@ -61,7 +61,7 @@ class OnnxRuntimeEngine(Engine):
 
 
 def _dtype(path: Path) -> str:
-    """What ONNX Runtime's own form of a model computes in: int8 if that has any of the operators for it."""
+    """int8 if ONNX Runtime's optimised graph has an int8 operator, else float32."""
     if b"QuantizeLinear" not in path.read_bytes():
         return "float32"
     options = onnxruntime.SessionOptions()

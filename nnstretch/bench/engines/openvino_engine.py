@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin, held to float32: by default it computes in bfloat16 where the processor has it."""
+"""OpenVINO's CPU plugin in float32; its default is bfloat16 where the CPU supports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch: compiled by inductor with frozen weights where a C++ compiler is at hand, or eager; whichever is faster."""
+"""PyTorch: eager, or compiled by inductor with frozen weights if there is a C++ compiler; the faster one counts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from nnstretch.bench.engines.interface import Engine, Job, Report
 from nnstretch.frontends.resolve import load_module
 
-_TRIALS = 3
+_CALLS = 3
 
 
 class TorchEngine(Engine):
-    """The fastest of the ways in which a user would run the module."""
+    """The fastest of the usual ways to run a module."""
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
         torch.set_num_threads(len(job.cores))
@@ -82,7 +82,7 @@ def _fastest(call: Callable[[], Any]) -> float:
     """Seconds of the fastest of a few calls, after one that may compile."""
     call()
     seconds: list[float] = []
-    for _ in range(_TRIALS):
+    for _ in range(_CALLS):
         begin = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - begin)
@@ -90,7 +90,7 @@ def _fastest(call: Callable[[], Any]) -> float:
 
 
 def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
-    """The module that the model's name stands for, ready to run.
+    """The module of a zoo name or `module.py:factory`, ready to run.
 
     Raises:
         ModelError: the model is an ONNX file, not a torch module.

@@ -1,4 +1,4 @@
-"""The machine that numbers were taken on."""
+"""Description of the machine for reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory this process holds, as Linux counts it."""
+"""Resident memory of this process, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _UNIT = 1024  # bytes of what the file calls kB
 
 
 def reset_peak() -> int:
-    """Makes the peak start anew from what is resident now, and returns that in bytes.
+    """Resets the peak to the present resident memory and returns that in bytes.
 
-    Where the kernel does not allow it, the peak stays that of the whole process.
+    Where the kernel does not allow a reset, the peak remains that of the whole process.
     """
     with contextlib.suppress(OSError):
         _CLEAR.write_text(_RESET_PEAK)
@@ -22,7 +22,7 @@ def reset_peak() -> int:
 
 
 def peak() -> int:
-    """The most bytes that were resident since the start, or since `reset_peak`."""
+    """The largest resident memory in bytes since the start or `reset_peak`."""
     return _read("VmHWM")
 
 

@@ -1,4 +1,4 @@
-"""Latencies of many runs as the numbers that are reported."""
+"""Statistics of many runs: medians, percentiles, bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 class Latency:
     """Median, 90th percentile and minimum of a run's duration, in milliseconds.
 
-    `spread` is the distance between the quartiles of the rounds' medians as a share of their median: how far the rounds agree.
+    `spread` is the interquartile range of the rounds' medians divided by their median.
     """
 
     p50_ms: float
@@ -29,7 +29,7 @@ class Latency:
 def latency(slices: Sequence[np.ndarray]) -> Latency:
     """Statistics over rounds, each an array of seconds: the median of the rounds' medians and of their 90th percentiles.
 
-    A round that was disturbed as a whole counts once, however many runs it holds.
+    A disturbed round counts once, whatever its number of runs.
     """
     medians = [float(np.median(s)) for s in slices]
     p50 = float(np.median(medians))
@@ -39,7 +39,7 @@ def latency(slices: Sequence[np.ndarray]) -> Latency:
 
 
 CONFIDENCE = 0.95
-"""That the true value lies in an interval."""
+"""Confidence level of the intervals."""
 _RESAMPLES = 2000
 
 Interval = tuple[float, float]
@@ -47,13 +47,13 @@ Interval = tuple[float, float]
 
 
 def resampled(candidates: Sequence[Sequence[np.ndarray]], seed: int = 0) -> np.ndarray:
-    """Medians of the rounds' medians in milliseconds, as in `latency`, of rounds drawn again and again (bootstrap).
+    """Medians of the rounds' medians in milliseconds, as in `latency`, of resampled rounds (bootstrap).
 
-    All candidates have the same rounds drawn, because what disturbs one of a round's turns may disturb the others too.
+    All candidates share the drawn rounds, since a disturbance may affect all turns of a round.
 
     Args:
-        candidates: for each of them arrays of seconds, one per round; all have equally many rounds.
-        seed: of the drawing.
+        candidates: per candidate one array of seconds per round; equal numbers of rounds.
+        seed: of the resampling.
 
     Returns:
         Candidates × resamples.
@@ -65,7 +65,7 @@ def resampled(candidates: Sequence[Sequence[np.ndarray]], seed: int = 0) -> np.n
 
 
 def interval(samples: np.ndarray) -> Interval:
-    """The interval that holds `CONFIDENCE` of the samples, equally many left out on both sides."""
+    """The central interval that holds `CONFIDENCE` of the samples."""
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(samples, (tail, 100 - tail))
     return float(low), float(high)
@@ -77,14 +77,14 @@ def geometric_mean(values: Sequence[float]) -> float | None:
 
 
 def perfect_split(latencies: Sequence[float]) -> float:
-    """1 / Σ (1 / tᵢ): what work takes on several processors together that takes tᵢ on each of them alone.
+    """1 / Σ (1 / tᵢ): time of work divided without loss among processors that each need tᵢ for all of it.
 
-    A processor that cannot do it has infinite tᵢ; if none can, the answer is infinite too.
+    tᵢ is infinite for a processor that cannot do the work.
     """
     rate = sum(1.0 / t for t in latencies)
     return 1.0 / rate if rate else math.inf
 
 
 def significant(value: float, digits: int = 5) -> float:
-    """`value` rounded to so many significant digits."""
+    """`value` rounded to a number of significant digits."""
     return float(f"{value:.{digits}g}")

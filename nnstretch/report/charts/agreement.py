@@ -1,4 +1,4 @@
-"""Predictions against measurements, as dots beside the line on which they agree."""
+"""Scatter chart of predicted against measured values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = (1, 2, 5)
 
 @dataclass(frozen=True)
 class Agreement:
-    """Something that was predicted and measured, in milliseconds above 0, and what it is."""
+    """One predicted and measured value in milliseconds (above 0), and its tooltip."""
 
     predicted_ms: float
     measured_ms: float
@@ -26,7 +26,7 @@ class Agreement:
 
 
 def agreement_svg(series: Mapping[str, Sequence[Agreement]], tolerance: float) -> str:
-    """A picture that stands by itself: logarithmic axes, a colour for each series, lines where errors are the tolerance."""
+    """A stand-alone SVG: logarithmic axes, one colour per series, lines at the tolerance."""
     values = [ms for some in series.values() for one in some for ms in (one.predicted_ms, one.measured_ms)]
     low, high = min(values) / 1.1, max(values) * 1.1
 

@@ -1,4 +1,4 @@
-"""Axes for pictures of points and lines."""
+"""Axes of charts with points and lines."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ BOTTOM = TOP + HEIGHT
 
 
 class Axes:
-    """Where values are in a picture: x to the right, y upwards."""
+    """Maps values to chart coordinates: x to the right, y upwards."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Axes on which all of these have a place."""
+        """Axes whose range holds all points."""
         self.x0, self.x1 = _span(xs)
         self.y0, self.y1 = _span(ys)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """The place of a point."""
+        """Chart coordinates of a point."""
         across = (x - self.x0) / (self.x1 - self.x0)
         up = (y - self.y0) / (self.y1 - self.y0)
         return LEFT + across * (WIDTH - LEFT - 16), TOP + (1 - up) * HEIGHT
 
     def frame(self, x_name: str, y_name: str) -> list[str]:
-        """Grid, ticks and names of the axes."""
+        """Grid lines, ticks and axis titles."""
         parts: list[str] = []
         for tick in ticks(self.y0, self.y1, 6):
             _, y = self.at(self.x0, tick)

@@ -1,4 +1,4 @@
-"""The results of a benchmark as pictures: ratios per model as bars, layers as a skyline."""
+"""Charts of a comparison: ratios per model as bars, layers as a skyline."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Results = Sequence[Mapping[str, Any]]
 
 
 def bench_picture(answer: Answer) -> str:
-    """One SVG picture that stands by itself: the ratios, and below them the layers of every model that has them.
+    """One stand-alone SVG: the ratios, and below them the layers of every model with layer times.
 
     Args:
-        answer: what `bench --json` prints.
+        answer: the object that `bench --json` prints.
     """
     panels = [ratio_panel(answer), *(skyline_panel(one) for one in answer["results"] if one.get("layers"))]
     parts: list[str] = []
@@ -45,13 +45,13 @@ def bench_picture(answer: Answer) -> str:
 
 
 def ratios_svg(answer: Answer) -> str:
-    """The ratios as a picture inside a page."""
+    """The ratios as a chart inside a page."""
     height, content = ratio_panel(answer)
     return picture(_WIDTH, height, *content, name="Best other engine's latency over ours, per model")
 
 
 def skyline_svg(result: Mapping[str, Any]) -> str:
-    """The layers of one result as a picture inside a page."""
+    """The layers of one result as a chart inside a page."""
     height, content = skyline_panel(result)
     return picture(_WIDTH, height, *content, name=f"Layers of {Path(result['model']).name}")
 
@@ -136,7 +136,7 @@ def _threads(count: int) -> str:
 def skyline_panel(result: Mapping[str, Any]) -> tuple[float, list[str]]:
     """Height and elements: a bar per layer, as wide as its time and as high as its share of the multiply-add peak.
 
-    What is missing to the line of the peak is what a better kernel could gain; layers without multiply-adds lie on the ground.
+    The gap to the line of the peak is the possible gain of a better kernel; layers without multiply-adds have no height.
     """
     layers = result["layers"]
     peak = float(result["peak_gflops_per_core"]) * result["threads"]

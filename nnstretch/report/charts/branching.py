@@ -1,4 +1,4 @@
-"""Plots of the report: latencies as bars, trainings as curves."""
+"""Charts of a branched network: latencies as bars, causes as a waterfall, training curves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINE = 25  # from one bar of a waterfall to the next
 
 
 def latency_svg(ablation: Ablation) -> str:
-    """One bar per row of a ablation: its length is the median, its whisker the median's confidence interval."""
+    """One bar per row: its length is the median, its whisker the median's confidence interval."""
     rows = [row for row in ablation.rows if row.latency is not None]
     longest = max(_whisker(row)[1] for row in rows)
     scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
@@ -40,7 +40,7 @@ def latency_svg(ablation: Ablation) -> str:
 
 
 def _whisker(row: AblationRow) -> tuple[float, float]:
-    """The confidence interval of a row's median; the median alone if it is not known."""
+    """Confidence interval of a row's median; the median itself if there is none."""
     assert row.latency is not None
     return row.interval_ms or (row.latency.p50_ms, row.latency.p50_ms)
 
@@ -64,7 +64,7 @@ def _bar(row: AblationRow, y: float, scale: float) -> list[str]:
 
 
 def causes_svg(ablation: Ablation) -> str:
-    """A waterfall from the perfect split to the measured latency; what saves time goes to the left."""
+    """A waterfall from the perfect split to the measured latency; negative causes point left."""
     steps = [(name, ms) for name, ms in ablation.causes.items() if name != PERFECT_SPLIT]
     begin = ablation.causes[PERFECT_SPLIT]
     ends = list(accumulate((ms for _, ms in steps), initial=begin))
@@ -102,7 +102,7 @@ def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: floa
 
 
 def training_svg(histories: Mapping[str, Sequence[EpochRecord]]) -> str:
-    """Loss, and top-1 on training images and (where it was taken) on test images, of every network by epoch."""
+    """Loss and top-1 (training images, and test images if measured) per network and epoch."""
     trained = {name: records for name, records in histories.items() if records}
     losses = {name: [(r.epoch, r.loss) for r in records] for name, records in trained.items()}
     accuracies = {name: [(r.epoch, r.train_top1) for r in records] for name, records in trained.items()}

@@ -1,6 +1,6 @@
-"""A branching as a picture: segments from left to right, branches one above the other.
+"""Chart of a design: segments from left to right, branches one above the other.
 
-A branch is as long as it has blocks and as thick as it has width; blocks that were left out are dashed.
+A branch is as long as its number of blocks and as thick as its width; dropped blocks are dashed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOP = 40
 
 
 def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
-    """An SVG picture of a branched network, for a page that has the colours.
+    """A chart of a branched network for a page that defines the colours.
 
     Args:
         design: the network.

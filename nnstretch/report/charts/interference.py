@@ -1,4 +1,4 @@
-"""Latencies of runs while processors are disturbed: which plan each run took, against one that never changes."""
+"""Latencies of runs under interference: an adaptive session against a fixed plan."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LEGEND = _STRIP + 50
 _ROW = 18
 _GLYPH = 6.6  # width of a small letter, generously
 _HEADROOM = 0.985  # quantile of the latencies that the picture shows whole
-_SMOOTHED = 21  # runs of which the lines show the mean
+_SMOOTHED = 21  # runs per mean of the lines
 
 
 @dataclass(frozen=True)
 class TimedRun:
-    """A run: when it ended, in seconds from the beginning, how long it took, its plan, and whether it only tried that."""
+    """A run: end in seconds from the beginning, duration, plan, and whether it was a probe of that plan."""
 
     at: float
     ms: float
@@ -33,14 +33,14 @@ class TimedRun:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of time in seconds, and the processor that something else keeps busy meanwhile; empty if none."""
+    """A span in seconds, and the processor that another program keeps busy meanwhile; "" if none."""
 
     begin: float
     end: float
     disturbed: str
 
     def of(self, runs: Sequence[TimedRun]) -> list[TimedRun]:
-        """The runs that ended in it."""
+        """The runs that ended in the phase."""
         return [run for run in runs if self.begin < run.at <= self.end]
 
 
@@ -49,7 +49,7 @@ def interference_svg(
 ) -> str:
     """An SVG picture of latency over time.
 
-    Plans differ in the shapes of their marks, and in colours that differ in grey, too.
+    Plans differ in the shape of their marks and in colours that also differ in greyscale.
 
     Args:
         title: over the picture.
@@ -86,7 +86,7 @@ def interference_svg(
 
 
 def _heading(axes: Axes, phase: Phase, changing: Sequence[TimedRun], fixed: Sequence[TimedRun]) -> Iterator[str]:
-    """What a phase is, and what runs take in it on average."""
+    """The name of a phase and the mean latency in it."""
     (left, _), (right, _) = axes.at(phase.begin, 0.0), axes.at(phase.end, 0.0)
     if phase.disturbed:
         yield box(left, TOP, right - left, BOTTOM - TOP, "faint")
@@ -117,7 +117,7 @@ _SHAPES: tuple[_Shape, ...] = (_circle, _triangle, _square)
 
 
 def _mark(shape: _Shape, axes: Axes, run: TimedRun, highest: float, class_: str, size: float) -> str:
-    """A run; one that took longer than the picture is high lies at its upper edge."""
+    """The mark of a run; runs beyond the range lie at the upper edge."""
     x, y = axes.at(run.at, run.ms)
     return shape(x, y if run.ms <= highest else TOP, size, f"run {class_}")
 
@@ -129,7 +129,7 @@ def _smoothed(axes: Axes, runs: Sequence[TimedRun], highest: float) -> list[tupl
 
 
 def _strip(axes: Axes, plans: Sequence[str], changing: Sequence[TimedRun]) -> Iterator[str]:
-    """Which plan was in use when."""
+    """The plan in use over time."""
     yield label(LEFT - 8, _STRIP + 10, "plan", "small", "end")
     left, _ = axes.at(0.0, 0.0)
     for plan, runs in groupby((run for run in changing if not run.probing), key=lambda run: run.plan):

@@ -1,4 +1,4 @@
-"""The predicted run of a design: a queue per processor, its branches, and what it waits for."""
+"""Chart of the predicted run of a design: per processor its branches and waits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TOP = 24
 _QUEUE = 40
 _GAP = 10
 _GLYPH = 6.2  # pixels of a character in a label
-_NARROW = 26  # pixels from which a segment has room for its number
+_NARROW = 26  # least width in pixels of a segment with a number
 
 
 def prediction_svg(prediction: Prediction, names: Sequence[str]) -> str:
-    """An SVG picture for a page that has the colours.
+    """A chart for a page that defines the colours.
 
     Args:
         prediction: seconds of every part.
@@ -42,7 +42,7 @@ def prediction_svg(prediction: Prediction, names: Sequence[str]) -> str:
 
 
 def _queues(prediction: Prediction, names: Sequence[str], scale: float) -> list[str]:
-    """Names and grounds of the queues, with the share of the run in which each computes."""
+    """Name and background of every processor, with the share of the run in which it computes."""
     parts: list[str] = []
     for processor, name in enumerate(names):
         y = _TOP + processor * (_QUEUE + _GAP)
@@ -64,7 +64,7 @@ def _axis(seconds: float, scale: float, bottom: float) -> list[str]:
 
 
 def _part(part: SegmentPrediction, title: str, queues: int, x: float, scale: float) -> list[str]:
-    """One segment, or the head: what it costs to hand over, its branches, waiting, and joining."""
+    """One segment or the head: transfer, branches, waits and join."""
     width = part.seconds * scale
     start = x + part.transfer * scale
     end = start + part.computing * scale
@@ -89,7 +89,7 @@ def _part(part: SegmentPrediction, title: str, queues: int, x: float, scale: flo
 def _branch(
     part: SegmentPrediction, branch: BranchPrediction, title: str, x: float, y: float, scale: float
 ) -> list[str]:
-    """The branch as long as it takes alone, what the others slow it down by, and its waiting."""
+    """A branch: its time alone, its additional time by contention, and its wait."""
     alone, beside = branch.alone * scale, branch.contended * scale
     waiting = part.waiting(branch)
     tip = (

@@ -1,4 +1,4 @@
-"""How routines were selected, as pictures: searches episode by episode (figure 4 of QS-DNN), and Pareto fronts."""
+"""Charts of a selection: searches by episode (QS-DNN, figure 4) and Pareto fronts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Row = Mapping[str, Any]
 
 
 def selection_picture(answer: Mapping[str, Any]) -> str:
-    """One SVG picture that stands by itself: the searches and the front, whichever there are.
+    """One stand-alone SVG of the searches and the front, as far as present.
 
     Args:
-        answer: what `tune --json` prints with `--compare` or `--pareto`.
+        answer: the object that `tune --json` prints with `--compare` or `--pareto`.
     """
     parts: list[str] = []
     top = float(_MARGIN)
@@ -48,7 +48,7 @@ def front_svg(front: Row) -> str:
 
 
 def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
-    """Height and elements: a dot per episode, a line for the best so far, and dashed lines where the others end at once."""
+    """Height and elements: a dot per episode, a line of the best so far, dashed lines for selectors without episodes."""
     searching = [row for row in rows if row["curve"]]
     others = [row for row in rows if not row["curve"]]
     costs = [cost for row in searching for _, cost in row["curve"]] + [row["predicted_ms"] for row in rows]
@@ -77,7 +77,7 @@ def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
 
 
 def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
-    """One dashed line for each cost that selectors without episodes came to."""
+    """One dashed line per cost of the selectors without episodes."""
     parts: list[str] = []
     by_cost: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda r: float(r["predicted_ms"])):
@@ -93,7 +93,7 @@ def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
 
 
 def front_panel(front: Row) -> tuple[float, list[str]]:
-    """Height and elements: a dot per point; with two objectives a staircase through them, below which nothing is."""
+    """Height and elements: a dot per point; with two objectives the staircase of the front."""
     resources = [name for name in front["objectives"] if name != "latency"]
     first = resources[0]
     scale = 1e-6 if first == "memory" else 1.0

@@ -1,4 +1,4 @@
-"""A search for branchings as pictures: the network's blocks, the designs left after each step, and the front."""
+"""Charts of a search for branchings: blocks, designs left after each step, and the front."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEAR = 14  # pixels within which chosen designs share one number
 
 
 def blocks_svg(report: SearchReport, names: Sequence[str]) -> str:
-    """A strip per processor: blocks as wide as their share of its latency; ticks are cut points that were considered."""
+    """A strip per processor: blocks as wide as their share of its latency; ticks are the cut points of the search."""
     parts: list[str] = []
     bottom = 10.0
     for processor, name in enumerate(names):
@@ -84,7 +84,7 @@ def _strip_legend(processors: int, y: float) -> list[str]:
     texts = "can be branched"
     parts.append(label(x + 2, y, texts, "small"))
     x += 20 + _GLYPH * len(texts)
-    texts = "stays as it is"
+    texts = "stays whole"
     parts += [box(x, y - 9, 11, 11, "quiet", radius=2), label(x + 16, y, texts, "small")]
     x += 34 + _GLYPH * len(texts)
     return [*parts, line(x, y - 11, x, y + 3, "flow"), label(x + 8, y, "cut point: branches may meet here", "small")]
@@ -124,7 +124,7 @@ def _bar(step: str, log10: float, count: str, y: float, scale: float, colour: st
 
 
 def front_svg(report: SearchReport, designs: Sequence[Design]) -> str:
-    """Predicted latency across, MACs upwards: the front, the designs that were chosen, the original and the perfect split."""
+    """Predicted latency (x) against MACs (y): the front, the chosen designs, the original and the perfect split."""
     giga = 1e-9
     original = designs[0].original_macs
     fastest = min(report.original_ms)

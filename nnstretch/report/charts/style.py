@@ -1,4 +1,4 @@
-"""Colours and type of the report, for light and dark."""
+"""Colours and chart styles of reports, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OP_CLASSES = {
     "Concat": "concat",
     "Reorder": "reorder",
 }
-"""Layer kind -> class of its colour; others share one."""
+"""Operator -> CSS class of its colour; others share one class."""
 
 OTHER = "other"
 _DEPTHWISE = "depthwise"
@@ -74,24 +74,24 @@ _DARK = {
     "plan-2": "#8f6a14",
 }
 _FILLED = (*dict.fromkeys(OP_CLASSES.values()), _DEPTHWISE, OTHER, "quiet", "accent", "accent-soft", "faint")
-_PLANS = ("plan-0", "plan-1", "plan-2")  # told apart in grey, too
+_PLANS = ("plan-0", "plan-1", "plan-2")  # distinguishable in greyscale
 _SERIES = ("series-0", "series-1", "series-2", "series-3")
 
 
 def op_class(op: str, routine: str) -> str:
-    """The colour class of a layer kind, and of the routine where one kind has two natures."""
+    """CSS class of an operator; depthwise convolutions have a class of their own."""
     return _DEPTHWISE if routine.endswith(f"/{_DEPTHWISE}") else OP_CLASSES.get(op, OTHER)
 
 
 def variables(selector: str) -> str:
-    """The colours as CSS variables of whatever `selector` matches."""
+    """The colours as CSS variables of `selector`."""
     light = "".join(f"--{name}:{colour};" for name, colour in _LIGHT.items())
     dark = "".join(f"--{name}:{colour};" for name, colour in _DARK.items())
     return f"{selector}{{{light}}}@media (prefers-color-scheme:dark){{{selector}{{{dark}}}}}"
 
 
 def picture_rules() -> str:
-    """The classes that pictures use."""
+    """The CSS classes of charts."""
     filled = "".join(f".{name}{{fill:var(--{name})}}" for name in (*_FILLED, *_PLANS))
     series = "".join(f".line.{name}{{stroke:var(--{name})}}.dot.{name}{{fill:var(--{name})}}" for name in _SERIES)
     return (
@@ -114,5 +114,5 @@ def picture_rules() -> str:
 
 
 def standalone() -> str:
-    """The style of a picture that stands by itself, such as an SVG file in a README."""
+    """The style of a stand-alone chart, such as an SVG file in a README."""
     return variables("svg") + picture_rules() + ".paper{fill:var(--paper)}"

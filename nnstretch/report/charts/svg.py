@@ -7,7 +7,7 @@ from html import escape
 
 _PATTERN = "hatched"
 HATCHED = f"url(#{_PATTERN})"
-"""Fill of what waits; the picture must have `hatching`."""
+"""Fill of waits; needs `hatching` in the chart."""
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> str:
@@ -43,7 +43,7 @@ def polyline(points: list[tuple[float, float]], class_: str) -> str:
 
 
 def picture(width: float, height: float, *children: str, name: str, style: str = "", margin: float = 0) -> str:
-    """A whole picture that scales with its place. `name` is what screen readers say; `style` makes it stand by itself.
+    """A whole chart that scales with its container. `name` is its text for screen readers; `style` makes it stand-alone.
 
     The margin is added left and right.
     """
@@ -63,7 +63,7 @@ def picture(width: float, height: float, *children: str, name: str, style: str =
 
 
 def hatching() -> str:
-    """What elements that are filled with `HATCHED` need in their picture."""
+    """The pattern definition that elements with the fill `HATCHED` need."""
     pattern = element(
         "pattern",
         line(0, 0, 0, 6, "hatch"),
@@ -77,7 +77,7 @@ def hatching() -> str:
 
 
 def ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Round numbers from `low` to `high`, about so many."""
+    """About `about` round numbers from `low` to `high`."""
     span = high - low
     if span <= 0:
         return [low]

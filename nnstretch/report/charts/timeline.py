@@ -1,4 +1,4 @@
-"""One run as a picture: a queue per processor, steps coloured by kind, waits hatched."""
+"""Chart of one run: a row per queue, steps coloured by operator, waits hatched."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SLIVER = 0.003  # of a run
 
 
 def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone: bool = True) -> str:
-    """An SVG picture of a traced run.
+    """A chart of a traced run.
 
     Args:
         timeline: the run.
         width: of the picture in pixels.
         title: over the picture.
-        alone: whether it is a file of its own, with its colours in it, or part of a page that has them.
+        alone: whether it is stand-alone, with its own colours, or part of a page.
     """
     top = 44 if title else 20
     bottom = top + len(timeline.queues) * (_QUEUE + _GAP)
@@ -68,10 +68,10 @@ def _queue(timeline: Timeline, queue: int, name: str, y: float, scale: float) ->
 
 
 def _waits(events: Sequence[Event], total: int) -> list[tuple[int, int]]:
-    """Begin and end of the times in which a queue that has work to come, or says that it waits, does none.
+    """Begin and end of the idle times of a queue that waits or has work left.
 
-    Traced waits alone would not do: they are those of the thread that serves a queue, and one thread serves the host and all
-    OpenCL queues. Slivers are left out: a queue has small gaps between kernels.
+    Traced waits alone are not sufficient: they belong to the thread that serves a queue, and one thread serves the host and all
+    OpenCL queues. Short gaps between kernels are left out.
     """
     steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.begin)
     last = max((event.end for event in events), default=0)
@@ -98,12 +98,12 @@ def _step(event: Event, y: float, scale: float) -> str:
     microseconds = (event.end - event.begin) / 1e3
     rate = f", {2 * event.macs / max(1, event.end - event.begin):.0f} GFLOP/s" if event.macs else ""
     tip = f"{event.name}\n{event.op}, {event.routine}\n{microseconds:.1f} µs{rate}"
-    # A hairline between steps tells one from the next, but must not hide short ones.
+    # A hairline separates steps, but must not hide short ones.
     return box(x, y, max(width - min(0.6, width / 4), 0.3), _QUEUE, op_class(event.op, event.routine), tip)
 
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
-    """The kinds of steps in the picture, largest share first."""
+    """The operators in the chart, largest share first."""
     spent: dict[str, int] = {}
     for event in timeline.events:
         if event.kind == "step":

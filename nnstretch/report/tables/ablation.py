@@ -1,4 +1,4 @@
-"""The ablation of a branching as tables for terminals."""
+"""The equal-MACs comparison as tables for terminals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nnstretch.report.tables.text import count_text, interval_text, ms_text, pla
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nnstretch.bench.ablation.result import Ablation, ProvenBranch
+    from nnstretch.bench.ablation.result import Ablation, MeasuredBranch
 
 
 def ablation_table(ablation: Ablation) -> Table:
-    """One line per row of the ablation; the branched network stands out."""
+    """One line per row of the comparison; the branched network is highlighted."""
     shown = plain_table(
         "network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms"
     )
@@ -51,7 +51,7 @@ def ablation_table(ablation: Ablation) -> Table:
 
 
 def causes_table(ablation: Ablation) -> Table:
-    """What the measured latency is made of, from the perfect split on."""
+    """The measured latency by cause, beginning with the perfect split."""
     shown = plain_table("where the time goes", ">ms", ">of it")
     for name, ms in ablation.causes.items():
         shown.add_row(name, f"{ms:.3f}", f"{ms / ablation.branched_ms:.1%}")
@@ -60,7 +60,7 @@ def causes_table(ablation: Ablation) -> Table:
 
 
 def branches_table(ablation: Ablation) -> Table:
-    """One line per branch: what was predicted, and what was measured alone and beside the others."""
+    """One line per branch: predicted latency, and measured latency alone and concurrent."""
     shown = plain_table(">segment", "processor", ">predicted ms", ">alone ms", ">error", ">beside the others ms")
     for branch in ablation.branches:
         shown.add_row(*branch_cells(branch))
@@ -69,8 +69,8 @@ def branches_table(ablation: Ablation) -> Table:
     return shown
 
 
-def branch_cells(branch: ProvenBranch) -> tuple[str, ...]:
-    """Segment, processor, predicted and measured milliseconds alone, the error, and milliseconds beside the others."""
+def branch_cells(branch: MeasuredBranch) -> tuple[str, ...]:
+    """Segment, processor, predicted and measured milliseconds alone, error, and concurrent milliseconds."""
     time, error = branch.time, branch.error
     return (
         str(time.segment),
@@ -83,7 +83,7 @@ def branch_cells(branch: ProvenBranch) -> tuple[str, ...]:
 
 
 def prediction_text(ablation: Ablation) -> str:
-    """How well the whole and the branches were predicted, in words; empty if nothing was."""
+    """Accuracy of the predictions in one sentence; empty without predictions."""
     said = []
     if ablation.predicted_ms:
         error = ablation.branched_ms / ablation.predicted_ms - 1

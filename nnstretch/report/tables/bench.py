@@ -1,4 +1,4 @@
-"""The results of a benchmark as tables for terminals. Results are entries of "results" as `bench --json` has them."""
+"""Results of a comparison as tables for terminals. Results are entries of "results" of `bench --json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OURS = "nnstretch"
 _REFERENCE = "onnxruntime"
-_ABSENT = "–"
+_UNKNOWN = "–"
 Results = Sequence[Mapping[str, Any]]
 
 
@@ -60,7 +60,7 @@ def _caption(summary: Mapping[str, Any]) -> str:
 
 
 def start_table(results: Results, engines: Sequence[str]) -> Table:
-    """From the file to the first result, and the memory that this takes, per model and engine."""
+    """Time from the file to the first result, and peak memory, per model and engine."""
     shown = plain_table(
         "model",
         ">threads",
@@ -76,7 +76,7 @@ def start_table(results: Results, engines: Sequence[str]) -> Table:
 
 
 def _start_caption(results: Results) -> str:
-    """How our starts compare with those of ONNX Runtime, whose session is not even run once."""
+    """Our start (first result included) compared with the creation of ONNX Runtime's session."""
     pairs = [(one["engines"].get(_OURS, {}), one["engines"].get(_REFERENCE, {})) for one in results]
     pairs = [(ours, theirs) for ours, theirs in pairs if "ready_ms" in ours and "ready_ms" in theirs]
     if not pairs:
@@ -91,7 +91,7 @@ def _start_caption(results: Results) -> str:
 
 
 def layer_table(result: Mapping[str, Any]) -> Table:
-    """One line per layer of ours, in the order in which they run."""
+    """One line per layer of our plan, in execution order."""
     peak = float(result["peak_gflops_per_core"]) * result["threads"]
     title = f"{Path(result['model']).name} on {result['threads']} core{'s' * (result['threads'] > 1)}"
     shown = plain_table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak", title=title)
@@ -116,12 +116,12 @@ def parameters_text(parameters: Mapping[str, int]) -> str:
 
 
 def dtypes_text(results: Results) -> str:
-    """The types that our plans computed in; nothing if none ran."""
+    """The data types of our plans; empty if none ran."""
     return " and ".join(sorted({one["dtype"] for one in results if "error" not in one}))
 
 
 def failures(results: Results) -> list[str]:
-    """A line for every engine and model that failed, for layers of ours that ran elsewhere, and for who computed in int8."""
+    """A line per failed engine and model, per plan with fallback layers, and per int8 engine."""
     lines: list[str] = []
     for one in results:
         name = f"{Path(one['model']).name}, {one['threads']} thread{'s' * (one['threads'] > 1)}"
@@ -136,7 +136,7 @@ def failures(results: Results) -> list[str]:
 
 
 def _int8_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Who says that it computed in int8, if one does, and who in float32 alone."""
+    """The engines that report int8, if any, and those in float32 only."""
     said = {dtype: [e for e, about in engines.items() if about.get("dtype") == dtype] for dtype in ("int8", "float32")}
     if not said["int8"]:
         return []
@@ -152,10 +152,10 @@ def _time(value: float | None, *, stands_out: bool) -> Text:
 
 def _start(about: Mapping[str, Any]) -> str:
     if "ready_ms" not in about:
-        return _ABSENT
+        return _UNKNOWN
     times = f"{about['created_ms']:.0f} / {about['ready_ms']:.0f} ms"
     return f"{times}\n{about['peak_mb']:.0f} ({about['peak_rss_mb']:.0f}) MB"
 
 
 def _number(value: float | None, form: str) -> str:
-    return _ABSENT if value is None else format(value, form)
+    return _UNKNOWN if value is None else format(value, form)

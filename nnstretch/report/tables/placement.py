@@ -1,4 +1,4 @@
-"""Where layers run, in words and tables."""
+"""The placement of layers as text and tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def queue_names(plan: Plan) -> list[str]:
-    """For every step of a plan the processor that runs it; the host's own steps, where it serves a device only, are "host"."""
+    """The processor of every step of a plan; "host" for steps of a host that only serves a device."""
     names = [queue.processor or "host" for queue in plan.queues]
     return [names[subgraph.queue] for subgraph in plan.subgraphs for _ in range(subgraph.count)]
 
 
 def placement_text(report: PlacementReport, plan: Plan) -> str:
-    """What an automatic placement came to, as predicted, in a sentence or two, and how layers are split, a line for each."""
+    """The predicted result of an automatic placement, and a line per split layer."""
     alone = report.alone[report.fastest] * 1e3
     together = report.together * 1e3
     if not report.pays:
@@ -40,7 +40,7 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
 
 
 def _split_lines(report: PlacementReport) -> list[str]:
-    """How layers are split, a line for each, below a heading."""
+    """A heading and a line per split layer."""
     lines = [
         f"  {layer}: " + " + ".join(f"{channels} on {name}" for name, channels in shares.items())
         for layer, shares in report.splits.items()

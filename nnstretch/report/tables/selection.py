@@ -1,4 +1,4 @@
-"""How routines were selected, as tables for terminals."""
+"""The selection of routines as tables for terminals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from nnstretch.report.tables.text import plain_table
 
 _MOST_POINTS = 40
-"""Points of a front that a terminal shows; JSON has all of them."""
+"""Largest number of front points in a terminal table; JSON has all."""
 
 Row = Mapping[str, Any]
 
@@ -24,14 +24,14 @@ def parameters_text(parameters: Mapping[str, int]) -> str:
 
 
 def certainty_text(optimal: bool, gap: float) -> str:
-    """What is proved of an answer."""
+    """The proved optimality of an answer, as text."""
     return "proved optimal" if optimal else f"at most {gap:.2%} from the optimum"
 
 
 def explanation_table(units: Sequence[Row]) -> Any:
-    """A line per candidate, the fastest of each layer first; the chosen one stands out.
+    """A line per candidate, fastest first per layer; the chosen one is highlighted.
 
-    Layers without a choice are left out.
+    Layers with a single candidate are omitted.
     """
     shown = plain_table(
         "layer", "op", "routine", "parameters", "layouts", ">ms", ">adapts ms", ">greedy loses ms", title="Candidates"
@@ -83,7 +83,7 @@ def comparison_table(rows: Sequence[Row]) -> Any:
 
 
 def front_table(front: Row) -> Any:
-    """A line per point of a Pareto front, the fastest first; long fronts are shown in steps."""
+    """A line per point of a Pareto front, fastest first; long fronts are thinned."""
     resources = [name for name in front["objectives"] if name != "latency"]
     shown = plain_table(">latency ms", *(f">{name}" for name in resources), title="Pareto front")
     points = front["points"]
@@ -97,7 +97,7 @@ def front_table(front: Row) -> Any:
 
 
 def thinned(points: Sequence[Row]) -> list[Row]:
-    """The points that a table shows: both ends, and some between."""
+    """At most a fixed number of points, both ends included."""
     if len(points) <= _MOST_POINTS:
         return list(points)
     last = len(points) - 1

@@ -13,7 +13,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def count_text(count: float | None) -> str:
-    """A count in a form that fits a table: 1.81 G, 11.7 M, 7.2 k; "–" if it is not known."""
+    """A count with a decimal unit: 1.81 G, 11.7 M, 7.2 k; "–" if unknown."""
     if count is None:
         return "–"
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -23,12 +23,12 @@ def count_text(count: float | None) -> str:
 
 
 def ms_text(ms: float | None, digits: int = 3) -> str:
-    """Milliseconds with so many digits after the point; "–" if they are not known, or infinite."""
+    """Milliseconds with a number of digits after the point; "–" if unknown or infinite."""
     return "–" if ms is None or not math.isfinite(ms) else f"{ms:.{digits}f}"
 
 
 def interval_text(interval: tuple[float, float] | None, form: str) -> str:
-    """Both ends of an interval in a format such as ".3f"; nothing if there is none."""
+    """Both ends of an interval in a format such as ".3f"; empty if None."""
     return "" if interval is None else f"{interval[0]:{form}}–{interval[1]:{form}}"
 
 
@@ -43,7 +43,7 @@ def share_text(share: float) -> str:
 
 
 def power_text(log10: float) -> str:
-    """A count given by its logarithm: as it is up to 9999, else rounded, as in 4·10¹²."""
+    """A count given by its logarithm: exact up to 9999, else rounded, as in 4·10¹²."""
     if log10 < 4:
         return f"{10**log10:.0f}"
     exponent = math.floor(log10)
@@ -55,7 +55,7 @@ def power_text(log10: float) -> str:
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
-    """A table with a line under its head; a column whose title starts with ">" is set to the right and not broken."""
+    """An empty table; a column whose title starts with ">" is right-aligned and not wrapped."""
     from rich import box
     from rich.table import Table
 

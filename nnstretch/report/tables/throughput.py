@@ -1,4 +1,4 @@
-"""Streams and their rates, in words and tables."""
+"""Streams and their rates as text and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def arrangement_text(found: Arrangement) -> str:
-    """Which processors compute which inputs: "cpu:0 and opencl:0@1 together, 2 streams"."""
+    """An arrangement as text: "cpu:0 and opencl:0@1 together, 2 streams"."""
     counts = Counter((" and ".join(group.processors), group.streams) for group in found.groups)
     parts = []
     for (names, streams), count in counts.items():
@@ -23,7 +23,7 @@ def arrangement_text(found: Arrangement) -> str:
 
 
 def memory_text(found: Arrangement) -> str:
-    """What weights and streams take."""
+    """Memory of weights and streams as text."""
     weights, streams = count_text(found.weight_bytes), count_text(found.stream_bytes)
     return f"weights take {weights}B, all {found.streams} streams {streams}B beside them"
 

@@ -1,4 +1,4 @@
-"""Where the time of a run went, in words and a table."""
+"""The time of a run as text and a table."""
 
 from __future__ import annotations
 

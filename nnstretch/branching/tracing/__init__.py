@@ -1,1 +1,1 @@
-"""From a torch module to a chain of blocks."""
+"""From a torch module to a chain of blocks: capture, canonicalisation, cut points, diagnostics."""

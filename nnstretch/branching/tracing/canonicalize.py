@@ -1,14 +1,14 @@
-"""One form for what modules compute in many ways, so that what reads traced graphs has to know one of them.
+"""Canonicalisation of traced graphs: one form for each computation that modules express in several ways.
 
-Steps, each of which leaves the graph as good as it found it:
+The passes run in this order; each keeps the graph equivalent:
 
-1. *Sizes*. Numbers worked out from shapes become constants; where they depend on the size of the batch, they are worked out
-   from what their reader reads, so that nothing refers to a tensor far away for its shape.
-2. *In place*. Operations that write over what they read get a tensor of their own: several branches read it.
-3. *Constants*. What depends on parameters alone is computed once.
-4. *Layers*. Functions that are called with parameters become modules, and so do slices and shuffles of channels.
-5. *Channels first*. Stretches between two permutations of axes, in which channels come last, compute the same with channels
-   second (`channels_first`).
+1. *Sizes*. Numbers derived from shapes become constants. Sizes that scale with the batch are derived from the tensor
+   that their consumer reads, so that no node refers to a distant tensor for its shape.
+2. *In-place operations* become out-of-place ones, because several branches may read the tensor.
+3. *Constant folding*. Whatever depends on parameters alone is computed once.
+4. *Functional to module*. Functions called with parameters become modules; so do channel slices and shuffles.
+5. *Channels first*. Regions between two permutations whose channels come last are rewritten to have channels second
+   (`channels_first`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.
 
 
 def canonicalize(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModule:
-    """`network` in its normal form, with `meta` as `capture` promises; it is changed.
+    """Canonicalises `network` in place and returns it as a new module, with the `meta` entries that `capture` documents.
 
     Args:
-        network: in evaluation mode, reads one tensor.
-        example_input: what it is called with.
+        network: in evaluation mode; reads one tensor.
+        example_input: `N,C,H,W`; the network runs on it.
+
+    Returns:
+        The canonical graph.
     """
     _note(network, example_input)
     _without_sizes(network, example_input)
@@ -51,17 +54,17 @@ def canonicalize(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModu
 
 
 def remove_unused(graph: fx.Graph) -> None:
-    """Removes nodes that nobody reads, whatever they call."""
+    """Removes nodes without users, whatever they call."""
     for node in reversed(graph.nodes):
         if node.op not in ("placeholder", "output") and not node.users:
             graph.erase_node(node)
 
 
 def _note(network: fx.GraphModule, example_input: Tensor) -> None:
-    """Notes values, modules and parameters of all nodes."""
+    """Stores value, owner, and module or parameter of every node in its `meta`."""
 
     def note(node: fx.Node, value: Any) -> None:
-        # What is written over later must be known as it was.
+        # An in-place operation may overwrite the value later.
         kept = value.clone() if isinstance(value, Tensor) and node.op != "get_attr" else value
         node.meta = {"value": kept, "owner": owner_of(node)}
         if node.op == "call_module":
@@ -73,7 +76,7 @@ def _note(network: fx.GraphModule, example_input: Tensor) -> None:
 
 
 def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
-    """A module of `graph` with the values that it computes."""
+    """Wraps `graph` in a module and stores the value of every node in its `meta`."""
     parts = {
         str(node.target): node.meta["module" if node.op == "call_module" else "tensor"]
         for node in graph.nodes
@@ -107,7 +110,7 @@ def _without_sizes(network: fx.GraphModule, example_input: Tensor) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is made of numbers and the like."""
+    """Whether a value consists of numbers, strings, dtypes and the like, without tensors."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     if isinstance(value, slice):
@@ -116,7 +119,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _of_twice_the_batch(network: fx.GraphModule, example_input: Tensor) -> dict[fx.Node, Any]:
-    """What every node computes of two example inputs, tensors as shapes; empty if the network insists on the size."""
+    """Value of every node for a doubled batch, tensors as shapes; empty if the network fixes its batch size."""
     values: dict[fx.Node, Any] = {}
 
     def note(node: fx.Node, value: Any) -> None:
@@ -124,13 +127,13 @@ def _of_twice_the_batch(network: fx.GraphModule, example_input: Tensor) -> dict[
 
     try:
         run_with_hook(network, torch.cat([example_input, example_input]), note)
-    except Exception:  # noqa: BLE001  it runs the caller's code with another input than promised
+    except Exception:  # noqa: BLE001  the caller's code may fail in any way on another batch size
         return {}
     return values
 
 
 class _Constants:
-    """Puts the value of one node into the arguments of a reader."""
+    """Replaces one node by its value in the arguments of one user."""
 
     def __init__(self, graph: fx.Graph, node: fx.Node, user: fx.Node, twice: dict[fx.Node, Any]) -> None:
         self._graph, self._node, self._user, self._twice = graph, node, user, twice
@@ -151,7 +154,7 @@ class _Constants:
         return self._scaled(once) if twice == 2 * once else self._node
 
     def _scaled(self, number: int) -> Any:
-        """A number that grows with the batch, worked out from the first axis of what the reader reads."""
+        """A number proportional to the batch, derived from dimension 0 of a tensor that the user reads."""
         for tensor in self._user.all_input_nodes:
             value = tensor.meta["value"]
             shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
@@ -161,7 +164,7 @@ class _Constants:
         return self._node
 
     def _of_rows(self, tensor: fx.Node, number: int, rows: int) -> Any:
-        """So many, worked out from the rows of a tensor."""
+        """`number` derived from the `rows` of a tensor."""
         if number % rows and rows % number:
             return self._node
         with self._graph.inserting_before(self._user):
@@ -176,7 +179,7 @@ class _Constants:
 
 
 def _one_reader_per_attribute(graph: fx.Graph) -> None:
-    """Gives every reader of a parameter a node of its own just before it."""
+    """Gives every user of a parameter a `get_attr` node of its own, directly before it."""
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
         for user in list(node.users):
             with graph.inserting_before(user):
@@ -194,14 +197,14 @@ def _without_in_place(network: fx.GraphModule) -> None:
         written = node.all_input_nodes[0] if node.all_input_nodes and _written_over(node) else None
         if written is None:
             continue
-        # Who comes later reads what was written.
+        # Later users read the written value.
         for user in list(written.users):
             if user is not node and node < user:
                 user.replace_input_with(written, node)
 
 
 def _written_over(node: fx.Node) -> bool:
-    """Whether a node writes over what it reads first; if so, it no longer does."""
+    """Makes an in-place node out-of-place; returns whether it was in place."""
     if node.op == "call_module":
         module = node.meta["module"]
         was = bool(getattr(module, "inplace", False))
@@ -218,6 +221,7 @@ def _written_over(node: fx.Node) -> bool:
 
 
 def _function_wrote(node: fx.Node) -> bool:
+    """As `_written_over`, for functions and ATen operators."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         packet = target.overloadpacket
@@ -240,13 +244,13 @@ def _function_wrote(node: fx.Node) -> bool:
 
 
 def _function(name: str) -> Callable[..., Any] | None:
-    """The function of torch of that name: torch itself lacks some activations."""
+    """The torch function of that name; some activations exist in `torch.nn.functional` alone."""
     found = getattr(torch, name, None) or getattr(functional, name, None)
     return found if callable(found) else None
 
 
 def _placed_in_place(node: fx.Node) -> bool:
-    """Whether the argument `inplace` is given by place, and true; if so, it is no longer."""
+    """Clears an `inplace` argument that is passed by position; returns whether it was true."""
     try:
         names = list(inspect.signature(node.target).parameters)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -262,7 +266,7 @@ def _placed_in_place(node: fx.Node) -> bool:
 
 
 def _with_constants(graph: fx.Graph) -> None:
-    """Tensors that do not depend on the input become parameters, or buffers if they come from none."""
+    """Folds tensors that do not depend on the input into parameters, or into buffers where no parameter is involved."""
     known = set(_constants(graph))
     taken = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
     for node in [node for node in graph.nodes if node in known and node.op != "get_attr"]:
@@ -283,7 +287,7 @@ def _with_constants(graph: fx.Graph) -> None:
 
 
 def _constants(graph: fx.Graph) -> Iterator[fx.Node]:
-    """Nodes that do not depend on the input."""
+    """Yields the nodes that do not depend on the input."""
     depending: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or depending.intersection(node.all_input_nodes):

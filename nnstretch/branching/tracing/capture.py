@@ -1,8 +1,7 @@
-"""A module's computation as one graph of layers, by torch.fx or else by torch.export.
+"""Captures a module's computation as one graph of layers, with torch.fx or, where that fails, torch.export.
 
-torch.fx keeps the modules that are called, but follows no control flow. torch.export follows control flow on shapes and
-Python values; its graph of operators is brought back to layers (`normal_form`). Whoever uses the graph cannot tell which
-it was.
+torch.fx keeps the called modules but follows no control flow. torch.export follows control flow on shapes and Python
+values; `canonicalize` turns its operators back into layers. Users of the graph cannot tell which tracer made it.
 """
 
 from __future__ import annotations
@@ -20,22 +19,25 @@ from nnstretch.errors import DesignError
 from nnstretch.frontends.modes import first_line, run_once
 from nnstretch.frontends.silence import quiet
 
-# Relative to the largest element. Sums of many terms in another order differ by less.
+# Relative to the largest element. Reordered sums of many terms differ by less.
 _TOLERANCE = 1e-3
 
 
 def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
-    """What `module` computes, in evaluation mode, as a graph whose layers are private copies.
+    """The computation of `module` in evaluation mode, as a graph whose layers are private copies.
 
-    Every node of the graph carries `meta["value"]`, what it computes of the example input, and those that call a module or read
-    a parameter carry that as `meta["module"]` or `meta["tensor"]`.
+    Every node carries `meta["value"]`, its value for the example input. Nodes that call a module or read a parameter carry
+    it as `meta["module"]` or `meta["tensor"]`.
 
     Args:
-        module: reads one tensor; what it returns may be tensors in tuples, lists and dicts.
-        example_input: what it is called with. Sizes of maps that it computes with become constants, that of the batch does not.
+        module: reads one tensor; returns tensors, possibly in tuples, lists and dicts.
+        example_input: `N,C,H,W`. Map sizes derived from it become constants, the batch size does not.
+
+    Returns:
+        The canonical graph.
 
     Raises:
-        ModelError: it does not run on the example input.
+        ModelError: the module does not run on the example input.
         DesignError: neither torch.fx nor torch.export can trace it.
     """
     expected = run_once(module, example_input)
@@ -43,40 +45,40 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     for name, trace in (("torch.fx", _by_fx), ("torch.export", _by_export)):
         try:
             graph = canonicalize(trace(copy.deepcopy(module).eval(), example_input), example_input)
-        except Exception as error:  # noqa: BLE001  tracing runs the caller's code with what it does not expect
+        except Exception as error:  # noqa: BLE001  tracing runs the caller's code on proxies, which may fail in any way
             reasons.append(f"{name}: {first_line(error)}")
             continue
         (output,) = graph.graph.find_nodes(op="output")
         if _agree(output.meta["value"], expected):
             return graph
-        reasons.append(f"{name}: what it noted computes something else")
+        reasons.append(f"{name}: the traced graph computes something else")
     raise DesignError(
         f"{type(module).__name__} cannot be traced ({'; '.join(reasons)}); "
-        "make its forward free of control flow that depends on what tensors hold"
+        "make its forward free of control flow that depends on tensor values"
     )
 
 
 class _Tracer(fx.Tracer):
-    """Modules of torch.nn are leaves, as torch.fx has it, and so are some that do nothing in evaluation mode."""
+    """Treats stochastic-depth modules as leaves, beside those of torch.nn."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return super().is_leaf_module(m, module_qualified_name) or type(m).__name__ in DROPPING
 
 
 def _by_fx(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
-    """The module's calls as torch.fx notes them."""
+    """Traces with torch.fx."""
     del example_input
     return fx.GraphModule(module, _Tracer().trace(module))
 
 
 def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
-    """The module's operators as torch.export notes them."""
-    # A batch of one would be noted as a constant.
+    """Traces with torch.export."""
+    # torch.export specialises a batch of one to a constant.
     batch = torch.cat([example_input, example_input]) if len(example_input) == 1 else example_input
     with quiet():
         try:
             program = _exported(module, batch, torch.export.Dim.AUTO)
-        except Exception:  # noqa: BLE001  what depends on the size of the batch may still be traced for one
+        except Exception:  # noqa: BLE001  a network that fixes its batch size may still be exported for that size
             program = _exported(module, example_input, None)
     return _with_attributes(program)
 
@@ -88,7 +90,7 @@ def _exported(module: nn.Module, example_input: Tensor, batch: Any) -> torch.exp
 
 
 def _with_attributes(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    """The program with parameters as attributes in place of inputs, and outputs in the structure that the module returns."""
+    """The program's graph with parameters as attributes instead of inputs, and with the module's output structure."""
     signature, graph = program.graph_signature, fx.Graph()
     names = {
         **signature.inputs_to_parameters,
@@ -111,7 +113,7 @@ def _with_attributes(program: torch.export.ExportedProgram) -> fx.GraphModule:
 
 
 def _plain(result: Any) -> Any:
-    """A structure of results in dicts, lists and tuples of Python's own."""
+    """A result structure as plain dicts, lists and tuples."""
     if isinstance(result, dict):
         return {key: _plain(value) for key, value in result.items()}
     if isinstance(result, (list, tuple)):
@@ -135,5 +137,5 @@ def _near(found: Tensor, expected: Tensor) -> bool:
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    """The tensors in what a module returns, in order."""
+    """The tensors in a module's result, in order."""
     return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, Tensor)]

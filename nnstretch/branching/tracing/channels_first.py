@@ -1,7 +1,8 @@
-"""Stretches of a network in which channels are the last axis, computed with channels as the second one.
+"""Rewrites channels-last regions of a graph to channels-first.
 
-ConvNeXt's blocks, for one, permute the axes of a map, normalise its channels and send them through dense layers, and permute
-back. That is a normalisation and 1x1 convolutions, which can be scaled and which every processor has routines for.
+ConvNeXt's blocks, for example, permute a map to `N,H,W,C`, normalise channels, apply dense layers and permute back.
+With channels second this is a normalisation and 1x1 convolutions, which can be scaled in width and for which every
+processor has routines.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ _SIMPLE = (
 
 
 def channels_first(graph: fx.Graph) -> None:
-    """Computes such stretches with channels as the second axis, as far as it is known how."""
+    """Rewrites every channels-last region whose operators have a channels-first equivalent."""
     _Converter(graph).run()
 
 
 class _Converter:
-    """One pass that makes a twin, channels second, of every node of which it knows how.
+    """One pass that adds a channels-first equivalent of every channels-last node it knows.
 
     Attributes:
-        twins: node with channels last -> the node that computes the same with channels second.
+        equivalents: channels-last node -> channels-first node with the same values.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
-        self.twins: dict[fx.Node, fx.Node] = {}
+        self.equivalents: dict[fx.Node, fx.Node] = {}
         self._layers: dict[nn.Module, nn.Module] = {}
 
     def run(self) -> None:
@@ -61,31 +62,31 @@ class _Converter:
         if title_of(node) == "permute" and len(operands) == 1 and node.meta["value"].dim() == 4:
             axes = [int(axis) % 4 for axis in argument(node, "dims")]
             if axes == _LAST:
-                self.twins[node] = operands[0]
-            elif axes == _FIRST and operands[0] in self.twins:
-                node.replace_all_uses_with(self.twins[operands[0]])
-        elif operands and all(operand in self.twins for operand in operands):
-            self._twin(node, operands)
+                self.equivalents[node] = operands[0]
+            elif axes == _FIRST and operands[0] in self.equivalents:
+                node.replace_all_uses_with(self.equivalents[operands[0]])
+        elif operands and all(operand in self.equivalents for operand in operands):
+            self._convert(node, operands)
 
-    def _twin(self, node: fx.Node, operands: list[fx.Node]) -> None:
+    def _convert(self, node: fx.Node, operands: list[fx.Node]) -> None:
         title = title_of(node)
         if node.op == "call_module":
             module = self._layer(node)
             if module is not None:
-                self._make(node, "call_module", node.target, (self.twins[operands[0]],), module)
+                self._make(node, "call_module", node.target, (self.equivalents[operands[0]],), module)
         elif title in ELEMENTWISE:
-            args = fx.map_arg(node.args, lambda n: self.twins.get(n, n))
+            args = fx.map_arg(node.args, lambda n: self.equivalents.get(n, n))
             self._make(node, node.op, node.target, args, None, dict(node.kwargs))
         elif title in PER_CHANNEL and not node.kwargs:
             self._binary(node, operands)
         elif title == "mean" and _over_map(node):
             with self._graph.inserting_before(node):
-                mean = self._graph.call_function(torch.mean, (self.twins[operands[0]], [2, 3]))
+                mean = self._graph.call_function(torch.mean, (self.equivalents[operands[0]], [2, 3]))
             mean.meta = {**node.meta}
             node.replace_all_uses_with(mean)
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
-        """The layer of channels second that computes what a layer of channels last does."""
+        """The channels-first layer equivalent to the channels-last one that `node` calls; None if there is none."""
         module = node.meta["module"]
         if module not in self._layers:
             made: nn.Module | None = None
@@ -105,7 +106,7 @@ class _Converter:
         if not constants:
             shapes = {tuple(operand.meta["value"].shape) for operand in operands}
             if len(shapes) == 1:
-                args = fx.map_arg(node.args, lambda n: self.twins.get(n, n))
+                args = fx.map_arg(node.args, lambda n: self.equivalents.get(n, n))
                 self._make(node, "call_function" if callable(node.target) else node.op, node.target, args, None)
             return
         value, channels = constants[0].meta["tensor"], node.meta["value"].shape[-1]
@@ -119,7 +120,7 @@ class _Converter:
         flat = value.detach().reshape(-1)
         kept = nn.Parameter(flat, value.requires_grad) if isinstance(value, nn.Parameter) else flat
         target = f"{constants[0].target}_{node.name}"
-        self._make(node, "call_module", target, (self.twins[operands[0]],), PerChannel(operation, kept))
+        self._make(node, "call_module", target, (self.equivalents[operands[0]],), PerChannel(operation, kept))
 
     def _make(
         self,
@@ -131,26 +132,26 @@ class _Converter:
         kwargs: dict[str, Any] | None = None,
     ) -> None:
         with self._graph.inserting_before(node):
-            twin = self._graph.create_node(op, target, args, kwargs or {})
-        twin.meta = {"value": node.meta["value"].permute(*_FIRST)}
+            equivalent = self._graph.create_node(op, target, args, kwargs or {})
+        equivalent.meta = {"value": node.meta["value"].permute(*_FIRST)}
         if module is not None:
-            twin.meta["module"] = module
-        self.twins[node] = twin
+            equivalent.meta["module"] = module
+        self.equivalents[node] = equivalent
 
     def _join(self) -> None:
-        """Whoever still reads channels last of what has a twin reads the twin's permuted, so that nothing is there twice."""
-        made = {node: twin for node, twin in self.twins.items() if title_of(node) != "permute"}
+        """Lets users of a channels-last node read its permuted equivalent, so that nothing is computed twice."""
+        made = {node: equivalent for node, equivalent in self.equivalents.items() if title_of(node) != "permute"}
         wanted = _reached(self._graph)
-        for node, twin in made.items():
-            if node in wanted and twin in wanted:
+        for node, equivalent in made.items():
+            if node in wanted and equivalent in wanted:
                 with self._graph.inserting_after(node):
-                    last = self._graph.call_function(torch.permute, (twin, tuple(_LAST)))
+                    last = self._graph.call_function(torch.permute, (equivalent, tuple(_LAST)))
                 last.meta = {"value": node.meta["value"]}
                 node.replace_all_uses_with(last)
 
 
 def _over_map(node: fx.Node) -> bool:
-    """Whether a mean of a map with channels last leaves one number per channel."""
+    """Whether a mean of a channels-last map is over height and width and leaves `N,C`."""
     axes = argument(node, "dim")
     vectors = node.meta["value"].dim() == 2 and isinstance(axes, (list, tuple))
     return vectors and sorted(int(axis) % 4 for axis in axes) == [1, 2]
@@ -169,7 +170,7 @@ def _reached(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _pointwise(module: nn.Linear) -> nn.Conv2d:
-    """The 1x1 convolution that does with every pixel what a dense layer does."""
+    """The 1x1 convolution equivalent to a dense layer applied to every pixel."""
     conv = nn.Conv2d(module.in_features, module.out_features, 1, bias=module.bias is not None, device="meta")
     conv.weight = nn.Parameter(module.weight.detach()[:, :, None, None], module.weight.requires_grad)
     if module.bias is not None:

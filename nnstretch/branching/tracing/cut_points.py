@@ -1,10 +1,9 @@
-"""The chain in a graph: tensors that every path crosses on the way to the deepest map, and what lies between them.
+"""Cut points of a graph: tensors that every path crosses on the way to the deepest feature map, and the parts between them.
 
-On the way to a tensor the path crosses its dominators. The **body** of a network is the way to the tensor behind which the
-least work is left; the head is everything else. Tensors of the body that are read somewhere else than by what comes next are
-**skips**: maps that heads of detectors read, or skips of a U-Net. Where the way leads down to smaller maps and up again,
-what is carried past the small ones would hide them; there the way down and the way up are chains of their own, and what is
-carried past is a skip.
+Cut points are dominators in the data-flow graph. The **body** of a network leads to the tensor after which the least
+work remains; the head is the rest. A tensor of the body that is also read elsewhere is a **skip connection**: the feature
+maps that a detector's heads read, or the skips of a U-Net. Where a path downsamples and upsamples again, long skips hide
+the cut points in between; there the downward and the upward path become chains of their own with a skip connection.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from nnstretch.branching.tracing.operators import (
     title_of,
 )
 
-_ENLARGED = 1.5  # a map that is padded becomes larger by less
+_ENLARGED = 1.5  # padding enlarges a map by less
 
 
 @dataclass
 class Part:
-    """Nodes between two cut points; later, the nodes of one block.
+    """The nodes between two cut points; after merging, those of one block.
 
     Attributes:
-        source: the tensor that they read, beside skips.
-        nodes: in topological order; the last one writes what the next part reads.
-        closed: no more may be joined to it.
-        gates: those that work out what the others' result is multiplied by.
+        source: the tensor that they read, beside skip connections.
+        nodes: in topological order; the last one writes the input of the next part.
+        closed: no further part may be merged into it.
+        gates: nodes that compute a factor by which the result of the others is multiplied.
     """
 
     source: fx.Node
@@ -49,61 +48,66 @@ class Part:
 
     @property
     def output(self) -> fx.Node:
-        """What the next part reads."""
+        """The input of the next part."""
         return self.nodes[-1]
 
     @property
     def weight_layers(self) -> list[fx.Node]:
-        """Its convolutions and dense layers, but those of gates."""
+        """Its convolutions and dense layers, except those of gates."""
         return [node for node in self.nodes if role_of(node) in WEIGHT_LAYERS and node not in self.gates]
 
     @property
     def resolution(self) -> tuple[int, ...] | None:
-        """Height and width of its output; None if that is no map."""
+        """Height and width of its output; None if that is no feature map."""
         return _resolution(self.output)
 
     @property
     def same_shape(self) -> bool:
-        """Whether it writes the shape that it reads."""
+        """Whether input and output have the same shape."""
         return shape_of(self.source) == shape_of(self.output)
 
     @property
     def skips(self) -> list[fx.Node]:
-        """What it reads beside its source, in the order in which it is read."""
+        """Its skip inputs, in the order in which they are read."""
         return outside_reads(self.nodes, self.source)
 
     @property
     def pointwise(self) -> bool:
-        """Whether it is one 1x1 convolution and what goes with it."""
+        """Whether its only weight layer is a 1x1 convolution."""
         if len(self.weight_layers) != 1 or role_of(self.weight_layers[0]) is not Role.CONV:
             return False
         return tuple(module_of(self.weight_layers[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
 
     def join(self, other: Part) -> Part:
-        """Both as one."""
+        """Both parts as one."""
         return Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | other.gates)
 
     def gated(self, gate: Part) -> Part:
-        """Both as one, of which the second only weighs what the first computes."""
+        """Both parts as one, where `gate` only scales the result of this one."""
         return Part(self.source, [*self.nodes, *gate.nodes], gates=self.gates | frozenset(gate.nodes))
 
     def leads_to(self, other: Part) -> bool:
-        """Whether nobody but `other` reads what it writes, and `other` reads nothing else from outside."""
+        """Whether `other` is the only user of its output and has no skip inputs."""
         own = set(other.nodes)
         return all(user in own for user in self.output.users) and not other.skips
 
 
 def outside_reads(nodes: Sequence[fx.Node], source: fx.Node) -> list[fx.Node]:
-    """Computed tensors that `nodes` read, but neither compute themselves nor know as `source`."""
+    """Computed tensors that `nodes` read and that are neither `source` nor computed by them."""
     own = {source, *nodes}
     reads = (read for node in nodes for read in node.all_input_nodes)
     return list(dict.fromkeys(read for read in reads if read not in own and role_of(read) is not Role.CONSTANT))
 
 
 def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node]]:
-    """The parts of the body in order, and the nodes of the head. Roles and shapes of all nodes are known.
+    """The parts of the body in order, and the nodes of the head.
 
-    No part if there is no body.
+    Args:
+        graph: shapes and roles of its nodes are known.
+        source: the network's input.
+
+    Returns:
+        Parts and head nodes; no parts if the network has no body.
     """
     flow = _Dependencies(graph, source)
     end = flow.end_of_body()
@@ -116,10 +120,10 @@ def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node
 
 @dataclass(eq=False)
 class _Dependencies:
-    """Which nodes depend on which, as bits of integers by their place in the graph.
+    """Reachability between nodes, as bit sets indexed by position in the graph.
 
     Attributes:
-        graph: whose nodes they are.
+        graph: the traced graph.
         source: the network's input.
     """
 
@@ -141,20 +145,20 @@ class _Dependencies:
             self._behind[node] = bits
 
     def before(self, node: fx.Node) -> list[fx.Node]:
-        """What a node depends on and the node itself, but not the network's input, in the order of the graph."""
+        """The nodes that `node` depends on and itself, without the network's input, in graph order."""
         bits = self._behind[node]
         return [other for other in self.order[1:] if bits >> self.place[other] & 1]
 
     def depends(self, node: fx.Node, on: fx.Node) -> bool:
-        """Whether a node depends on another one, or is it."""
+        """Whether `node` is `on` or depends on it."""
         return bool(self._behind[node] >> self.place[on] & 1)
 
     def end_of_body(self) -> fx.Node | None:
-        """The map on the way to which most work is done, among those behind which channels are mixed again.
+        """The end of the body: the map with the most work before it, among maps that a channel-mixing layer follows.
 
-        What the last layer that mixes channels writes is the network's output, whose number and order of channels must stay.
+        The output of the last mixing layer is the network's output, whose channels must keep their number and order.
         """
-        flat = self._behind_what_is_flat()
+        flat = self._flattened()
         mixing = self._before_mixing()
         macs = {node: macs_of(node) for node in self.order}
         dominators = _dominators(self.order, self.source)
@@ -174,15 +178,15 @@ class _Dependencies:
         return chosen
 
     def _skip_sources(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
-        """Those of `members` but `end`, and the input, that are read by others."""
+        """Those of `members` (except `end`) and the input that nodes outside read."""
         own = set(members)
         read = [m for m in (self.source, *members) if m is not end and any(user not in own for user in m.users)]
         return [node for node in read if role_of(node) is not Role.CONSTANT]
 
-    def _behind_what_is_flat(self) -> dict[fx.Node, bool]:
-        """For every node whether it is no map, or a cut point before it is none.
+    def _flattened(self) -> dict[fx.Node, bool]:
+        """For every dominated node whether it, or a cut point before it, is no feature map.
 
-        Vectors may well be within a block, as those of squeeze-and-excitation are.
+        Vectors inside a block, as in squeeze-and-excitation, are no cut points and do not count.
         """
         dominators = _dominators(self.order, self.source)
         flat: dict[fx.Node, bool] = {self.source: False}
@@ -192,7 +196,7 @@ class _Dependencies:
         return flat
 
     def _before_mixing(self) -> int:
-        """Bits of the nodes on which a layer depends that mixes channels."""
+        """Bit set of the nodes that a channel-mixing layer depends on."""
         bits = 0
         for node in self.order:
             if role_of(node) in MIXING:
@@ -201,7 +205,7 @@ class _Dependencies:
 
 
 def _dominators(nodes: Sequence[fx.Node], source: fx.Node) -> dict[fx.Node, fx.Node]:
-    """The last tensor before each of `nodes` that every path from `source` within them crosses; others are left out."""
+    """Immediate dominators of `nodes` in the subgraph that `source` reaches; other nodes are left out."""
     found: dict[fx.Node, fx.Node] = {}
     depth = {source: 0}
     for node in nodes:
@@ -220,7 +224,7 @@ def _dominators(nodes: Sequence[fx.Node], source: fx.Node) -> dict[fx.Node, fx.N
 
 
 def _path(dominators: dict[fx.Node, fx.Node], end: fx.Node) -> list[fx.Node]:
-    """Cut points after the source on the way to `end`, which is the last one."""
+    """The dominators of `end` after the source, in order, and `end` itself."""
     path = [end]
     while dominators[path[-1]] in dominators:
         path.append(dominators[path[-1]])
@@ -228,7 +232,7 @@ def _path(dominators: dict[fx.Node, fx.Node], end: fx.Node) -> list[fx.Node]:
 
 
 def _atoms(flow: _Dependencies, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
-    """The runs of `members` between successive cut points, from `source` to `end`."""
+    """Partitions `members` at the cut points from `source` to `end`."""
     atoms: list[Part] = []
     done: set[fx.Node] = set()
     for cut in _cuts(members, source, end):
@@ -240,20 +244,20 @@ def _atoms(flow: _Dependencies, source: fx.Node, members: Sequence[fx.Node], end
 
 
 def _cuts(members: Sequence[fx.Node], source: fx.Node, end: fx.Node) -> list[fx.Node]:
-    """Cut points that can be: tensors, none of them in the middle of what others read."""
+    """Dominators that may be cut points: tensors, not sizes."""
     path = _path(_dominators(members, source), end)
     return [node for node in path if node is end or (shape_of(node) is not None and role_of(node) is not Role.SHAPE)]
 
 
 def _down_and_up(flow: _Dependencies, part: Part) -> list[Part]:
-    """A part that leads down to smaller maps and up again in the parts of both ways; any other part as it is."""
+    """Splits a part that downsamples and upsamples again at its smallest map; returns other parts unchanged."""
     upward = next((node for node in part.nodes if _enlarges(node)), None)
     bottom = None if upward is None else _main_operand(upward)
     if bottom is None or bottom not in part.nodes or bottom is part.output:
         return [part]
     down = [node for node in part.nodes if flow.depends(bottom, node)]
     up = [node for node in part.nodes if node not in set(down)]
-    # A part that reads skips may lead up from one of them.
+    # The upward path may start at a skip connection instead.
     if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
         return [part]
     parts = [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
@@ -261,13 +265,13 @@ def _down_and_up(flow: _Dependencies, part: Part) -> list[Part]:
 
 
 def _is_closed(part: Part) -> bool:
-    """Whether nobody reads from outside what is in the middle of a part."""
+    """Whether no inner tensor of a part is read from outside."""
     own = set(part.nodes)
     return all(user in own for node in part.nodes[:-1] for user in node.users)
 
 
 def _enlarges(node: fx.Node) -> bool:
-    """Whether a node writes a larger map than it reads, and reads one of several pixels."""
+    """Whether a node upsamples a map of more than one pixel."""
     written = _resolution(node)
     read = [r for r in map(_resolution, node.all_input_nodes) if r is not None]
     if written is None or not read:
@@ -284,11 +288,11 @@ def _resolution(node: fx.Node) -> tuple[int, ...] | None:
     return None if shape is None or len(shape) != 4 or role_of(node) is Role.CONSTANT else shape[2:]
 
 
-# -- atoms become blocks ------------------------------------------------------------------------------------------
+# -- merging parts into blocks ------------------------------------------------------------------------------------------
 
 
 def _is_auxiliary(part: Part) -> bool:
-    """No layer of its own: an activation, a batch norm, a pool, or a gate over what the layer before it wrote."""
+    """Whether a part has no weight layer of its own: an activation, norm, pool, or gate over the previous layer's output."""
     last = part.nodes[-1]
     if any(role_of(node) is Role.OPAQUE and parameters_of(node) for node in part.nodes):
         return False
@@ -296,12 +300,12 @@ def _is_auxiliary(part: Part) -> bool:
 
 
 def _pads(part: Part) -> bool:
-    """Whether it does nothing but make a map larger by a margin."""
+    """Whether a part only pads."""
     return all(title_of(node) in ("pad", "constant_pad_nd", "ZeroPad2d") for node in part.nodes)
 
 
 def _merge_auxiliary(atoms: Iterable[Part]) -> list[Part]:
-    """Light atoms that keep the shape go to the block before them, and pads to the one behind."""
+    """Merges shape-preserving auxiliary parts into the block before them, and padding into the block after it."""
     parts: list[Part] = []
     for atom in atoms:
         if parts and _pads(parts[-1]) and parts[-1].leads_to(atom):
@@ -314,9 +318,9 @@ def _merge_auxiliary(atoms: Iterable[Part]) -> list[Part]:
 
 
 def _join_grouped(parts: Sequence[Part]) -> list[Part]:
-    """A convolution that mixes no channels stays with the one after it, and with a 1x1 convolution before it.
+    """Merges a convolution without channel mixing with the next one, and with a 1x1 convolution before it.
 
-    So an inverted bottleneck without a shortcut, and a depthwise-separable convolution, are one block each.
+    An inverted bottleneck without shortcut and a depthwise-separable convolution thus become one block each.
     """
     joined: list[Part] = []
     waiting = False
@@ -337,7 +341,7 @@ def _join_grouped(parts: Sequence[Part]) -> list[Part]:
 
 
 def _join_squeezes(parts: Sequence[Part]) -> list[Part]:
-    """A 1x1 convolution that narrows stays with what follows up to where the width is back (SqueezeNet's fire)."""
+    """Merges a narrowing 1x1 convolution with what follows until the width is restored (SqueezeNet's fire module)."""
     joined: list[Part] = []
     index = 0
     while index < len(parts):

@@ -1,4 +1,4 @@
-"""Calls of functions as modules: layers whose parameters are given to them, slices and shuffles of channels."""
+"""Turns function calls into modules: layers called with their parameters, channel slices and channel shuffles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "uns
 
 
 def functional_to_module(graph: fx.Graph) -> None:
-    """Puts modules in place of such calls."""
+    """Replaces such calls by modules, in place."""
     _ModuleMaker(graph).run()
 
 
@@ -48,7 +48,7 @@ class _ModuleMaker:
                 self._call(node)
 
     def _module(self, node: fx.Node) -> None:
-        """Modules of torch that have a form of ours."""
+        """Replaces torch modules that have a width-agnostic equivalent."""
         module = node.meta["module"]
         if isinstance(module, nn.ChannelShuffle):
             node.meta["module"] = ChannelShuffle(module.groups)
@@ -83,18 +83,18 @@ class _ModuleMaker:
             return
         owner = str(tensors["weight"].target).rpartition(".")[0] if "weight" in tensors else ""
         settings = {name: value for name, value in given.items() if name not in tensors and name != "input"}
-        tied = tuple((name, str(t.target)) for name, t in tensors.items())
-        key = (title, tied, repr(settings))
+        shared = tuple((name, str(t.target)) for name, t in tensors.items())
+        key = (title, shared, repr(settings))
         if key not in self._made:
             module = _module_of_call(node, title, settings, {name: t.meta["tensor"] for name, t in tensors.items()})
             if module is None:
                 return
-            self._made[key] = self._path(owner, node.name, {target for _, target in tied}), module.eval()
+            self._made[key] = self._path(owner, node.name, {target for _, target in shared}), module.eval()
         path, module = self._made[key]
         self._call_module(node, source, module, path)
 
     def _path(self, owner: str, name: str, own: set[str]) -> str:
-        """The owner's own path where all that it has are the layer's parameters, as those of a layer of torch are."""
+        """The owner's path if it holds the layer's parameters alone, as torch's layers do; else a free path below it."""
         others = {path for path in self._taken if path.startswith(f"{owner}.")} - own
         if owner and not others and owner not in self._taken:
             self._taken.add(owner)
@@ -112,7 +112,7 @@ class _ModuleMaker:
 
     def _per_channel(self, node: fx.Node, operation: Callable[[Tensor, Tensor], Tensor]) -> None:
         nodes = [value for value in node.args if isinstance(value, fx.Node)]
-        # Arguments by name change what is computed: `alpha` of a sum, `rounding_mode` of a quotient.
+        # Keyword arguments change the operation: `alpha` of a sum, `rounding_mode` of a quotient.
         if len(node.args) != 2 or len(nodes) != 2 or node.kwargs:
             return
         tensor, constant = nodes
@@ -128,7 +128,7 @@ class _ModuleMaker:
         self._replace(node, tensor, PerChannel(operation, kept))
 
     def _dropout(self, node: fx.Node, kind: type[nn.Dropout | nn.Dropout2d]) -> None:
-        """It would be off in training, too, because it is off now."""
+        """Dropout modules follow the training flag; a traced call would stay disabled in training."""
         given: dict[str, Any] = dict(zip(("input", "p", "training"), node.args, strict=False)) | dict(node.kwargs)
         if not given.get("training", True):
             self._replace(node, given["input"], kind(given.get("p", 0.5)).eval())
@@ -166,7 +166,7 @@ class _ModuleMaker:
         node.replace_all_uses_with(new)
 
     def _shuffled(self, node: fx.Node) -> None:
-        """A view of groups, its first two axes of channels exchanged, and the view back."""
+        """Recognises a channel shuffle: a view as groups, a transpose of the two channel axes, and the view back."""
         exchanged = node.all_input_nodes[0]
         while title_of(exchanged) in ("contiguous", "clone"):
             exchanged = exchanged.all_input_nodes[0]
@@ -183,7 +183,7 @@ class _ModuleMaker:
 
 
 def _given(node: fx.Node, title: str) -> dict[str, Any]:
-    """Arguments of a layer's function by name."""
+    """Arguments of a layer function by name."""
     aten = title == "batch_norm" and isinstance(node.target, torch._ops.OpOverload)
     names = _ATEN_BATCH_NORM if aten else _ARGUMENTS[title]
     return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
@@ -192,7 +192,7 @@ def _given(node: fx.Node, title: str) -> dict[str, Any]:
 def _module_of_call(
     node: fx.Node, title: str, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> nn.Module | None:
-    """The module that computes what a function does with these tensors; None if it is none that is known."""
+    """The module equivalent to a function call with these tensors; None if none is known."""
     weight, bias = tensors.get("weight"), tensors.get("bias")
     read = node.all_input_nodes[0].meta["value"]
     module: nn.Module
@@ -256,7 +256,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _is_per_channel(read: Tensor, value: Tensor) -> bool:
-    """Whether the constant has one number for every channel of a map or vector."""
+    """Whether the constant has one number per channel of a map or vector."""
     if read.dim() not in (2, 4) or value.numel() != read.shape[1] or value.numel() == 1:
         return False
     shape = (1,) * (read.dim() - value.dim()) + tuple(value.shape)
@@ -264,7 +264,7 @@ def _is_per_channel(read: Tensor, value: Tensor) -> bool:
 
 
 def _parted(node: fx.Node) -> tuple[fx.Node, int, int] | None:
-    """A part of what was divided along the channels: what was divided, and the channels of the part."""
+    """One part of a tensor that was split along the channels: the tensor, first channel and end of the part."""
     divided, number = node.args
     if not isinstance(divided, fx.Node) or not isinstance(number, int) or title_of(divided) not in _PARTING:
         return None
@@ -279,7 +279,7 @@ def _parted(node: fx.Node) -> tuple[fx.Node, int, int] | None:
 
 
 def _bounds(node: fx.Node, title: str) -> tuple[fx.Node, int, int] | None:
-    """A slice along the channels: what it is of, and which channels."""
+    """A slice along the channels: the tensor, first channel and end."""
     source = node.args[0]
     read = source.meta["value"] if isinstance(source, fx.Node) else None
     if not isinstance(source, fx.Node) or not isinstance(read, Tensor) or read.dim() not in (2, 4):
@@ -307,7 +307,7 @@ def _is_constant_slice(wanted: Any) -> bool:
 
 
 def _axis_slice(node: fx.Node, title: str, axes: int) -> tuple[Any, ...]:
-    """What is taken along every axis by a slice or `narrow` along one."""
+    """Slices along every axis that a `slice` or `narrow` along one axis takes."""
     given: list[Any] = [*node.args[1:], *[None] * 4][:4]
     axis, first, stop, step = given
     if not isinstance(axis, int) or node.kwargs:

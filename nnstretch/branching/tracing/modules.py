@@ -1,4 +1,4 @@
-"""Layers that traced networks are put together of beside those of torch: each works at any width as it does at full width."""
+"""Width-agnostic modules inserted into traced graphs: each works at any width as it does at full width."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ PER_CHANNEL: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "div": torch.div,
     "truediv": torch.div,
 }
-"""Operations between a tensor and one number per channel, by their names."""
+"""Operations between a tensor and one number per channel, by name."""
 
 DROPPING = frozenset({"StochasticDepth", "DropPath"})
-"""Classes of modules that leave out whole samples in training, and do nothing in evaluation mode."""
+"""Class names of stochastic-depth modules: they drop whole samples in training and do nothing in evaluation mode."""
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalisation over the channels of every pixel (as ConvNeXt has it), or over those of `N x channels` vectors.
+    """Layer normalisation over dimension 1: per pixel of an `N,C,H,W` map (ConvNeXt), or of an `N,C` vector.
 
     Attributes:
         weight, bias: one element per channel, or None.
-        eps: is added to the variance.
+        eps: added to the variance.
     """
 
     def __init__(self, weight: nn.Parameter | None, bias: nn.Parameter | None, eps: float) -> None:
@@ -34,18 +34,18 @@ class ChannelNorm(nn.Module):
         self.weight, self.bias, self.eps = weight, bias, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """From `N x channels (x H x W)` to the same shape."""
+        """From `N,C(,H,W)` to the same shape."""
         last = x.movedim(1, -1)
         normed = functional.layer_norm(last, last.shape[-1:], self.weight, self.bias, self.eps)
         return normed.movedim(-1, 1)
 
 
 class PerChannel(nn.Module):
-    """Every channel and a number of its own in one operation, such as the product with a layer scale.
+    """One element-wise operation between every channel and a number of its own, such as a layer scale.
 
     Attributes:
-        operation: of the channel and the number, in this order.
-        value: one number per channel, a parameter or a buffer.
+        operation: called with the tensor and the numbers, in this order.
+        value: one number per channel; a parameter or a buffer.
     """
 
     value: Tensor
@@ -59,15 +59,17 @@ class PerChannel(nn.Module):
             self.register_buffer("value", value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From `N x channels (x H x W)` to the same shape."""
+        """From `N,C(,H,W)` to the same shape."""
         return self.operation(x, self.value.reshape(-1, *[1] * (x.dim() - 2)))
 
 
 class ChannelSlice(nn.Module):
-    """The channels from `first` up to, but not including, `stop` of `total`; of a narrower tensor the same share.
+    """The channels `first` to `stop` (exclusive) of `total`. A narrower input yields the same share of its channels.
 
     Attributes:
-        first, stop, total: as said.
+        first: first channel at full width.
+        stop: end of the range at full width.
+        total: channels of the full-width input.
     """
 
     def __init__(self, first: int, stop: int, total: int) -> None:
@@ -76,16 +78,16 @@ class ChannelSlice(nn.Module):
 
     @property
     def regular(self) -> bool:
-        """Whether it is one of several slices of one size that make up the whole."""
+        """Whether it is one of several slices of equal size that partition the input."""
         length = self.stop - self.first
         return self.total % length == 0 and self.first % length == 0
 
     def bounds(self, channels: int) -> tuple[int, int]:
-        """First and last but one of the channels that are taken from so many."""
+        """First channel and end of the slice of an input with `channels` channels."""
         return self.first * channels // self.total, self.stop * channels // self.total
 
     def forward(self, x: Tensor) -> Tensor:
-        """From `N x channels (x H x W)` to the share of the channels."""
+        """From `N,C(,H,W)` to the slice's share of the channels."""
         first, stop = self.bounds(x.shape[1])
         return x[:, first:stop]
 
@@ -94,7 +96,7 @@ class ChannelSlice(nn.Module):
 
 
 class ChannelShuffle(nn.Module):
-    """Takes channels in turn from `groups` equal parts (ShuffleNet).
+    """ShuffleNet's channel shuffle: interleaves `groups` equal parts.
 
     Attributes:
         groups: number of parts.
@@ -105,7 +107,7 @@ class ChannelShuffle(nn.Module):
         self.groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
-        """From `N x channels x H x W` to the same shape."""
+        """From `N,C,H,W` to the same shape."""
         parts = torch.unflatten(x, 1, (self.groups, x.shape[1] // self.groups))
         return parts.transpose(1, 2).flatten(1, 2)
 

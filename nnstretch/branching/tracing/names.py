@@ -1,4 +1,4 @@
-"""Names of the parts of a traced network."""
+"""Names of modules and attributes in a traced network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import fx, nn
 
 
 def attribute_of(network: nn.Module, path: str) -> Any:
-    """What a dotted path names in a module."""
+    """The attribute at a dotted path in a module."""
     found: Any = network
     for name in path.split("."):
         found = getattr(found, name)
@@ -16,7 +16,7 @@ def attribute_of(network: nn.Module, path: str) -> Any:
 
 
 def unused_name(taken: set[str], owner: str, name: str) -> str:
-    """A path below `owner` that is not taken; it is taken then."""
+    """Reserves and returns a free path below `owner`: `owner.name`, or the same with a number appended."""
     path = base = f"{owner}.{name}" if owner else name
     count = 1
     while path in taken or any(other.startswith(f"{path}.") for other in taken):
@@ -27,8 +27,8 @@ def unused_name(taken: set[str], owner: str, name: str) -> str:
 
 
 def owner_of(node: fx.Node) -> str:
-    """Path of the module in whose forward a node was noted; nothing if it is the network's, or unknown."""
+    """Path of the module in whose `forward` a node was traced; empty for the network itself, or if unknown."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
-    # Programs of torch.export have entries without a module.
+    # torch.export also records entries without a module; their paths start with an underscore.
     return "" if path.startswith("_") else path

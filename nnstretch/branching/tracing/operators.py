@@ -1,8 +1,7 @@
-"""What the nodes of a traced network do to channels.
+"""Channel semantics of the nodes of a traced network.
 
-Everything in this package that walks a traced graph asks here, so a new operation is made known in one place.
-An operation that is not known is `Role.OPAQUE`: networks that have it still work, but the channels that it reads and
-writes keep their number and order.
+All code that walks traced graphs asks this module, so support for a new operator is added in one place. Unknown operators
+are `Role.OPAQUE`: networks with them still work, but the channels that they read and write keep their number and order.
 """
 
 from __future__ import annotations
@@ -21,29 +20,31 @@ from nnstretch.branching.tracing.modules import DROPPING, ChannelNorm, ChannelSh
 
 
 class Role(Enum):
-    """What a node does to the channels (dimension 1) of what it reads."""
+    """What a node does to the channels (dimension 1) of its input."""
 
     INPUT = auto()
     OUTPUT = auto()
-    CONSTANT = auto()  # a parameter or buffer that is read by itself
-    SHAPE = auto()  # the batch size, or a number worked out from it
+    CONSTANT = auto()  # a parameter or buffer
+    SHAPE = auto()  # the batch size, or a number derived from it
     CONV = auto()  # every output channel reads every input channel
-    GROUPED = auto()  # output channels read the input channels of their group
-    DEPTHWISE = auto()  # output channel c reads input channel c alone
+    GROUPED = auto()  # an output channel reads the input channels of its group
+    DEPTHWISE = auto()  # output channel c reads input channel c only
     LINEAR = auto()
-    NORM = auto()  # parameters per channel, nothing mixed
-    CHANNELWISE = auto()  # no parameters, nothing mixed
+    NORM = auto()  # parameters per channel, no mixing
+    CHANNELWISE = auto()  # no parameters, no mixing
     BINARY = auto()  # element-wise between two tensors, or a tensor and a number
     CONCAT = auto()  # along the channels
     FLATTEN = auto()  # N,C,H,W to N,C*H*W
-    SLICE = auto()  # some channels that lie side by side
-    SHUFFLE = auto()  # the same channels in the order of ShuffleNet's groups
-    GROUP_NORM = auto()  # as NORM, but the channels of a group need each other
+    SLICE = auto()  # a contiguous range of channels
+    SHUFFLE = auto()  # ShuffleNet's channel shuffle
+    GROUP_NORM = auto()  # as NORM, with statistics over groups of channels
     OPAQUE = auto()
 
 
 WEIGHT_LAYERS = frozenset({Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR})
+"""Layers with a weight matrix or kernel."""
 MIXING = frozenset({Role.CONV, Role.LINEAR})
+"""Layers whose output channels read all input channels."""
 
 _CHANNELWISE_MODULES = (
     nn.Identity,
@@ -104,12 +105,12 @@ ELEMENTWISE = frozenset(
         "sqrt",
         "square",
         "tanh",
-        # Stochastic depth is nothing in evaluation mode, in which networks are traced.
+        # Stochastic depth is the identity in evaluation mode, in which networks are traced.
         "stochastic_depth",
         "drop_path",
     }
 )
-"""Names of functions, methods and operators that compute every element by itself from one tensor."""
+"""Names of unary element-wise functions, methods and operators."""
 _CHANNELWISE_NAMES = ELEMENTWISE | {
     "adaptive_avg_pool2d",
     "adaptive_max_pool2d",
@@ -135,12 +136,12 @@ _ARGUMENTS = {
     "max_pool2d": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
     "avg_pool2d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
 }
-# Functions of torch that go by another function's name.
+# torch names these functions differently from what they are called by.
 _TITLES = {functional.max_pool2d: "max_pool2d", functional.adaptive_max_pool2d: "adaptive_max_pool2d"}
 
 
 def title_of(node: fx.Node) -> str:
-    """What a node calls: the name of a module's class, a function, a method or an operator of ATen."""
+    """What a node calls: the class name of a module, or the name of a function, method or ATen operator."""
     target = node.target
     if node.op == "call_module":
         return type(module_of(node)).__name__
@@ -151,12 +152,12 @@ def title_of(node: fx.Node) -> str:
 
 
 def arguments_of(node: fx.Node) -> tuple[str, ...]:
-    """Names of the arguments that `argument` knows."""
+    """Names of the arguments that `argument` knows for a node."""
     return _ARGUMENTS[title_of(node)]
 
 
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
-    """An argument of a function or method that is given by place or by name."""
+    """An argument of a function or method, passed by position or by name."""
     names = _ARGUMENTS[title_of(node)]
     place = names.index(name)
     if name in ("dims", "pad") and place < len(node.args) and isinstance(node.args[place], int):
@@ -167,20 +168,20 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:
-    """Shape of the tensor that `node` computes; None if it computes something else."""
+    """Shape of a node's tensor; None if its value is no tensor."""
     shape = node.meta.get("shape")
     return None if shape is None else tuple(shape)
 
 
 def channels_of(node: fx.Node) -> int:
-    """Number of channels (size of dimension 1) of a node's tensor."""
+    """Channels (size of dimension 1) of a node's tensor."""
     shape = shape_of(node)
     assert shape is not None
     return shape[1]
 
 
 def module_of(node: fx.Node) -> nn.Module:
-    """The module that a call_module node calls."""
+    """The module that a `call_module` node calls."""
     found = node.meta.get("module")
     if not isinstance(found, nn.Module):
         owner = node.graph.owning_module
@@ -190,7 +191,7 @@ def module_of(node: fx.Node) -> nn.Module:
 
 
 def parameters_of(node: fx.Node) -> list[nn.Parameter]:
-    """Learnable tensors that a node has or reads by itself."""
+    """Learnable tensors that a node's module has, or that it reads itself."""
     if node.op == "call_module":
         return list(module_of(node).parameters())
     tensor = node.meta.get("tensor")
@@ -198,7 +199,7 @@ def parameters_of(node: fx.Node) -> list[nn.Parameter]:
 
 
 def macs_of(node: fx.Node) -> int:
-    """Multiply-accumulates of a node for one sample, with all its channels."""
+    """Multiply-accumulates of a node for one sample at full width."""
     read = shape_of(node.all_input_nodes[0]) if node.all_input_nodes else None
     written = shape_of(node)
     if node.op != "call_module" or read is None or written is None:
@@ -207,7 +208,7 @@ def macs_of(node: fx.Node) -> int:
 
 
 def tensor_operands(node: fx.Node) -> list[fx.Node]:
-    """Those operands of a BINARY node that are computed tensors, as often as they are read."""
+    """The computed tensors among the operands of a BINARY node, repeated as often as they are read."""
     return [
         value
         for value in node.args[:2]
@@ -235,8 +236,8 @@ def note_roles(nodes: Iterable[fx.Node]) -> None:
 
 def role_of(node: fx.Node) -> Role:
     """What `node` does to channels."""
-    noted = node.meta.get("role")
-    return noted if isinstance(noted, Role) else _role(node)
+    known = node.meta.get("role")
+    return known if isinstance(known, Role) else _role(node)
 
 
 def _role(node: fx.Node) -> Role:
@@ -250,7 +251,7 @@ def _role(node: fx.Node) -> Role:
         return Role.OPAQUE
     if node.op == "call_module":
         role = _module_role(module_of(node))
-        # A dense layer over more than two axes works on the last one, which is not that of the channels.
+        # A dense layer on more than two axes works on the last one, which is not the channel axis.
         return Role.OPAQUE if role is Role.LINEAR and _rank(node) != 2 else role
     return _call_role(node)
 
@@ -300,7 +301,7 @@ def _call_role(node: fx.Node) -> Role:
 
 
 def _reads_one(node: fx.Node) -> bool:
-    """Whether a node reads one tensor, and nothing else that is computed but sizes."""
+    """Whether a node reads exactly one computed tensor."""
     return sum(shape_of(operand) is not None for operand in node.all_input_nodes) == 1
 
 
@@ -310,7 +311,7 @@ def _rank(node: fx.Node) -> int:
 
 
 def _is_shape(node: fx.Node) -> bool:
-    """Whether it is the batch size, or worked out from it: other sizes are constants."""
+    """Whether a node is the batch size or derived from it; other sizes are constants."""
     if node.op == "call_method" and node.target == "size":
         return True
     known = title_of(node) in ("mul", "floordiv") and shape_of(node) is None
@@ -329,7 +330,7 @@ def _binary_role(node: fx.Node) -> Role:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an operand is one number, written in the code or a parameter of one element."""
+    """Whether an operand is one number: a literal or a parameter with one element."""
     if isinstance(value, fx.Node):
         return value.op == "get_attr" and math.prod(shape_of(value) or (0,)) == 1
     return isinstance(value, (int, float))

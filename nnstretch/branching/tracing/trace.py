@@ -1,8 +1,7 @@
-"""A network as a chain of blocks.
+"""Traces a network into a chain of blocks.
 
-A cut point is a tensor that every path from the input crosses on the way to the deepest map (`chain`). What lies between
-successive cut points is put together into blocks; between any two of them branches may meet (NN-Stretch: where branches
-converge). Blocks whose outputs have one resolution are a stage.
+Every path from the input to the deepest map crosses the cut points (`cut_points`). The nodes between them are merged into
+blocks; branches may meet between any two blocks (meeting points of NN-Stretch). Blocks of one output resolution form a stage.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from nnstretch.errors import DesignError
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A part of the chain. Beside one tensor that it reads and one that it writes there may be skips.
+    """One element of the chain. It reads one tensor and writes one, and may have skip inputs.
 
     Attributes:
         nodes: in topological order; the last one computes `output`.
         source: the tensor that it reads; not one of `nodes`.
-        output: the tensor that it writes; of the head, the graph's output node.
-        droppable: it writes the shape that it reads and computes something: the network works without it.
-        change: 1 - cosine similarity between what it reads and writes on the example input. Of droppable blocks those
-            with the least change are dropped first.
+        output: the tensor that it writes; for the head, the graph's output node.
+        droppable: input and output have the same shape and it has weight layers, so the network works without it.
+        change: 1 - cosine similarity of input and output on the example input. Depth scaling drops the droppable blocks
+            with the smallest change first.
         name: path of the module that holds it, for people.
     """
 
@@ -58,13 +57,13 @@ class Block:
 
     @cached_property
     def skips(self) -> list[fx.Node]:
-        """Tensors that it reads beside its source: outputs of earlier blocks, or the network's input."""
+        """Its skip inputs: outputs of earlier blocks, or the network's input."""
         return outside_reads([*self.nodes, *([self.output] if self.output.op == "output" else [])], self.source)
 
 
 @dataclass(frozen=True, order=True)
 class Segment:
-    """A stretch of the chain: the blocks from number `first` up to, but not including, `stop`."""
+    """A range of the chain: blocks `first` to `stop` (exclusive)."""
 
     first: int
     stop: int
@@ -77,15 +76,15 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class TracedNetwork:
-    """A network as a chain of blocks and a head. Between any two blocks lies a tensor where branches may meet.
+    """A network as a chain of blocks and a head. Branches may meet at the tensor between any two blocks.
 
     Attributes:
         graph: private copy of the network in evaluation mode. Its nodes carry `meta["shape"]`.
         blocks: from the input to the head.
-        stages: the chain in stretches whose blocks write one resolution.
-        head: nodes after the last block, as one block. It is neither scaled nor branched.
+        stages: maximal segments whose blocks write one resolution.
+        head: the nodes after the last block, as one block. It is neither scaled nor branched.
         training: whether the caller's module was in training mode.
-        example_input: what it was traced with.
+        example_input: the `N,C,H,W` batch that it was traced with.
     """
 
     graph: fx.GraphModule
@@ -102,7 +101,7 @@ class TracedNetwork:
 
     @property
     def chain(self) -> tuple[Block, ...]:
-        """All blocks from the input to the output."""
+        """All blocks and the head."""
         return (*self.blocks, self.head)
 
     def blocks_of(self, segment: Segment) -> tuple[Block, ...]:
@@ -111,30 +110,33 @@ class TracedNetwork:
 
     @property
     def skip_boundaries(self) -> frozenset[int]:
-        """Numbers of the blocks before which there is a tensor that others read, too."""
+        """Numbers of the blocks whose input is also a skip connection."""
         skips = {skip for block in self.chain for skip in block.skips}
         return frozenset(number for number, block in enumerate(self.blocks, 1) if block.output in skips)
 
     def is_self_contained(self, segment: Segment) -> bool:
-        """Whether nobody behind a segment reads what is written in the middle of it: such a skip must be a meeting point."""
+        """Whether no skip connection leaves the segment from its middle; such a tensor has to be a meeting point."""
         inner = {block.output for block in self.blocks[segment.first : segment.stop - 1]}
         return not any(inner.intersection(block.skips) for block in self.chain[segment.stop :])
 
     def name_of(self, segment: Segment) -> str:
-        """A segment's first and last block, for people."""
+        """Names of a segment's first and last block, for people."""
         first, last = self.blocks[segment.first].name, self.blocks[segment.stop - 1].name
         return first if first == last else f"{first} to {last}"
 
 
 def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
-    """The chain of blocks that `module` is; `module` itself is left alone.
+    """Traces `module` into a chain of blocks; `module` itself is not changed.
 
     Args:
-        module: reads one `N,C,H,W` tensor and writes tensors, one or several, in tuples, lists and dicts.
-        example_input: a batch that it accepts. What it holds decides which blocks change their input least.
+        module: reads one `N,C,H,W` tensor; returns tensors, possibly in tuples, lists and dicts.
+        example_input: a batch that it accepts. Its values decide which blocks change their input least.
+
+    Returns:
+        The chain of blocks.
 
     Raises:
-        ModelError: it does not run on the example input.
+        ModelError: the module does not run on the example input.
         DesignError: it cannot be traced, its blocks share weights, or it has nothing to branch.
     """
     graph = capture(module, example_input)
@@ -158,7 +160,7 @@ def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
 
 
 def _note_shared(nodes: Sequence[fx.Node]) -> None:
-    """Notes which nodes call modules whose tensors others use too: these cannot be given some of their channels."""
+    """Marks nodes whose modules or parameters are used elsewhere, too: their channels cannot be selected."""
     uses = Counter(id(tensor) for node in nodes for tensor in _tensors_of(node))
     for node in nodes:
         node.meta["shared"] = any(uses[id(tensor)] > 1 for tensor in _tensors_of(node))
@@ -183,18 +185,18 @@ def _source(nodes: Sequence[fx.Node]) -> fx.Node:
 
 
 def _refuse_norms_without_statistics(nodes: Sequence[fx.Node]) -> None:
-    """Such a batch norm gives every image another answer with every batch, and a branch nothing to inherit."""
+    """Refuses batch norms whose result depends on the batch; a branch would inherit no statistics."""
     for node in nodes:
         module = module_of(node) if node.op == "call_module" else None
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and module.running_mean is None:
             raise DesignError(
-                f"batch norm {node.target} has no running statistics, so that an answer depends on the batch; "
+                f"batch norm {node.target} has no running statistics, so outputs depend on the batch; "
                 "train it with track_running_stats=True"
             )
 
 
 def _refuse_shared_weights(blocks: Sequence[Block]) -> None:
-    """Slices of one weight for two blocks would have to agree, and nothing makes them. Within a block they are not sliced."""
+    """Refuses weights shared between blocks, whose slices would diverge; sharing within a block is fine."""
     seen: dict[int, tuple[str, Block]] = {}
     for block in blocks:
         for node in block.nodes:
@@ -204,7 +206,7 @@ def _refuse_shared_weights(blocks: Sequence[Block]) -> None:
                     name = "itself" if earlier == str(node.target) else earlier
                     raise DesignError(
                         f"module {node.target} shares weights with {name}, so it cannot be scaled; "
-                        "give every place in the network a module of its own"
+                        "give every use a module of its own"
                     )
 
 
@@ -233,9 +235,9 @@ def _equal(names: tuple[str, str]) -> bool:
 
 
 def _stages(blocks: Sequence[Block]) -> tuple[Segment, ...]:
-    """Maximal runs of blocks at one output resolution; a pool that opens one closes the stage before it instead.
+    """Maximal segments of one output resolution. A pool at the start of a resolution closes the stage before it instead.
 
-    What meets is then the pooled tensor, which is smaller.
+    Branches then meet at the pooled tensor, which is smaller.
     """
     starts = [0]
     for number, (before, block) in enumerate(itertools.pairwise(blocks), 1):
@@ -248,7 +250,7 @@ def _stages(blocks: Sequence[Block]) -> tuple[Segment, ...]:
 
 
 def _is_pool(block: Block) -> bool:
-    """Whether it only makes the map smaller, channel by channel."""
+    """Whether a block only downsamples, channel by channel."""
     before, after = shape_of(block.source), shape_of(block.output)
     channelwise = all(role_of(node) in (Role.CHANNELWISE, Role.NORM, Role.SHAPE) for node in block.nodes)
     return channelwise and before is not None and after is not None and before != after and before[1] == after[1]
@@ -256,6 +258,6 @@ def _is_pool(block: Block) -> bool:
 
 def _why_no_block(module: nn.Module, blocks: int) -> str:
     return (
-        f"{type(module).__name__} has no cut point between feature maps behind a convolution ({blocks} blocks without), so "
-        "there is nothing to branch; give a network that is a chain of convolution blocks, at least in part"
+        f"{type(module).__name__}  has no cut point between feature maps after a convolution ({blocks} blocks without one), so "
+        "there is nothing to branch; give a network with a chain of convolution blocks"
     )

@@ -22,8 +22,8 @@ class StridedCopy:
 
     Attributes:
         sizes: of the output, outermost first; the output is dense.
-        strides: floats of the input from one index to the next.
-        first: float of the input that the output starts with.
+        strides: elements of the input from one index to the next.
+        first: element of the input that the output starts with.
     """
 
     sizes: tuple[int, ...]
@@ -77,5 +77,5 @@ def slices_blocks(layer: Layer, block: int) -> bool:
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Floats from one index to the next along each dimension of a row-major tensor."""
+    """Elements from one index to the next along each dimension of a row-major tensor."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

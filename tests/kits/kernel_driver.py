@@ -171,7 +171,7 @@ def run_lowering(
         prepared.check()
         outputs = []
         for i, (layout, tensor) in enumerate(zip(layouts_out, layer.outputs, strict=True)):
-            stored = prepared.guarded[f"output {i}"].bytes.view(tensor.dtype)
+            stored = prepared.guarded[f"output {i}"].bytes.view(layout.element(tensor).storage)
             logical = layout.unpack(stored, tensor).copy()
             if stored.dtype.kind == "f" and np.isfinite(logical).all():
                 assert np.isfinite(stored).all(), f"padding lanes of output {i} are not finite"

@@ -10,11 +10,12 @@ import numpy as np
 
 from nnstretch.devices.algorithms.strided import StridedCopy
 from nnstretch.devices.base.constants import Piece, Prepared
-from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.cpu.routines.convolution.childnet import pipeline
 from nnstretch.devices.cpu.routines.convolution.geometry import has_native_operands, is_convolution, lowering
-from nnstretch.devices.cpu.routines.memory_bound.base import INPUT, OUTPUT
 from nnstretch.devices.cpu.routines.memory_bound.reorder import change_layout
+from nnstretch.devices.cpu.routines.memory_bound.strided import copy_call
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 TURNED = 240
@@ -106,14 +107,13 @@ class DenseAsConvolution(Routine):
             strides = (block, channels, 1) if inward else (block, rows * block, 1)
             return [_copy((outer, inner, block), strides)]
         if inward:
-            reordered = Lowering((change_layout(image.shape, 0, block),))
+            reordered = Lowering((change_layout(image, 0, block),))
             return [_copy((channels, rows), (1, channels)), reordered]
-        return [Lowering((change_layout(image.shape, block, 0),)), _copy((rows, channels), (1, rows))]
+        return [Lowering((change_layout(image, block, 0),)), _copy((rows, channels), (1, rows))]
 
 
 def _copy(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Lowering:
-    copy = StridedCopy(sizes, strides, 0).padded()
-    return Lowering((KernelCall("strided/copy", (INPUT,), (OUTPUT,), (*copy.sizes, *copy.strides, copy.first)),))
+    return Lowering((copy_call(StridedCopy(sizes, strides, 0), element_type(DEFAULT_DTYPE)),))
 
 
 def _as_convolution(layer: Layer) -> Layer:

@@ -103,8 +103,8 @@ static int32_t draw_pair(int64_t *p) {
 
 static int32_t draw_strided(int64_t *p) {
     for (int i = 0; i < 6; i++) p[i] = i < 4 ? between(1, 3) : between(1, 40), p[i + 6] = between(0, 50);
-    p[12] = between(0, 9);
-    return 13;
+    p[12] = between(0, 9), p[13] = 1 << between(0, 3);
+    return 14;
 }
 
 /* 1, 4, 8 or 16 floats side by side. */
@@ -150,9 +150,9 @@ static int32_t draw_affine(int64_t *p) {
 }
 
 static int32_t draw_concat_rows(int64_t *p) {
-    p[0] = between(0, 9), p[1] = between(0, 50);
-    p[2] = p[1] + between(0, 50);
-    for (int i = 3; i < 6; i++) p[2] += p[i] = between(0, 700);
+    p[0] = between(0, 9), p[1] = between(0, 200);
+    p[2] = p[1] + between(0, 200);
+    for (int i = 3; i < 6; i++) p[2] += p[i] = between(0, 2800);
     return 6;
 }
 
@@ -182,7 +182,7 @@ static int32_t draw_channels_last(int64_t *p) {
 }
 
 static int32_t draw_copy(int64_t *p) {
-    p[0] = between(0, 40000);
+    p[0] = between(0, 160000);
     return 1;
 }
 

@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import usable_cores
+from nnstretch.devices.cpu.routines.memory_bound.base import MOVED_DTYPES
 from nnstretch.devices.cpu.routines.memory_bound.routines import LIGHT_ROUTINES, light_routines
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.quantization import Grid
 from tests.kits.convolution_parity import ACTIVATIONS
 from tests.kits.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
@@ -412,6 +416,83 @@ def test_slice_of_blocked_channels(start: int, count: int) -> None:
 def test_reshape(shape: Shape, result: Shape, blocked: bool, activation: Activation) -> None:
     layer = make_layer("Reshape", [shape], result, activation=activation)
     check(layer, exact=not activation.kind, blocked=blocked)
+
+
+@st.composite
+def movements(draw: st.DrawFn) -> tuple[Layer, list[np.ndarray], np.ndarray]:
+    """A layer that moves elements of any type, its inputs, and what numpy makes of them."""
+    row = draw(st.sampled_from([element_type(name) for name in MOVED_DTYPES]))
+    rank = draw(st.integers(1, 5))
+    shape = tuple(draw(st.integers(1, 14)) for _ in range(rank))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+
+    def feed(size: Shape) -> np.ndarray:
+        stored = rng.integers(0, 2 if row.kind == "bool" else 255, (*size, row.bytes), np.uint8)
+        return np.ascontiguousarray(stored.view(row.storage)[..., 0])
+
+    op = draw(st.sampled_from(["Transpose", "Slice", "Concat", "Reshape"]))
+    attributes: dict[str, Attribute] = {}
+    feeds = [feed(shape)]
+    if op == "Transpose":
+        attributes["perm"] = order = tuple(draw(st.permutations(range(rank))))
+        result = feeds[0].transpose(order)
+    elif op == "Slice":
+        starts = tuple(draw(st.integers(0, size - 1)) for size in shape)
+        steps = tuple(draw(st.integers(1, 3)) for _ in shape)
+        attributes |= {"starts": starts, "steps": steps}
+        result = feeds[0][tuple(slice(start, None, step) for start, step in zip(starts, steps, strict=True))]
+    elif op == "Concat":
+        axis = draw(st.integers(0, rank - 1))
+        attributes["axis"] = axis
+        lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=18))
+        feeds = [feed((*shape[:axis], length, *shape[axis + 1 :])) for length in lengths]
+        result = np.concatenate(feeds, axis)
+    else:
+        result = feeds[0].reshape(-1)
+    inputs = tuple(TensorType(f.shape, row.name) for f in feeds)
+    layer = Layer("tested", op, inputs, (TensorType(result.shape, row.name),), MappingProxyType(attributes))
+    return layer, feeds, np.ascontiguousarray(result)
+
+
+@given(movements())
+@settings(max_examples=examples(150))
+def test_elements_of_any_type_are_moved(case: tuple[Layer, list[np.ndarray], np.ndarray]) -> None:
+    layer, feeds, wanted = case
+    routines = [r for r in light_routines(8) if r.supports(layer)]
+    assert [str(r.descriptor).split("/")[0] for r in routines] == [f"cpu:{layer.outputs[0].dtype}"]
+    (routine,) = routines
+    for parameters in routine.parameter_space(layer):
+        inputs, outputs = routine.layouts(layer, parameters)
+        for cores in CORES:
+            (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, inputs, outputs, cores)
+            np.testing.assert_array_equal(found.view(np.uint8), wanted.view(np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(300, 2100), (3, 40, 1030)], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int64"])
+def test_transpositions_of_several_tiles(dtype: str, shape: Shape) -> None:
+    feed = np.random.default_rng(3).integers(-99, 99, shape).astype(dtype)
+    order = tuple(reversed(range(len(shape))))
+    layer = Layer(
+        "tested", "Transpose", (TensorType(shape, dtype),), (TensorType(shape[::-1], dtype),), {"perm": order}
+    )
+    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    assert str(routine.descriptor) == f"cpu:{dtype}/strided"
+    (parameters,) = routine.parameter_space(layer)
+    (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], (PLAIN,), (PLAIN,), TWO_CORES)
+    np.testing.assert_array_equal(found, feed.T)
+
+
+def test_integers_that_change_their_meaning_are_not_moved() -> None:
+    near, far = (TensorType((1, 4, 2, 2), "int8", Grid(scale)) for scale in (0.1, 0.2))
+    for inputs, output, supported in (
+        ((near, near), near, True),
+        ((near, far), near, False),
+        ((near, near), far, False),
+    ):
+        result = TensorType((1, 8, 2, 2), "int8", output.grid)
+        layer = Layer("tested", "Concat", inputs, (result,), {"axis": 1})
+        assert any(r.supports(layer) for r in LIGHT_ROUTINES) == supported
 
 
 def test_other_element_types_and_operators_are_not_supported() -> None:

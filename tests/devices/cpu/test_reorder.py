@@ -55,6 +55,17 @@ def test_reorder_of_any_shape(shape: tuple[int, ...], source: Layout, target: La
     reordered(shape, source, target, (0,))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16", "int64"])
+def test_plain_copies_of_any_type(dtype: str) -> None:
+    tensor = TensorType((3, 5, 7), dtype)
+    layer = reorder_layer(tensor, PLAIN, PLAIN)
+    assert REORDER_ROUTINE.supports(layer)
+    array = np.random.default_rng(5).integers(-99, 99, tensor.shape).astype(dtype)
+    (parameters,) = REORDER_ROUTINE.parameter_space(layer)
+    (found,) = run_lowering(REORDER_ROUTINE.lower(layer, parameters), layer, [array], [PLAIN], [PLAIN])
+    np.testing.assert_array_equal(found, array)
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4, 5, 6)], ids=str)
 def test_plain_copies_of_any_rank(shape: tuple[int, ...]) -> None:
     reordered(shape, PLAIN, PLAIN, (0, 1))

@@ -65,7 +65,7 @@ def valid_images(engine: Engine) -> list[np.ndarray]:
     ]
     buffers = [Buffer(0, 0, size), Buffer(1, 0, size), Buffer(2, 0, size), Buffer(2, size, size), Buffer(3, 0, size)]
     steps = [
-        Step(StepKind.KERNEL, copy, (0,), (2,), (FLOATS,)),
+        Step(StepKind.KERNEL, copy, (0,), (2,), (4 * FLOATS,)),
         Step(StepKind.KERNEL, add, (0, 2), (3,), adding),
         Step(StepKind.CALL, 0, (0, -1), (4,), ()),
         Step(StepKind.KERNEL, add, (3, 4), (1,), adding),
@@ -355,7 +355,9 @@ class RandomDag:
 
     def _copy(self, read: int, queue: int) -> int:
         copy = self._row(self._expected[read], len(self._subgraphs), queue)
-        self._steps.append(Step(StepKind.KERNEL, self._engine.find("reorder/copy"), (read,), (copy,), (self._floats,)))
+        self._steps.append(
+            Step(StepKind.KERNEL, self._engine.find("reorder/copy"), (read,), (copy,), (4 * self._floats,))
+        )
         self._subgraph(0, (read,))
         return copy
 

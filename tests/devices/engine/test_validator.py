@@ -53,7 +53,7 @@ class Parts:
 
 
 def copy_step(source: int, target: int, floats: int = FLOATS) -> Step:
-    return Step(StepKind.KERNEL, engine().find("reorder/copy"), (source,), (target,), (floats,))
+    return Step(StepKind.KERNEL, engine().find("reorder/copy"), (source,), (target,), (4 * floats,))
 
 
 def test_the_sound_program_runs() -> None:
@@ -102,7 +102,7 @@ REFUSALS: list[tuple[Callable[[Parts], None], str]] = [
     (_set("steps", 0, writes=(-1,)), "writes of a step"),
     (_set("steps", 0, writes=(1,) * 5), "writes of a step"),
     (_set("steps", 0, writes=(0,)), "writes to an input"),
-    (_set("steps", 0, parameters=(FLOATS + 1,)), "kernel reorder/copy"),
+    (_set("steps", 0, parameters=(SIZE + 1,)), "kernel reorder/copy"),
     (_set("steps", 0, reads=(-1,)), "kernel reorder/copy"),
     (_set("steps", 0, kind=StepKind.OPENCL), "OpenCL launch"),
     (_set("steps", 0, kind=StepKind.OPENCL, reads=(), writes=()), "asks for launch"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.graph.activation import NO_ACTIVATION
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES
 from nnstretch.graph.layer import Layer
 
 BLOCK = "block"
@@ -19,6 +21,9 @@ BLOCK = "block"
 
 BLOCKS = (4, 8, 16)
 """Blocks that the kernels know."""
+
+MOVED_DTYPES = tuple(t.name for t in ELEMENT_TYPES.values() if t.code)
+"""Types whose elements kernels can move: all that the engine knows."""
 
 INPUT = Operand("input", 0)
 OUTPUT = Operand("output", 0)
@@ -80,14 +85,23 @@ def activate_in_place(layer: Layer, floats: int) -> tuple[KernelCall, ...]:
 class LightRoutine(Routine):
     """A routine with one kernel family for both layouts.
 
-    Args:
-        block: block of the blocked layout, 4, 8 or 16; None for that of this machine's vectors.
+    Attributes:
+        descriptor: of a class for float32; of an instance for its element type.
+        operators: of the layers that it computes.
     """
 
+    descriptor: Descriptor
     operators: frozenset[str]
 
-    def __init__(self, block: int | None = None) -> None:
+    def __init__(self, block: int | None = None, dtype: str = DEFAULT_DTYPE) -> None:
+        """A routine for layers whose tensors are all of one type.
+
+        Args:
+            block: block of the blocked layout, 4, 8 or 16; None for that of this machine's vectors.
+            dtype: name of the element type; other ones than float32 are for `DataMovementRoutine`s.
+        """
         self._block = block
+        self.descriptor = replace(self.descriptor, dtype=dtype)
 
     @property
     def block(self) -> int:
@@ -95,11 +109,11 @@ class LightRoutine(Routine):
         return self._block or local_isa().block
 
     def supports(self, layer: Layer) -> bool:
-        """Whether `layer` is one of the operators, all float32, and within what the kernel can do."""
+        """Whether `layer` is one of the operators, all of the routine's type, and within what the kernel can do."""
         types = [t for t in (*layer.inputs, *layer.outputs) if t is not None]
         return (
             layer.op in self.operators
-            and all(t.dtype == "float32" and t.elements > 0 for t in types)
+            and all(t.dtype == self.descriptor.dtype and t.elements > 0 for t in types)
             and self.covers(layer)
         )
 
@@ -126,3 +140,25 @@ class LightRoutine(Routine):
     @abstractmethod
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """The calls that compute `layer`."""
+
+
+class DataMovementRoutine(LightRoutine):
+    """A light routine that moves elements and changes none, so that they may be of any type.
+
+    Layers of other types than float32 have no activation. They read and write plain data: no native routine computes in these
+    types, so nobody near them wants blocks.
+    """
+
+    def supports(self, layer: Layer) -> bool:
+        """Not where integers stand for other numbers after the layer than before it."""
+        if not super().supports(layer):
+            return False
+        grids = {t.grid for t in (*map(layer.type_of, layer.activations), *layer.outputs)}
+        return self._is_float32 or (layer.activation == NO_ACTIVATION and len(grids) == 1)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        return super().parameter_space(layer) if self._is_float32 else (MappingProxyType({BLOCK: 0}),)
+
+    @property
+    def _is_float32(self) -> bool:
+        return self.descriptor.dtype == DEFAULT_DTYPE

@@ -9,7 +9,7 @@ from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lower
 from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
     OUTPUT,
-    LightRoutine,
+    DataMovementRoutine,
     activate_in_place,
     stored_floats,
 )
@@ -17,7 +17,7 @@ from nnstretch.devices.engine.binding.library import MAX_READS
 from nnstretch.graph.layer import Layer
 
 
-class ConcatRoutine(LightRoutine):
+class ConcatRoutine(DataMovementRoutine):
     """Concat of run-time tensors along any axis; blocked ones may have any channel counts."""
 
     descriptor = Descriptor("cpu", "float32", "concat")
@@ -57,8 +57,9 @@ def _join_rows(layer: Layer, axis: int, block: int) -> tuple[KernelCall, ...]:
     """By copying what lies behind the axis in memory, which is together in all inputs."""
     stored = [Layout(block).storage_shape(layer.type_of(i).shape) for i in layer.activations]
     total = Layout(block).storage_shape(layer.outputs[0].shape)
-    rows = [math.prod(shape[axis:]) for shape in stored]
-    return _calls("concat/rows", rows, (math.prod(total[:axis]),), math.prod(total[axis:]))
+    bytes_each = layer.outputs[0].element.bytes
+    rows = [math.prod(shape[axis:]) * bytes_each for shape in stored]
+    return _calls("concat/rows", rows, (math.prod(total[:axis]),), math.prod(total[axis:]) * bytes_each)
 
 
 def _join_lanes(layer: Layer, channels: list[int], block: int) -> tuple[KernelCall, ...]:

@@ -19,24 +19,26 @@ from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
     BLOCKS,
     INPUT,
+    MOVED_DTYPES,
     OUTPUT,
-    LightRoutine,
+    DataMovementRoutine,
     activate_in_place,
 )
-from nnstretch.graph.layer import Layer
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.graph.layer import Layer, TensorType
 
 
-def change_layout(shape: tuple[int, ...], source: int, target: int) -> KernelCall:
-    """The call that takes input 0 of `shape` from the layout of block `source` to that of `target`."""
-    copied = source == target and not (source and shape[1] % source)
+def change_layout(tensor: TensorType, source: int, target: int) -> KernelCall:
+    """The call that takes input 0 from the layout of block `source` to that of `target`; float32 unless it is a copy."""
+    copied = source == target and not (source and tensor.shape[1] % source)
     if copied:
-        return KernelCall("reorder/copy", (INPUT,), (OUTPUT,), (math.prod(shape),))
-    images, channels, height, width = shape
+        return KernelCall("reorder/copy", (INPUT,), (OUTPUT,), (tensor.bytes,))
+    images, channels, height, width = tensor.shape
     values = (images, channels, height * width, source, target)
     return KernelCall("reorder/layout", (INPUT,), (OUTPUT,), values)
 
 
-class ReshapeRoutine(LightRoutine):
+class ReshapeRoutine(DataMovementRoutine):
     """Reshape: a copy, or a change to or from the plain layout that saves an adapt layer beside it.
 
     With a block, the input is blocked where it has rank 4 (the output is plain), else the output is.
@@ -61,9 +63,8 @@ class ReshapeRoutine(LightRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call, and one more for an activation."""
         (source,), (target,) = self.layouts(layer, parameters)
-        shape = (layer.outputs[0] if target.block else layer.type_of(0)).shape
         floats = math.prod(target.storage_shape(layer.outputs[0].shape))
-        call = change_layout(shape, source.block, target.block)
+        call = change_layout(layer.outputs[0] if target.block else layer.type_of(0), source.block, target.block)
         return Lowering((call, *activate_in_place(layer, floats)))
 
 
@@ -73,14 +74,16 @@ class ReorderRoutine(Routine):
     descriptor = Descriptor("cpu", "float32", "reorder")
 
     def supports(self, layer: Layer) -> bool:
-        """Any change between the plain layout and blocks of 4, 8 and 16 of a float32 tensor."""
-        if layer.op != REORDER or layer.outputs[0].dtype != "float32" or layer.outputs[0].elements == 0:
+        """A copy of plain data; of float32 any change between the plain layout and blocks of 4, 8 and 16."""
+        if layer.op != REORDER or layer.outputs[0].elements == 0:
             return False
-        layouts = reorder_layouts(layer)
+        (tensor,), layouts = layer.outputs, reorder_layouts(layer)
         if any(layout.dtype for layout in layouts):
             return False
         blocks = {layout.block for layout in layouts}
-        return blocks == {0} or (len(layer.outputs[0].shape) == 4 and blocks <= {0, *BLOCKS})
+        if blocks == {0}:
+            return tensor.dtype in MOVED_DTYPES
+        return tensor.dtype == DEFAULT_DTYPE and len(tensor.shape) == 4 and blocks <= {0, *BLOCKS}
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """As the layer says."""
@@ -89,7 +92,7 @@ class ReorderRoutine(Routine):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call."""
-        return Lowering((change_layout(layer.outputs[0].shape, *_blocks(layer)),))
+        return Lowering((change_layout(layer.outputs[0], *_blocks(layer)),))
 
 
 def _blocks(layer: Layer) -> tuple[int, int]:

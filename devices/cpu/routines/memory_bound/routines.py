@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nnstretch.devices.base.routine import Routine
-from nnstretch.devices.cpu.routines.memory_bound.base import LightRoutine
+from nnstretch.devices.cpu.routines.memory_bound.base import MOVED_DTYPES, LightRoutine
 from nnstretch.devices.cpu.routines.memory_bound.concat import ConcatRoutine
 from nnstretch.devices.cpu.routines.memory_bound.eltwise import EltwiseRoutine
 from nnstretch.devices.cpu.routines.memory_bound.pool import PoolRoutine
@@ -11,10 +11,13 @@ from nnstretch.devices.cpu.routines.memory_bound.reorder import ReorderRoutine, 
 from nnstretch.devices.cpu.routines.memory_bound.resize import ResizeRoutine
 from nnstretch.devices.cpu.routines.memory_bound.softmax import SoftmaxRoutine
 from nnstretch.devices.cpu.routines.memory_bound.strided import StridedRoutine
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 
 
 def light_routines(block: int | None = None) -> tuple[LightRoutine, ...]:
     """All light routines, offering the blocked layout of that block (None: of this machine's vectors)."""
+    others = [dtype for dtype in MOVED_DTYPES if dtype != DEFAULT_DTYPE]
+    moving = (ConcatRoutine, StridedRoutine, ReshapeRoutine)
     return (
         PoolRoutine(block),
         EltwiseRoutine(block),
@@ -23,6 +26,7 @@ def light_routines(block: int | None = None) -> tuple[LightRoutine, ...]:
         ResizeRoutine(block),
         StridedRoutine(block),
         ReshapeRoutine(block),
+        *(routine(block, dtype) for dtype in others for routine in moving),
     )
 
 

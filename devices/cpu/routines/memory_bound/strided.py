@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, slices_blocks, strided_copy
+from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
 from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters
 from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
     INPUT,
     OUTPUT,
-    LightRoutine,
+    DataMovementRoutine,
     activate_in_place,
     stored_floats,
 )
+from nnstretch.graph.dtypes import ElementType
 from nnstretch.graph.layer import Layer
 
 
-class StridedRoutine(LightRoutine):
+def copy_call(copy: StridedCopy, element: ElementType) -> KernelCall:
+    """The call that copies input 0 to output 0, whose elements are of one type."""
+    copy = copy.padded()
+    parameters = (*copy.sizes, *copy.strides, copy.first, element.bytes)
+    return KernelCall("strided/copy", (INPUT,), (OUTPUT,), parameters)
+
+
+class StridedRoutine(DataMovementRoutine):
     """Transpose and Slice of any tensor that takes at most six dimensions.
 
     With a block, a transposition to N,H,W,C reads the blocked layout, and a slice reads and writes it.
@@ -47,7 +55,6 @@ class StridedRoutine(LightRoutine):
             images, channels, height, width = layer.type_of(0).shape
             call = KernelCall("strided/channels_last", (INPUT,), (OUTPUT,), (images, channels, height * width, block))
         else:
-            copy = strided_copy(layer, block).padded()
-            call = KernelCall("strided/copy", (INPUT,), (OUTPUT,), (*copy.sizes, *copy.strides, copy.first))
+            call = copy_call(strided_copy(layer, block), layer.outputs[0].element)
         floats = stored_floats(layer.outputs[0].shape, target.block)
         return Lowering((call, *activate_in_place(layer, floats)))

@@ -1,10 +1,10 @@
-/* Concatenation. `rows` copies whole rows: any axis of plain tensors, and blocked ones whose channels fill their blocks.
- * `lanes` joins blocked tensors of any channel counts. A step has at most NNS_MAX_READS inputs, so a longer
+/* Concatenation. `rows` copies whole rows of bytes, whatever their elements are: any axis of plain tensors, and blocked ones
+ * whose channels fill their blocks. `lanes` joins blocked float32 tensors of any channel counts. A step has at most NNS_MAX_READS inputs, so a longer
  * concatenation takes several steps, each of which writes a part of the output from `offset` on. */
 #include "memory_bound.h"
 
-/* ---- concat/rows: reads the inputs; writes outer × total floats, of which each outer row gets the inputs' rows one ----
- * after another from `offset` on. Parameters: outer, offset, total, floats per row of each input. */
+/* ---- concat/rows: reads the inputs; writes outer × total bytes; each outer row gets the inputs' rows one after -----
+ * another from `offset` on. Parameters: outer, offset, total, bytes per row of each input. */
 
 enum { ROWS_FIXED = 3 };
 
@@ -15,13 +15,13 @@ static const char *rows_check(const nns_args *args, nns_work *work) {
     int64_t end = p[1];
     if (end < 0) return "concat/rows: negative offset";
     for (int32_t i = 0; i < args->n_in; i++) {
-        if (!nns_holds(args->in_bytes[i], NNS_FLOAT_BYTES(p[0], p[ROWS_FIXED + i])))
+        if (!nns_holds(args->in_bytes[i], NNS_PRODUCT(p[0], p[ROWS_FIXED + i])))
             return "concat/rows: an input is smaller than its rows";
         if (__builtin_add_overflow(end, p[ROWS_FIXED + i], &end)) return "concat/rows: rows too long";
     }
-    if (end > p[2] || !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[2])))
+    if (end > p[2] || !nns_holds(args->out_bytes[0], NNS_PRODUCT(p[0], p[2])))
         return "concat/rows: the inputs' rows do not fit the output";
-    *work = (nns_work){.units = nns_ceil_div(p[0] * (end - p[1]), LIGHT_CHUNK)};
+    *work = (nns_work){.units = nns_ceil_div(p[0] * (end - p[1]), LIGHT_CHUNK_BYTES)};
     return NULL;
 }
 
@@ -30,16 +30,16 @@ static void rows_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     const int64_t *lengths = args->p + ROWS_FIXED, offset = args->p[1], total = args->p[2];
     int64_t joined = 0;
     for (int32_t i = 0; i < args->n_in; i++) joined += lengths[i];
-    const int64_t last = nns_min_int(end * LIGHT_CHUNK, args->p[0] * joined);
-    /* `at` counts the floats that this step writes, in their order */
-    for (int64_t at = begin * LIGHT_CHUNK; at < last;) {
+    const int64_t last = nns_min_int(end * LIGHT_CHUNK_BYTES, args->p[0] * joined);
+    /* `at` counts the bytes that this step writes, in their order */
+    for (int64_t at = begin * LIGHT_CHUNK_BYTES; at < last;) {
         const int64_t row = at / joined;
         int64_t column = at % joined;
         int32_t i = 0;
         while (column >= lengths[i]) column -= lengths[i++];
         const int64_t n = nns_min_int(lengths[i] - column, last - at);
-        float *to = (float *)args->out[0] + row * total + offset + at % joined;
-        memcpy(to, (const float *)args->in[i] + row * lengths[i] + column, (size_t)n * sizeof(float));
+        char *to = (char *)args->out[0] + row * total + offset + at % joined;
+        memcpy(to, (const char *)args->in[i] + row * lengths[i] + column, (size_t)n);
         at += n;
     }
 }

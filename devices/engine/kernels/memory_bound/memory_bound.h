@@ -11,8 +11,9 @@
 
 #include "kernel.h"
 
-/* Floats of output per unit of the kernels that walk flat memory: 16 KiB, half of a first-level cache. */
-#define LIGHT_CHUNK 4096
+/* Output per unit of the kernels that walk flat memory: half of a first-level cache. */
+#define LIGHT_CHUNK_BYTES 16384
+#define LIGHT_CHUNK ((int64_t)(LIGHT_CHUNK_BYTES / sizeof(float)))
 
 /* Upper bound of heights, widths, kernels, strides, pads and dilations: products of two stay far inside int64. */
 #define LIGHT_SPAN (INT64_C(1) << 24)
@@ -54,6 +55,9 @@ NNS_INLINE int64_t part_begin(int64_t count, int64_t parts, int64_t index) {
 }
 
 NNS_INLINE bool good_lanes(int64_t lanes) { return lanes == 1 || lanes == 4 || lanes == 8 || lanes == 16; }
+
+/* Whether elements of that many bytes can be moved. */
+NNS_INLINE bool element_size(int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
 
 /* The 16 floats that repeat `lanes` floats. */
 NNS_INLINE f32x16 repeat16(const float *values, int64_t lanes) {

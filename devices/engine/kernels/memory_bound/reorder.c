@@ -1,23 +1,23 @@
 /* Changes of layout, and copies. */
 #include "memory_bound.h"
 
-/* ---- reorder/copy: writes what it reads. Parameters: count of floats. ------------------------------------------------ */
+/* ---- reorder/copy: writes what it reads. Parameters: count of bytes. ------------------------------------------------- */
 
-enum { COPY_CHUNK = 4 * LIGHT_CHUNK };
+enum { COPY_CHUNK = 4 * LIGHT_CHUNK_BYTES };
 
 static const char *copy_check(const nns_args *args, nns_work *work) {
     if (args->n_in != 1 || args->n_out != 1 || args->n_p != 1) return "reorder/copy wants 1 input, 1 output and 1 parameter";
-    const int64_t bytes = NNS_FLOAT_BYTES(args->p[0]);
+    const int64_t bytes = args->p[0];
     if (!nns_holds(args->in_bytes[0], bytes) || !nns_holds(args->out_bytes[0], bytes))
         return "reorder/copy: a buffer is smaller than the count";
-    *work = (nns_work){.units = nns_ceil_div(args->p[0], COPY_CHUNK)};
+    *work = (nns_work){.units = nns_ceil_div(bytes, COPY_CHUNK)};
     return NULL;
 }
 
 static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const int64_t first = begin * COPY_CHUNK, last = nns_min_int(end * COPY_CHUNK, args->p[0]);
-    memcpy((float *)args->out[0] + first, (const float *)args->in[0] + first, (size_t)(last - first) * sizeof(float));
+    memcpy((char *)args->out[0] + first, (const char *)args->in[0] + first, (size_t)(last - first));
 }
 
 /* ---- reorder/layout: reads a tensor in one layout, writes it in another. ---------------------------------------------

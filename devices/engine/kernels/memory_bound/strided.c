@@ -1,10 +1,12 @@
-/* Copies that change the order of elements, or leave some out: transpositions and slices. */
+/* Copies that change the order of elements, or leave some out: transpositions and slices. `strided/copy` takes elements of any
+ * type, `strided/channels_last` float32. */
 #include "memory_bound.h"
 
 /* ---- strided/copy: reads x, writes a dense tensor of six dimensions. --------------------------------------------------
- * Parameters: its sizes (6), floats of x from one index to the next along each dimension (6), first float of x. */
+ * Parameters: its sizes (6), elements of x from one index to the next along each dimension (6), first element of x, bytes of
+ * an element (1, 2, 4 or 8). */
 
-enum { COPY_SIZES = 0, COPY_STRIDES = 6, COPY_FIRST = 12, COPY_PARAMETERS };
+enum { COPY_SIZES = 0, COPY_STRIDES = 6, COPY_FIRST = 12, COPY_BYTES = 13, COPY_PARAMETERS };
 
 /* A unit is a tile of the last two dimensions. Rows are neighbours in x where columns are not, and the other way round: in
  * either order every line of the cache that a tile reads is used up while it is there. */
@@ -16,10 +18,11 @@ static int64_t tiles_across(const int64_t *p) { return nns_ceil_div(p[COPY_SIZES
 
 static const char *copy_check(const nns_args *args, nns_work *work) {
     if (args->n_in != 1 || args->n_out != 1 || args->n_p != COPY_PARAMETERS)
-        return "strided/copy wants 1 input, 1 output and 13 parameters";
+        return "strided/copy wants 1 input, 1 output and 14 parameters";
     const int64_t *p = args->p;
     int64_t needed = p[COPY_FIRST];
-    if (needed < 0 || __builtin_add_overflow(needed, 1, &needed)) return "strided/copy: the first float is out of range";
+    if (!element_size(p[COPY_BYTES])) return "strided/copy: elements have 1, 2, 4 or 8 bytes";
+    if (needed < 0 || __builtin_add_overflow(needed, 1, &needed)) return "strided/copy: the first element is out of range";
     for (int i = 0; i < 6; i++) {
         const int64_t size = p[COPY_SIZES + i], stride = p[COPY_STRIDES + i];
         int64_t span;
@@ -27,41 +30,49 @@ static const char *copy_check(const nns_args *args, nns_work *work) {
             __builtin_add_overflow(needed, span, &needed))
             return "strided/copy: a size or stride is out of range";
     }
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(needed))) return "strided/copy: the input is smaller than its strides";
-    if (!nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[2], p[3], p[4], p[5])))
+    if (!nns_holds(args->in_bytes[0], NNS_PRODUCT(needed, p[COPY_BYTES])))
+        return "strided/copy: the input is smaller than its strides";
+    if (!nns_holds(args->out_bytes[0], NNS_PRODUCT(p[0], p[1], p[2], p[3], p[4], p[5], p[COPY_BYTES])))
         return "strided/copy: the output is smaller than its sizes";
     *work = (nns_work){.units = p[0] * p[1] * p[2] * p[3] * tiles_down(p) * tiles_across(p)};
     return NULL;
 }
 
-/* `rows` × `columns` floats to rows of `width`. */
-NNS_INLINE void copy_tile(float *out, int64_t width, const float *x, int64_t rows, int64_t columns, int64_t row_stride,
-                          int64_t column_stride) {
+/* `rows` × `columns` elements of `bytes`, a constant, to rows of `width`; all counts but `bytes` are elements. */
+NNS_INLINE void copy_tile(char *out, int64_t width, const char *x, int64_t rows, int64_t columns, int64_t row_stride,
+                          int64_t column_stride, int64_t bytes) {
     if (column_stride == 1) {
         for (int64_t row = 0; row < rows; row++)
-            memcpy(out + row * width, x + row * row_stride, (size_t)columns * sizeof(float));
+            memcpy(out + row * width * bytes, x + row * row_stride * bytes, (size_t)(columns * bytes));
         return;
     }
     for (int64_t first = 0; first < columns; first += 16) {
         const int64_t last = nns_min_int(first + 16, columns);
         for (int64_t row = 0; row < rows; row++)
             for (int64_t column = first; column < last; column++)
-                out[row * width + column] = x[row * row_stride + column * column_stride];
+                memcpy(out + (row * width + column) * bytes, x + (row * row_stride + column * column_stride) * bytes,
+                       (size_t)bytes);
     }
 }
 
 static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const int64_t *sizes = args->p + COPY_SIZES, *strides = args->p + COPY_STRIDES;
-    const int64_t down = tiles_down(args->p), across = tiles_across(args->p);
+    const int64_t down = tiles_down(args->p), across = tiles_across(args->p), bytes = args->p[COPY_BYTES];
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t column = unit % across * TILE_COLUMNS, row = unit / across % down * TILE_ROWS;
         const int64_t outer = unit / across / down;
-        const float *x = (const float *)args->in[0] + args->p[COPY_FIRST] + row * strides[4] + column * strides[5];
-        float *out = (float *)args->out[0] + (outer * sizes[4] + row) * sizes[5] + column;
-        for (int64_t i = 3, rest = outer; i >= 0; rest /= sizes[i], i--) x += rest % sizes[i] * strides[i];
-        copy_tile(out, sizes[5], x, nns_min_int(TILE_ROWS, sizes[4] - row), nns_min_int(TILE_COLUMNS, sizes[5] - column),
-                  strides[4], strides[5]);
+        const int64_t rows = nns_min_int(TILE_ROWS, sizes[4] - row), columns = nns_min_int(TILE_COLUMNS, sizes[5] - column);
+        int64_t at = args->p[COPY_FIRST] + row * strides[4] + column * strides[5];
+        for (int64_t i = 3, rest = outer; i >= 0; rest /= sizes[i], i--) at += rest % sizes[i] * strides[i];
+        const char *x = (const char *)args->in[0] + at * bytes;
+        char *out = (char *)args->out[0] + ((outer * sizes[4] + row) * sizes[5] + column) * bytes;
+        switch (bytes) {
+        case 1: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 1); break;
+        case 2: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 2); break;
+        case 4: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 4); break;
+        default: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 8);
+        }
     }
 }
 

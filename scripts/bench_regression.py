@@ -1,4 +1,4 @@
-"""Compares two commits of this repository: which of them compiles models to faster sessions on this machine.
+"""Compares the latency of two commits of this repository on this machine.
 
 Both commits are checked out in a temporary folder and use the packages of the present environment. For each case (a model, a
 set of processors and a number of threads), each commit compiles and tunes the model in a process of its own, with a cache of
@@ -646,7 +646,7 @@ class Process:
             raise
 
     def time(self, seconds: float) -> np.ndarray:
-        """Seconds of each run, one after another, for about so long.
+        """Runs for about `budget` seconds; returns the seconds of each run.
 
         Raises:
             FailureError: a run fails, or the process has ended.

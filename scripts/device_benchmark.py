@@ -1,8 +1,9 @@
-"""What the processors of this machine can do alone and together, in one table.
+"""Benchmarks the processors of this machine, alone and together.
 
-Measures the multiply-add peak of each core, how much of it convolutions reach (`--layers` lists them), what it costs when two
-processors meet, how much longer two equal branches take together than the slower one alone, and how much time passes
-between the steps of a run.
+Measures the multiply-add peak of each core, the share of it that convolutions reach (`--layers` lists them), the
+cost of a join of two
+processors, the contention of two equal branches (concurrent latency / the slower one alone), and the gaps between the
+steps of a run.
 
     .venv/bin/python scripts/device_benchmark.py [--processors cpu:0,opencl:0@1] [--model resnet50] [--json]
 """
@@ -58,7 +59,7 @@ def measure(processors: str, model: str) -> dict[str, Any]:
 
     opened = build_processors(processors)
     costs = open_profiler(opened)
-    # What a GPU reaches is told as a share of the CPU's peak.
+    # The rate of a GPU is reported as a share of the CPU's peak.
     cores = {p.name: p.spec.cores or opened.host.spec.cores for p in opened.named}
     peaks = {name: engine().peak_gflops(mine[0]) * len(mine) for name, mine in cores.items()}
     graph = load_any(model)
@@ -73,7 +74,7 @@ def measure(processors: str, model: str) -> dict[str, Any]:
 
 
 def convolutions(graph: ir.Model, processor: Processor, costs: Profiler, peak: float) -> dict[str, Any]:
-    """Every distinct convolution of a network: its fastest routine and the share of the peak that it reaches."""
+    """The fastest routine of every distinct convolution of a network, and its share of the peak."""
     from nnstretch.graph.layers import layers
     from nnstretch.passes import optimize
 
@@ -118,7 +119,7 @@ def fastest(layer: Layer, processor: Processor, costs: Profiler, peak: float) ->
 
 
 def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
-    """Two equal branches: each alone on its processor, both at once, and both one after another; medians in ms."""
+    """Latency of two equal branches in ms (medians): each alone, concurrent, and serial."""
     from nnstretch.compiler.compile import plan_model
     from nnstretch.compiler.processors import build_processors
     from nnstretch.scheduler.measurement.convolution_chains import convolution_chains
@@ -158,7 +159,7 @@ def step_gap(graph: ir.Model, processor: str) -> float:
 
 
 def show(report: dict[str, Any], with_layers: bool) -> None:
-    """Tables for people."""
+    """The tables of the terminal output."""
     console = Console()
     table = Table("processor", "peak GFLOP/s", "3×3 and 1×1 stride 1: share of peak (min, median, max)", box=None)
     for found in report["convolutions"]:

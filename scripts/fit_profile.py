@@ -1,14 +1,14 @@
-"""Fits a profile of simulated processors to networks that were measured on a machine, and shows how near it comes.
+"""Fits a profile of simulated processors to measured latencies of networks, and reports the errors.
 
     python scripts/fit_profile.py measured.json -o mine.json
     nnstretch stretch resnet50 --processors sim:mine.json/cpu,sim:mine.json/gpu -o designs/
 
-The table is one JSON object: `measurements`, a list of `{"model": …, "processors": [names], "ms": milliseconds}`, and what is
-assumed, all optional: `launch_us` (processor -> microseconds per layer), `sync_us`, `step`, `half`, `element_bytes`,
-`channel_multiple`, `description`, as in docs/formats.md. A model is whatever `nnstretch compile` takes. One that was measured
-on two processors is an ONNX file that `nnstretch stretch` wrote: its nodes say which of the processors they are for.
+The table is one JSON object: `measurements`, a list of `{"model": …, "processors": [names], "ms": milliseconds}`, and optional
+assumptions: `launch_us` (processor -> microseconds per layer), `sync_us`, `step`, `half`, `element_bytes`,
+`channel_multiple`, `description`, as in docs/formats.md. A model is any MODEL of `nnstretch compile`. A model for
+two processors is an ONNX file of `nnstretch stretch`, whose nodes name their processor.
 
-Every processor needs two networks at least, three if some have grouped convolutions. The more kinds of networks, the better.
+Every processor needs at least two networks, three if some have grouped convolutions. More kinds of networks give a better fit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def fit(table: Path, output: Path) -> None:
-    """Writes the profile and prints how near it comes."""
+    """Writes the profile and prints its errors."""
     names, measured, given = read_table(table)
     profile = fit_profile(measured, given)
     save_profile(profile, output)
@@ -51,11 +51,11 @@ def fit(table: Path, output: Path) -> None:
 
 
 def read_table(path: Path) -> tuple[list[str], list[Measurement], Assumptions]:
-    """Names of the models, what was measured, and what is assumed.
+    """Names of the models, measurements, and assumptions.
 
     Raises:
         FileError: the table cannot be read.
-        UsageError: it is not what the script's text says.
+        UsageError: its structure is wrong.
         ModelError: a model cannot be read.
     """
     try:
@@ -83,7 +83,7 @@ def _two(numbers: Iterable[_Number]) -> tuple[_Number, _Number]:
 
 
 def _held_out(number: int, measured: Sequence[Measurement], given: Assumptions) -> str:
-    """What a profile that was fitted to all other models says of one, which no fit has seen then."""
+    """Cross-validation: the latency of a model by a profile fitted to all other models."""
     one = measured[number]
     others = [other for other in measured if other.model is not one.model]
     try:

@@ -1,8 +1,10 @@
-"""What changing plans is worth while something else uses the processors, as on NN-Stretch's slides.
+"""Compares an adaptive session with a fixed plan under interference, as on NN-Stretch's slides.
 
-A model is compiled for two processors together and for each of them alone. A session that changes plans and one that always
-runs the plan for both take turns, while a busy loop occupies a core of the one processor, then of the other. The loop is a
-program of its own, and takes what time the system gives it.
+A model is compiled for two processors together and for each alone. The adaptive session and a session with the fixed
+plan for both
+run in turns while a busy loop occupies a core of the first processor, then of the second. The loop is another
+process, scheduled
+by the operating system.
 
     .venv/bin/python scripts/interference_demo.py [MODEL] [--processors cpu:0,opencl:0@1] [--seconds 3] [-o FILE.svg] [--json]
 """
@@ -33,7 +35,7 @@ from nnstretch.report.charts.interference import Phase, TimedRun, interference_s
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.support.settings import atomic_write
 
-_TURN = 0.15  # seconds of one session's runs, before the other one's
+_TURN = 0.15  # seconds of a turn
 _LOOP = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
 
 @contextmanager
 def busy_loop(core: int | None) -> Iterator[None]:
-    """A program that keeps a core busy during the block; it also ends if this process does."""
+    """Keeps a core busy during the block; the child process also ends with this process."""
     if core is None:
         yield
         return
@@ -106,7 +108,7 @@ def measure(model: str, processors: str, policy: str, seconds: float, tune: bool
 
 
 def check(changing: AdaptiveSession, fixed: AdaptiveSession, feeds: dict[str, np.ndarray]) -> None:
-    """Both sessions answer the same, within rounding."""
+    """Checks that both sessions give the same outputs within rounding."""
     for a, b in zip(changing.run(None, feeds), fixed.run(None, feeds), strict=True):
         if not np.allclose(a, b, rtol=0, atol=1e-3 * float(np.ptp(b) or 1.0)):
             raise UsageError("the plans' outputs differ; this is a fault of nnstretch")
@@ -121,8 +123,7 @@ def through(
     """Runs sessions in turns through the phases: quiet, the first processor's core busy, quiet, the second one's, quiet.
 
     Returns:
-        The phases, and of each session's runs the second at which it ended, its milliseconds, its plan, and whether it only
-        tried that.
+        The phases, and per run of each session: end in seconds, milliseconds, plan, and whether it was a probe.
     """
     phases: list[dict[str, Any]] = []
     runs: dict[str, list[tuple[float, float, str, bool]]] = {name: [] for name in sessions}
@@ -144,7 +145,7 @@ def through(
 
 
 def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of every phase mean and median of both sessions, the plan that was taken most, and after how many runs it first was."""
+    """Per phase: mean and median of both sessions, the most frequent plan, and the number of runs before its first use."""
     rows = []
     for phase in report["phases"]:
         row: dict[str, Any] = {"disturbed": phase["disturbed"]}
@@ -169,7 +170,7 @@ def picture(report: dict[str, Any], name: str) -> str:
 
 
 def show(report: dict[str, Any]) -> None:
-    """A table for people."""
+    """The table of the terminal output."""
     console = Console()
     times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in report["undisturbed_ms"].items())
     console.print(f"{Path(report['model']).stem}, undisturbed: {times}")

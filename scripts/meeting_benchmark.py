@@ -1,7 +1,8 @@
-"""What it costs that two processors meet: a chain of tiny layers that they compute by turns, against one of them alone.
+"""Measures the cost of a join: a chain of tiny layers that alternates between two processors, against one processor alone.
 
-A meeting point costs what the chain by turns takes longer than both processors' chains on average, shared out among the
-changes of processor. Each change is a sub-graph that is launched, computed and waited for.
+The cost of a join is the additional time of the alternating chain over the mean of both single-processor chains,
+divided by the number of
+changes of processor. Each change launches a sub-graph and waits for it.
 
     .venv/bin/python scripts/meeting_benchmark.py [-p cpu:0,cpu:1] [-p cpu:0,opencl:0@1] [--rounds 15] [--json]
 """
@@ -28,7 +29,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.placement import PLACEMENT_KEY
 
 LENGTH = 64
-"""Layers of a chain: even."""
+"""Layers of a chain; an even number."""
 IMAGE = (1, 16, 4, 4)
 RUNS = 40
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures all pairs and prints what was found."""
+    """Measures and prints all pairs."""
     if options.rounds < 1:
         raise UsageError(f"--rounds {options.rounds}: give 1 or more")
     pairs = [measure(text, options.rounds) for text in options.processors or ["cpu,opencl"]]
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(text: str, rounds: int) -> dict[str, Any]:
-    """Microseconds of a layer on each of two processors, and of a meeting point between them: medians of rounds.
+    """Microseconds of a layer on each of two processors, and of a join: medians of rounds.
 
     Raises:
         UsageError: not two processors.

@@ -1,8 +1,7 @@
-"""The engine's thread pool against OpenMP, as in NeoCPU's figure 4: the same kernels and steps, only the threads differ.
+"""Compares the engine's thread pool with OpenMP (NeoCPU, figure 4): the same kernels and steps, different threads.
 
-Two processes, one with the engine and one with the engine built on OpenMP's parallel regions (by gcc, statically partitioned,
-every thread bound to its core), take turns. Measured are what threads take from one step to the next when there is nothing to
-compute, and a whole network, on one and on several cores.
+Two processes run in turns: the engine, and the engine built on OpenMP's parallel regions (gcc, static schedule, bound threads).
+The script measures the time between empty steps and the latency of a network, on one and on several cores.
 
     .venv/bin/python scripts/pool_benchmark.py [--model resnet50] [--cores 0-1] [--rounds 9] [--json]
 """
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The process of one pool, or the whole comparison."""
+    """Runs the process of one pool, or the whole comparison."""
     if options.serve:
         serve(*options.serve)
         return
@@ -92,7 +91,7 @@ def serve(pool: str, package: str) -> None:
 
 @contextmanager
 def server(pool: str, package: Path, cores: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
-    """A process that serves one pool. OpenMP is told where to run; how long it spins is left at its default."""
+    """Starts the process of one pool. OpenMP threads are bound to cores; their spin time is the default."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
     environment |= {"OMP_PLACES": ",".join(f"{{{core}}}" for core in cores), "OMP_PROC_BIND": "close"}
     command = [sys.executable, str(Path(__file__).resolve()), "--serve", pool, str(package)]
@@ -158,7 +157,7 @@ def measure(model: str, cores_text: str, rounds: int, tune: bool) -> dict[str, A
 
 
 def write(model: str, processor: str, package: Path, tune: bool) -> None:
-    """Compiles a model for the cores; both pools run what comes out."""
+    """Compiles a model for the cores; both pools run the same package."""
     from nnstretch.compiler.compile import compile_model
     from nnstretch.compiler.loading import load_any
     from nnstretch.compiler.processors import build_processors
@@ -168,7 +167,7 @@ def write(model: str, processor: str, package: Path, tune: bool) -> None:
 
 
 def check_outputs(found: dict[str, dict[int, list[dict[str, Any]]]]) -> None:
-    """All pools and numbers of threads compute the same bits.
+    """Checks that all pools and numbers of threads compute the same bits.
 
     Raises:
         DeviceError: they do not.
@@ -191,7 +190,7 @@ def summary(answers: dict[int, list[dict[str, Any]]]) -> dict[str, dict[int, flo
 
 
 def show(report: dict[str, Any]) -> None:
-    """A table for people."""
+    """The table of the terminal output."""
     name = Path(report["model"]).stem
     console = Console()
     console.print(

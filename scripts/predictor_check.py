@@ -1,15 +1,17 @@
-"""How well latencies of branches are predicted: random designs, each branch predicted and then measured as it runs.
+"""Checks predicted latencies of branches: random designs, each branch predicted and then measured.
 
     .venv/bin/python scripts/predictor_check.py --processors cpu:0,opencl:0@1 --models resnet18,resnet50 -n 50 -o check.json
 
-Every design is a random branching within the usual bounds of its network's family. Its branches are predicted twice: `guess`
-is what the cost model says before any of its layers was measured for this design, `predicted` what the search would say of a
-design that it returns, with each of its layers measured by itself. Then the network is compiled and run, and `measured` is
-what each branch was busy for, beside the others, at the usual clock of its core, for which predictions are made; `taken` is
-what it took in fact. Layers that the profile store knows are not measured again.
+Every design is a random branching within the bounds of its network's family. `guess` is the cost model's prediction
+before any layer is
+measured for this design; `predicted` is the prediction with every layer measured alone, as the search reports it.
+Then the network is compiled
+and run: `measured` is the busy time of each branch beside the others, normalised to the reference frequency of its
+core, and `taken`
+is the busy time as measured. Layers in the profile store are not measured again.
 
-With -o, what is finished is kept after every design: a check that was ended goes on where it was. Beside the JSON file lies a
-picture, an SVG file of the same name.
+With -o, the results are saved after every design, and an interrupted check continues. An SVG chart of the same name lies beside
+the JSON file.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 
 TOLERANCE = 0.1
-"""Relative error that predictions shall keep to."""
+"""Relative error of a good prediction."""
 
 COMPARED = {
     "predicted": ("predicted_ms", "measured_ms", "layers measured one by one"),
     "guess": ("guess_ms", "measured_ms", "before any was measured for the design"),
     "taken": ("predicted_ms", "taken_ms", "layers measured one by one, whatever the clock was when branches ran"),
 }
-"""What is compared: the fields of a prediction and of a measurement, and what to call it."""
+"""The compared pairs: fields of a prediction and of a measurement, and a title."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
-    """All designs, and what they come to."""
+    """All designs and their summary."""
     models = [name.strip() for name in options.models.split(",")]
     if options.designs < len(models):
         raise UsageError(
@@ -102,7 +104,7 @@ Key = tuple[str, int]
 
 
 def kept(path: Path | None, about: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
-    """The designs of a check of the same kind that is in a file.
+    """The designs of an earlier check of the same kind.
 
     Raises:
         FileError: the file cannot be read, or is of another check.
@@ -124,7 +126,7 @@ def kept(path: Path | None, about: Mapping[str, Any]) -> dict[Key, dict[str, Any
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network with who predicts its layers."""
+    """A network and the predictor of its layers."""
 
     model: str
     plan: Blueprint
@@ -153,7 +155,7 @@ class Checking:
         return Checking(names, opened.host.blocked.block, opened, learned)
 
     def subject(self, model: str, image_size: int | None) -> Subject:
-        """A network, prepared for branching, and who predicts its layers."""
+        """A network prepared for branching, and the predictor of its layers."""
         from nnstretch.branching.design.accounting import working_set
         from nnstretch.branching.design.blueprint import blueprint
         from nnstretch.cli.networks import Options, build_network
@@ -230,7 +232,7 @@ def beside(latencies: Any, design: Design) -> list[list[float]]:
     return [[branch.contended for branch in part.branches] for part in prediction.segments]
 
 
-# -- what it comes to --------------------------------------------------------------------------------------------------
+# -- summary --------------------------------------------------------------------------------------------------
 
 
 def summary(designs: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
@@ -260,7 +262,7 @@ def spread(branches: Sequence[Mapping[str, Any]], predicted: str, measured: str)
 
 
 def told(answer: Mapping[str, Any]) -> str:
-    """The summary for people."""
+    """The summary of the terminal output."""
     lines = [f"{len(answer['designs'])} designs on {answer['processors']}; errors are |predicted / measured - 1|"]
     for kind, (_, _, text) in COMPARED.items():
         lines.append(f"{text}:")
@@ -273,7 +275,7 @@ def told(answer: Mapping[str, Any]) -> str:
 
 
 def progress(design: Mapping[str, Any], done: int, total: int) -> str:
-    """A line for a design that was just finished."""
+    """A line for a finished design."""
     found = spread(design["branches"], *COMPARED["predicted"][:2])
     return (
         f"{done}/{total} {design['model']} {design['id']}: {found['branches']} branches, {found['within']:.0%} within "

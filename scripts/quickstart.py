@@ -1,7 +1,7 @@
-"""The main job, end to end: train a network, branch it, retrain it, compile it, and show what that is worth.
+"""The main job, end to end: train a network, branch it, retrain it, compile it, and measure the gain.
 
-A ResNet-18 learns the handwritten digits that ship with scikit-learn (64×64), is branched for the processors at hand,
-is retrained with distillation, and is measured beside the original, ONNX Runtime and the single-branch control.
+A ResNet-18 learns the handwritten digits of scikit-learn (64×64), is branched for the processors of this machine,
+retrained with distillation, and measured beside the original, ONNX Runtime and the equal-MACs control.
 
     scripts/quickstart [--out out/quickstart] [--processors cpu:0,opencl:0@1] [--seed 0] [--quick]
 """
@@ -39,10 +39,10 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 
 
 class Stage(AbstractContextManager["Stage"]):
-    """A progress bar for one step of the job; on a terminal it moves, elsewhere the step is one line."""
+    """Progress of one step: a moving bar on a terminal, one line elsewhere."""
 
     def __init__(self, title: str) -> None:
-        """`title` says what the step does."""
+        """`title` names the step."""
         self._title = title
         self._bar = Progress(
             SpinnerColumn(),
@@ -69,7 +69,7 @@ class Stage(AbstractContextManager["Stage"]):
             console.print(f"{self._title} … {time.perf_counter() - self._start:.0f} s")
 
     def show(self, done: int, total: int, what: str) -> None:
-        """Moves the bar; a total of 0 means that nobody knows it."""
+        """Moves the bar; a total of 0 means unknown."""
         self._bar.update(self._task, completed=done, total=total or None, note=what[:40])
 
 
@@ -93,9 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def choose_processors() -> str:
-    """One half of the cores for the CPU and one for OpenCL if a device works; else two groups of CPU cores.
+    """Half of the cores for the CPU and half for OpenCL if a device works; otherwise two groups of CPU cores.
 
-    A GPU leaves them all to the CPU. Two processors share a core that is the only one.
+    With a GPU, the CPU gets all cores. On a single core two processors share it.
     """
     from nnstretch.devices.base.spec import default_cores, format_cores
     from nnstretch.devices.opencl.runtime.runtime import probe
@@ -115,7 +115,7 @@ def choose_processors() -> str:
 
 
 def _on_one_core(core: int, other: str) -> str:
-    """The CPU and another processor on the only core that there is, which is said."""
+    """Two processors on the only core; prints a note."""
     console.print(
         f"[bold]this process has the time of one core only (core {core}): both processors share it and take turns; "
         "every step of the job can be seen, but running the branches at the same time saves nothing[/]",
@@ -126,7 +126,7 @@ def _on_one_core(core: int, other: str) -> str:
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with what its training came to."""
+    """A network and the result of its training."""
 
     module: torch.nn.Module
     result: TrainingResult
@@ -170,7 +170,7 @@ def run(out: Path, processors: str, seed: int, quick: bool) -> None:
 
 
 def make_folder(out: Path) -> None:
-    """Makes the output folder before an hour of work is spent on nothing."""
+    """Makes the output folder, before any work."""
     from nnstretch.errors import FileError
 
     try:
@@ -210,7 +210,7 @@ def retrain(
 
 
 def find_branching(module: torch.nn.Module, example: torch.Tensor, processors: str) -> StretchResult:
-    """The best-ranked branching with inherited weights; `example` tells which blocks change their input least."""
+    """The best-ranked branching with inherited weights; `example` ranks blocks by how much they change their input."""
     import nnstretch
 
     with Stage("finding a branching") as stage:
@@ -245,7 +245,7 @@ def export_all(
 
 
 def prove_it(graphs: dict[str, ir.Model], processors: str, top1: dict[str, float]) -> Ablation:
-    """Compiles and measures everything that the table shows."""
+    """Compiles and measures all rows of the table."""
     from nnstretch.bench.ablation.ablation import ablate
 
     with Stage("compiling and measuring") as stage:
@@ -285,7 +285,7 @@ def write_products(
 
 
 def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
-    """Loads the package that was just written and runs it once."""
+    """Loads the written package and runs it once."""
     from nnstretch.scheduler.runtime.session import PlanSession
 
     with PlanSession.load(path) as session:
@@ -293,7 +293,7 @@ def check_package(path: Path, feeds: dict[str, np.ndarray]) -> None:
 
 
 def show(ablation: Ablation, out: Path, seconds: float) -> None:
-    """The table and what follows from it."""
+    """The table and the derived figures."""
     from nnstretch.report.tables.ablation import ablation_table
 
     console.print(ablation_table(ablation))

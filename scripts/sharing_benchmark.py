@@ -1,7 +1,8 @@
-"""Sessions that share their cores: two in one process, each called by a thread of its own, and two processes at once.
+"""Fairness of sessions that share their cores: two in one process, one thread each, and two processes at once.
 
-Every session runs as often as it can for a while. Shown are how much longer a run takes than alone, how evenly the sessions
-got on (runs of the slowest over runs of the fastest), and whether every answer was the one that the session alone gives.
+Every session runs as often as possible for some seconds. The output shows the contention factor of a run, the
+fairness (runs of the slowest / runs of
+the fastest), and whether every output equals that of the session alone.
 
     .venv/bin/python scripts/sharing_benchmark.py [--model squeezenet] [--processors cpu] [--seconds 3] [--json]
 """
@@ -72,7 +73,7 @@ def measure(model: str, processors: str, seconds: float, tune: bool) -> dict[str
 
 
 def share(package: Path, processes: int, sessions: int, seconds: float) -> dict[str, Any]:
-    """Runs so many processes at once, each with so many sessions."""
+    """Runs a number of processes at once, each with a number of sessions."""
     command = [sys.executable, __file__, "--serve", str(package), str(sessions), "--seconds", str(seconds)]
     servers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
@@ -94,7 +95,7 @@ def share(package: Path, processes: int, sessions: int, seconds: float) -> dict[
 
 
 def serve(package: str, sessions: int, seconds: float) -> None:
-    """One of the processes: says that it is ready, waits for a line, and answers with what its sessions did."""
+    """One of the processes: reports that it is ready, waits for a line, and answers with the runs of its sessions."""
     loaded = [PlanSession.load(package) for _ in range(sessions)]
     feeds = plan_feeds(loaded[0].plan, 0)
     for session in loaded:

@@ -1,4 +1,4 @@
-"""Random changes of training images that keep their class: shift, rotation, scale and mirroring, a batch at a time."""
+"""Augmentation of training images: random shift, rotation, scale and mirroring, a batch at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How far images are changed at most; every image draws its own amounts, uniformly.
+    """Largest changes; every image draws its own amounts, uniformly.
 
     Attributes:
         shift: along each axis, as a share of the image's side.
@@ -48,7 +48,7 @@ class Augmentation:
     def apply(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Changed copies of ``images`` (``N x C x H x W``); what lies outside repeats the border.
 
-        With all amounts at zero the images come back as they are, and nothing is drawn.
+        With all amounts at zero the images are returned unchanged, and nothing is drawn.
         """
         if self == Augmentation():
             return images

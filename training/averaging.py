@@ -1,4 +1,4 @@
-"""What is averaged over a training: the weights, and the statistics of batch norms."""
+"""Averages over a training: weights (EMA) and batch-norm statistics (precise BN)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WeightAverage:
         self.state: dict[str, Tensor] = {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def update(self, module: nn.Module) -> None:
-        """Take in the module's weights of now."""
+        """Add the module's current weights."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         averages: list[Tensor] = []
@@ -40,7 +40,7 @@ class WeightAverage:
         torch._foreach_lerp_(averages, values, 1 - decay)
 
     def restore(self, state: dict[str, Tensor], updates: int) -> None:
-        """Go on from a saved ``state`` (same names and shapes)."""
+        """Continue from a saved ``state`` (same names and shapes)."""
         for name, value in self.state.items():
             value.copy_(state[name])
         self.updates = updates

@@ -22,7 +22,7 @@ _FREE_FIELDS = frozenset({"name", "threads", "evaluate_every"})
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What is known of one epoch.
+    """Record of one epoch.
 
     Attributes:
         epoch: counted from 1.
@@ -30,7 +30,7 @@ class EpochRecord:
         loss: mean over the training images.
         train_top1: of the network in training, on the changed images, in percent.
         learning_rate: of the last step.
-        top1: on the test images in percent; None if it was not taken.
+        top1: on the test images in percent; None if not measured.
         seconds: since the training started.
     """
 
@@ -45,10 +45,10 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a training needs to go on as if it had never stopped.
+    """Everything a training needs to continue exactly.
 
     Attributes:
-        recipe: it was started with.
+        recipe: the recipe of the training.
         dataset: the data set's name.
         distilled: whether there is a teacher.
         history: one record per finished epoch.

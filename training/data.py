@@ -32,7 +32,7 @@ _NAMED_FILES = 3
 
 
 class Split(Protocol):
-    """Images with labels, of which any subset can be had."""
+    """Labelled images with access by index."""
 
     @property
     def labels(self) -> Tensor:
@@ -54,8 +54,8 @@ class Dataset:
         num_classes: number of classes; labels are 0 … ``num_classes - 1``.
         channels: channels of an image.
         image_size: side of the square images in pixels.
-        class_names: what the labels mean.
-        mean, std: what the pixels (0 … 1) were normalised with, per channel.
+        class_names: names of the classes.
+        mean, std: statistics of the normalisation of pixels (0 … 1), per channel.
         train, test: disjoint sets of images.
     """
 

@@ -1,4 +1,4 @@
-"""How often a network is right."""
+"""Top-1 accuracy of a network."""
 
 from __future__ import annotations
 

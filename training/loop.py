@@ -32,7 +32,7 @@ _EPOCHS_PER_SEED = 1_000_003
 
 @dataclass(frozen=True)
 class TrainingEvent:
-    """Where a training is; sent after every step and after every evaluation.
+    """State of a training; sent after every step and after every evaluation.
 
     Attributes:
         epoch, epochs: the epoch, counted from 1, and how many there are.
@@ -57,12 +57,12 @@ class TrainingEvent:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training came to.
+    """Result of a training.
 
     Attributes:
         history: one record per epoch.
         top1: of the resulting weights on the test images, in percent.
-        seconds: it took, all its parts together if it was resumed.
+        seconds: duration, all parts of a resumed training together.
     """
 
     history: tuple[EpochRecord, ...]
@@ -154,7 +154,7 @@ class _Training:
         self.history: list[EpochRecord] = []
         self.device = next(module.parameters()).device
         self.batch = min(recipe.batch, len(dataset.train))
-        # The last images of an epoch's order that fill no batch wait for another epoch.
+        # An incomplete last batch is dropped.
         self.steps_per_epoch = len(dataset.train) // self.batch
         self.optimiser = _optimiser(module, recipe)
         self.average = WeightAverage(module, recipe.ema_decay) if recipe.ema_decay > 0 else None
@@ -261,7 +261,7 @@ class _Training:
         self.progress(TrainingEvent(epoch, self.recipe.epochs, step, steps, size, loss, rate, accuracy, self.seconds()))
 
     def evaluate_between(self, epoch: int) -> float | None:
-        """Accuracy of what the training would come to after ``epoch``, if the recipe asks for it there."""
+        """Accuracy of the result if the training ended after ``epoch``; None if the recipe does not evaluate there."""
         every = self.recipe.evaluate_every
         if every == 0 or (epoch + 1) % every != 0 or epoch + 1 == self.recipe.epochs:
             return None

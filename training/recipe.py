@@ -1,4 +1,4 @@
-"""How a network is trained: a recipe is data, kept as JSON, and a few come with the project."""
+"""Recipes: the settings of a training as data, stored as JSON; a few presets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Recipe:
     """All settings of a training; SGD with momentum, linear warm-up, a plateau, then a cosine down to zero.
 
     Attributes:
-        name: what it is called in reports.
+        name: its name in reports.
         epochs: passes over the training images.
         batch: images per step.
         learning_rate: the highest one, reached after the warm-up.
-        warmup_epochs: for so many epochs (fractions allowed) the rate grows linearly.
-        hold_epochs: for so many epochs after the warm-up the rate stays at its highest.
+        warmup_epochs: epochs (fractions allowed) of linear growth of the rate.
+        hold_epochs: epochs after the warm-up at the highest rate.
         momentum: of SGD.
         nesterov: whether the momentum is Nesterov's.
         weight_decay: L2, on weights of convolutions and dense layers alone; scales, shifts and biases have none.
@@ -100,8 +100,8 @@ class Recipe:
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of ``step`` (from 0, over the whole training).
 
-        During the warm-up it grows linearly from one step's share; then it is held; then it follows half a cosine,
-        of which the last step is one step before zero.
+        It grows linearly during the warm-up, is then constant, and then follows half a cosine that ends one step before
+        zero.
         """
         total = self.epochs * steps_per_epoch
         warm = min(round(self.warmup_epochs * steps_per_epoch), total)

@@ -173,6 +173,7 @@ def _write_canonical(writer: OnnxWriter, layer: Layer, inputs: Sequence[str | No
     if layer.is_int8:
         _write_int8(writer, layer, inputs, outputs)
     else:
+        _let_read(writer, inputs)
         write_float(writer, layer, inputs, outputs)
 
 

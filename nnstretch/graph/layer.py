@@ -34,11 +34,13 @@ Quantize      x any shape -> int8
 Dequantize    x any shape, int8 -> float32
 ============  ====================================================  ======================================================
 
-All tensors are float32, or those that a layer reads and makes in the run are int8, each on a grid of its own
-(`TensorType.grid`). An int8 layer computes what the operator makes of the numbers that its inputs stand for, and rounds the
-result to the grid of its output; it depends on the routine in what precision, so the last bit may differ. Int8 weights stand
-for themselves times the `scales` of their output channels, an int32 bias for itself times these and the scale of x. Reshape,
-Transpose, Slice and MaxPool have one grid for input and output.
+Reshape, Transpose, Slice and Concat without activation move elements of any one type. Otherwise all tensors
+are float32, or those that a layer reads and makes in the run are int8, each with quantization parameters of
+its own (`TensorType.grid`). An int8 layer computes what the operator makes of the numbers that its inputs
+stand for, and rounds the result to the parameters of its output; it depends on the routine in what precision,
+so the last bit may differ. Int8 weights stand for themselves times the `scales` of their output channels, an
+int32 bias for itself times these and the scale of x. Reshape, Transpose, Slice and MaxPool have the same
+quantization parameters for input and output.
 
 Fusion groups (`fused_layer`, `fused_pair`) are layers of operator Chain. They exist in no graph: selection makes them of two or
 more layers that one routine may compute as one.
@@ -84,6 +86,9 @@ OPERATORS = (
     "Quantize",
     "Dequantize",
 )
+
+MOVING_OPERATORS = ("Reshape", "Transpose", "Slice", "Concat")
+"""Operators that move elements and change none, without their activation: their tensors may be of any type."""
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 

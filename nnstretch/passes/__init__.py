@@ -8,10 +8,15 @@ from onnx_ir.passes import common
 from nnstretch.graph.layer import DOMAIN
 from nnstretch.passes.canonicalize.activations import lower_activation
 from nnstretch.passes.canonicalize.common_subexpressions import MergeEqualNodes
-from nnstretch.passes.canonicalize.concat_softmax import lower_concat, lower_softmax
 from nnstretch.passes.canonicalize.constant_folding import FoldConstants
 from nnstretch.passes.canonicalize.convolution import lower_convolution
-from nnstretch.passes.canonicalize.data_movement import lower_slice, lower_split, lower_transpose
+from nnstretch.passes.canonicalize.data_movement import (
+    lower_concat,
+    lower_other_types,
+    lower_slice,
+    lower_split,
+    lower_transpose,
+)
 from nnstretch.passes.canonicalize.dense import lower_dense
 from nnstretch.passes.canonicalize.elementwise import lower_elementwise
 from nnstretch.passes.canonicalize.late_constants import LateConstants
@@ -20,6 +25,7 @@ from nnstretch.passes.canonicalize.outputs import KeepOutputs
 from nnstretch.passes.canonicalize.pooling import lower_pooling
 from nnstretch.passes.canonicalize.reshape import lower_reshape, merge_reshapes
 from nnstretch.passes.canonicalize.resize import lower_resize
+from nnstretch.passes.canonicalize.softmax import lower_softmax
 from nnstretch.passes.fuse.affine import fold_affine, lower_batch_normalization, shape_affine
 from nnstretch.passes.fuse.epilogues import fuse_layer
 from nnstretch.passes.fuse.padding import fold_pad
@@ -68,6 +74,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(quantize_early),
         EachNode(compute_in_int8),
         EachNode(dequantize_constants),
+        EachNode(lower_other_types),
         KeepOutputs(),
         common.RemoveUnusedNodesPass(),
         common.TopologicalSortPass(),

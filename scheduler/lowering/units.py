@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.expand import expand_region
-from nnstretch.graph.layer import Layer, TensorType, fused_layer
+from nnstretch.graph.layer import MOVING_OPERATORS, Layer, TensorType, fused_layer
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.placement import PLACEMENT_KEY
 
@@ -55,7 +56,7 @@ def working_set(graph: UnitGraph) -> int:
     All weights count, and the largest tensor twice: one layer writes it, the next reads it.
     """
     weights = sum(unit.layer.weight_bytes for unit in graph.units)
-    return weights + 2 * max((4 * tensor.elements for tensor in graph.types.values()), default=0)
+    return weights + 2 * max((tensor.bytes for tensor in graph.types.values()), default=0)
 
 
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
@@ -73,10 +74,12 @@ def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph
     for node in nodes:
         types.update(zip(node.outputs, node.layer.outputs, strict=True))
     wanted_later = _last_use(nodes, [name for name, _ in outputs])
+    native = [is_native(node.layer) for node in nodes]
+    carried = _carried(nodes, native)
     units: list[Unit] = []
     run: list[GraphNode] = []
     for position, node in enumerate(nodes):
-        if is_native(node.layer):
+        if native[position] and position not in carried:
             units += _fallbacks(run, position, wanted_later)
             run = []
             units.append(_native(node))
@@ -113,6 +116,46 @@ def _native(node: GraphNode) -> Unit:
     inputs = tuple(str(node.inputs[i]) for i in node.layer.activations)
     placement = _placement(dict(node.metadata), node.layer.name)
     return Unit(node.layer.name, node.layer, (node,), inputs, node.outputs, placement)
+
+
+def _carried(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
+    """Native layers that fallback units carry: those that only move elements, and have none but fallback layers around them.
+
+    By themselves they would cut a run of fallback layers in two. Layers on float32 stay native, as their neighbours may be.
+    """
+    neighbours = _neighbours(nodes)
+    movers = {i for i, node in enumerate(nodes) if native[i] and _moves_other_types(node.layer)}
+    carried: set[int] = set()
+    while movers:
+        group, around, rest = set[int](), set[int](), [min(movers)]
+        while rest:
+            number = rest.pop()
+            if number not in movers:
+                around.add(number)
+            elif number not in group:
+                group.add(number)
+                rest += neighbours[number]
+        movers -= group
+        around -= group
+        if around and not any(native[number] for number in around):
+            carried |= group
+    return carried
+
+
+def _moves_other_types(layer: Layer) -> bool:
+    return layer.op in MOVING_OPERATORS and layer.outputs[0].dtype != DEFAULT_DTYPE
+
+
+def _neighbours(nodes: Sequence[GraphNode]) -> list[set[int]]:
+    """For each node those that make what it reads, and those that read what it makes."""
+    maker = {name: number for number, node in enumerate(nodes) for name in node.outputs}
+    found: list[set[int]] = [set() for _ in nodes]
+    for number, node in enumerate(nodes):
+        for name in node.inputs:
+            if name in maker:
+                found[number].add(maker[name])
+                found[maker[name]].add(number)
+    return found
 
 
 def _last_use(nodes: Sequence[GraphNode], outputs: Sequence[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nnstretch.devices.base.routine import Layout
+from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 
@@ -21,8 +22,8 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
 
-    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers and, in a blocked layout,
-    every input but the last fills its blocks.
+    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers, every input begins where a
+    buffer may and, in a blocked layout, every input but the last fills its blocks.
     """
     axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
     shapes = [t.shape for t in layer.inputs if t is not None]
@@ -33,7 +34,8 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
         return None
     sizes = [layout.bytes(layer.type_of(i)) for i in range(len(shapes))]
-    return tuple(itertools.accumulate(sizes[:-1], initial=0))
+    offsets = tuple(itertools.accumulate(sizes[:-1], initial=0))
+    return None if any(offset % BUFFER_ALIGNMENT for offset in offsets) else offsets
 
 
 def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
@@ -62,4 +64,5 @@ def _slice_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
         return None
     if before.block and cut and (axis != 1 or starts[1] % before.block):
         return None
-    return before.bytes(replace(source, shape=(*source.shape[:axis], starts[axis], *source.shape[axis + 1 :])))
+    offset = before.bytes(replace(source, shape=(*source.shape[:axis], starts[axis], *source.shape[axis + 1 :])))
+    return None if offset % BUFFER_ALIGNMENT else offset

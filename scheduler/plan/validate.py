@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nnstretch.devices.backends import BACKENDS
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import format_cores
-from nnstretch.devices.engine.binding.library import MAX_RATIO
+from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT, MAX_RATIO
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.happens_before import HappensBefore
@@ -101,7 +101,7 @@ def _check_buffers(plan: Plan) -> None:
             raise _fail(f"buffer {i} lies in {buffer.memory} region {buffer.index}, which does not exist")
         if buffer.offset < 0 or buffer.bytes < 0 or buffer.offset + buffer.bytes > size:
             raise _fail(f"buffer {i} ({buffer.value}) reaches beyond its region of {size} bytes")
-        if buffer.memory not in ("input", "output") and buffer.offset % 4:
+        if buffer.memory not in ("input", "output") and buffer.offset % BUFFER_ALIGNMENT:
             raise _fail(f"buffer {i} ({buffer.value}) is not aligned")
 
 

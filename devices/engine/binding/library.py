@@ -21,6 +21,8 @@ ABI = 3
 
 MAX_READS, MAX_WRITES = 16, 4
 """NNS_MAX_READS, NNS_MAX_WRITES: operands of one step."""
+BUFFER_ALIGNMENT = 4
+"""NNS_BUFFER_ALIGNMENT: buffers begin at multiples of this many bytes of their regions."""
 
 MAX_CORES = 1024
 """NNS_MAX_CORES: threads of one queue."""

@@ -28,6 +28,7 @@ extern "C" {
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1" */
 #define NNS_MAX_READS 16   /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4   /* outputs of one step, workspaces included */
+#define NNS_BUFFER_ALIGNMENT 4 /* bytes; elements of larger types may lie across it */
 #define NNS_MAX_QUEUES 16
 #define NNS_MAX_CORES 1024
 #define NNS_MAX_RATIO 65536

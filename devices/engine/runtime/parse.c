@@ -145,9 +145,9 @@ static int32_t parse_buffers(reader *r) {
         const int64_t size = program->areas[buffer->region].bytes;
         TRY(nns_take(&r->words, &buffer->offset, "the offset of a buffer", 0, size));
         TRY(nns_take(&r->words, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
-        if (buffer->offset % 4)
-            return INVALID(r, "buffer %lld starts at byte %lld, which 4 does not divide", (long long)i,
-                           (long long)buffer->offset);
+        if (buffer->offset % NNS_BUFFER_ALIGNMENT)
+            return INVALID(r, "buffer %lld starts at byte %lld, which %d does not divide", (long long)i,
+                           (long long)buffer->offset, NNS_BUFFER_ALIGNMENT);
     }
     return NNS_OK;
 }

@@ -1,38 +1,46 @@
-"""Operators that move elements and change none: transpositions, slices, splits."""
+"""Operators that move elements and change none: transpositions, slices, concatenations, splits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.passes.rewriting import (
     argument,
     become,
     constant,
     float_shape,
     graph_of,
+    grid_of,
     insert,
     integer,
     integers,
     is_onnx,
+    put_on_grid,
+    shape_of,
 )
 
+_Shape = Callable[[ir.Value | None], tuple[int, ...] | None]
+"""The shape of a value whose type a pass rewrites; None for other values."""
 
-def lower_transpose(node: ir.Node) -> bool:
+
+def lower_transpose(node: ir.Node, shape_of_moved: _Shape = float_shape) -> bool:
     """Transpose becomes canonical; those that only move axes of length 1 are Reshapes already."""
-    shape = float_shape(node.inputs[0]) if is_onnx(node, "Transpose") else None
+    shape = shape_of_moved(node.inputs[0]) if is_onnx(node, "Transpose") else None
     if shape is None or constant(node.inputs[0]) is not None:
         return False
     order = integers(node, "perm", tuple(reversed(range(len(shape)))))
     return become(node, "Transpose", node.inputs[:1], {"perm": order})
 
 
-def lower_slice(node: ir.Node) -> bool:
+def lower_slice(node: ir.Node, shape_of_moved: _Shape = float_shape) -> bool:
     """Slice with constant bounds and steps forward becomes canonical."""
     if not is_onnx(node, "Slice"):
         return False
-    shape, result = float_shape(node.inputs[0]), float_shape(node.outputs[0])
+    shape, result = shape_of_moved(node.inputs[0]), shape_of_moved(node.outputs[0])
     if shape is None or not result or constant(node.inputs[0]) is not None or 0 in result:
         return False
     bounds = _bounds(node, len(shape))
@@ -72,6 +80,45 @@ def _bounds(node: ir.Node, rank: int) -> dict[int, tuple[int, int, int]] | None:
 def _constant_integers(value: ir.Value | None) -> tuple[int, ...] | None:
     array = constant(value)
     return None if array is None else tuple(int(element) for element in array.reshape(-1))
+
+
+def lower_concat(node: ir.Node, shape_of_moved: _Shape = float_shape) -> bool:
+    """Concat of run-time tensors becomes canonical."""
+    shape = shape_of_moved(node.outputs[0])
+    if not is_onnx(node, "Concat") or shape is None:
+        return False
+    if any(shape_of_moved(value) is None or constant(value) is not None for value in node.inputs):
+        return False
+    return become(node, "Concat", tuple(node.inputs), {"axis": integer(node, "axis", 0) % len(shape)})
+
+
+def lower_other_types(node: ir.Node) -> bool:
+    """Transpose, Slice and Concat of other types than float32 become canonical, once quantised layers are known.
+
+    They move integers whatever these stand for; all of a node's tensors get the quantisation parameters that one of them has.
+    """
+    if not is_onnx(node, "Transpose", "Slice", "Concat"):
+        return False
+    values = [
+        value for value in (*node.inputs[: None if node.op_type == "Concat" else 1], *node.outputs) if value is not None
+    ]
+    grids = {grid for value in values if (grid := grid_of(value)) is not None}
+    lowered = len(grids) <= 1 and any(
+        lower(node, _shape_of_other_type) for lower in (lower_transpose, lower_slice, lower_concat)
+    )
+    if lowered:
+        for value, grid in itertools.product(values, grids):
+            put_on_grid(value, grid)
+    return lowered
+
+
+def _shape_of_other_type(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a value whose elements are of a type that the engine moves, but not of float32; not of an empty one."""
+    shape = shape_of(value)
+    if value is None or value.dtype in (None, ir.DataType.STRING, ir.DataType.FLOAT) or not shape or 0 in shape:
+        return None
+    row = ELEMENT_TYPES.get(value.dtype.numpy().name)
+    return shape if row is not None and row.code else None
 
 
 def lower_split(node: ir.Node) -> bool:

@@ -57,13 +57,17 @@ class SingleLayer:
 
 
 def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
-    """Random arrays for the run-time inputs of `layer`, row-major: normal ones, and all integers alike where it reads int8."""
+    """Random arrays for the run-time inputs of `layer`, row-major: normal floats, and all integers alike."""
     rng = np.random.default_rng(seed)
-    types = [layer.type_of(i) for i in layer.activations]
-    return [
-        rng.integers(-128, 128, t.shape, np.int8) if t.grid else rng.standard_normal(t.shape).astype(t.dtype)
-        for t in types
-    ]
+    return [_random(rng, layer.type_of(i)) for i in layer.activations]
+
+
+def _random(rng: np.random.Generator, tensor: TensorType) -> np.ndarray:
+    storage = tensor.element.storage
+    if storage.kind in "iu":
+        limits = np.iinfo(storage)
+        return rng.integers(limits.min, limits.max, tensor.shape, storage, endpoint=True)
+    return rng.standard_normal(tensor.shape).astype(storage)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,20 +1,10 @@
-"""Concatenation and softmax."""
+"""Softmax."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from nnstretch.passes.rewriting import become, constant, float_shape, graph_of, integer, is_onnx
-
-
-def lower_concat(node: ir.Node) -> bool:
-    """Concat of run-time float32 tensors becomes canonical."""
-    shape = float_shape(node.outputs[0])
-    if not is_onnx(node, "Concat") or shape is None:
-        return False
-    if any(float_shape(value) is None or constant(value) is not None for value in node.inputs):
-        return False
-    return become(node, "Concat", tuple(node.inputs), {"axis": integer(node, "axis", 0) % len(shape)})
+from nnstretch.passes.rewriting import become, float_shape, graph_of, integer, is_onnx
 
 
 def lower_softmax(node: ir.Node) -> bool:

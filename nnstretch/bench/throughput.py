@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.client import EngineProcess
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
 from nnstretch.bench.engines import ENGINES, Job
@@ -28,6 +28,7 @@ from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from nnstretch.support.progress import Progress
+from nnstretch.support.worker_process import WorkerError
 
 _FEWEST = 12
 """Least number of inputs per turn and stream, so that the begin and end of a turn are negligible."""
@@ -230,7 +231,7 @@ def _onnxruntime(
         job = Job("model", str(folder / "model.onnx"), cores, options)
         try:
             process = stack.enter_context(EngineProcess(entry, job, feeds, progress))
-        except EngineError as failure:
+        except WorkerError as failure:
             return found, str(failure)
         found.append(_Candidate(how, process.rate))
     return found, ""

@@ -1,10 +1,10 @@
-"""Frames: how nnstretch talks to processes of its own over a pipe.
+"""Frames: messages between nnstretch and its worker processes over pipes.
 
     frame  := length of header (8 bytes, little-endian)  header  array*
     header := JSON object: {"message": {…}, "arrays": [[name, bytes], …]}
     array  := the named array as .npy, without objects
 
-Nothing that arrives is executed or unpickled.
+Received data are never executed or unpickled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def write_frame(stream: IO[bytes], message: Mapping[str, Any], arrays: Arrays | 
     """Sends a JSON-serialisable message with arrays.
 
     Raises:
-        BrokenPipeError: the other side has ended.
+        BrokenPipeError: the other process has ended.
     """
     blobs: list[tuple[str, bytes]] = []
     for name, array in (arrays or {}).items():
@@ -35,9 +35,8 @@ def write_frame(stream: IO[bytes], message: Mapping[str, Any], arrays: Arrays | 
         np.save(buffer, array, allow_pickle=False)
         blobs.append((name, buffer.getvalue()))
     header = json.dumps({"message": dict(message), "arrays": [[name, len(data)] for name, data in blobs]}).encode()
-    stream.write(_LENGTH.pack(len(header)) + header)
-    for _, data in blobs:
-        stream.write(data)
+    for data in (_LENGTH.pack(len(header)) + header, *(data for _, data in blobs)):
+        _write(stream, data)
     stream.flush()
 
 
@@ -45,11 +44,11 @@ def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]
     """Receives one frame: its message and its arrays.
 
     Raises:
-        EOFError: the other side has ended, or what came is no frame.
+        EOFError: the other process has ended, or the data are not a frame.
     """
     (length,) = _LENGTH.unpack(_read(stream, _LENGTH.size))
     if length > _LONGEST_HEADER:
-        raise EOFError(f"a frame's header of {length} bytes is none")
+        raise EOFError(f"a frame header of {length} bytes is too long")
     try:
         header = json.loads(_read(stream, length))
         return dict(header["message"]), {name: _array(_read(stream, size)) for name, size in header["arrays"]}
@@ -61,12 +60,19 @@ def _array(data: bytes) -> np.ndarray:
     return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
 
 
+def _write(stream: IO[bytes], data: bytes) -> None:
+    """Writes all of `data`: an unbuffered stream may take a part at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[stream.write(left) :]
+
+
 def _read(stream: IO[bytes], size: int) -> bytes:
-    """Exactly `size` bytes, of a stream that may be buffered or not."""
+    """Exactly `size` bytes of a buffered or unbuffered stream."""
     data = bytearray()
     while len(data) < size:
         part = stream.read(size - len(data))
         if not part:
-            raise EOFError(f"{size} bytes were wanted, {len(data)} came before the end")
+            raise EOFError(f"the stream ended after {len(data)} of {size} bytes")
         data += part
     return bytes(data)

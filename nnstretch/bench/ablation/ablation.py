@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
 from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
-from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.client import EngineProcess
 from nnstretch.bench.comparison.parameters import count_parameters
 from nnstretch.bench.comparison.reference import reference_outputs
 from nnstretch.bench.comparison.subject import random_feeds
@@ -34,6 +34,7 @@ from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.worker_process import WorkerError
 
 if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
@@ -171,7 +172,7 @@ def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list
     job = Job("original", str(folder / "original.onnx"), cores)
     try:
         process = bench.stack.enter_context(EngineProcess(entry, job, bench.feeds, bench.progress))
-    except EngineError as failure:
+    except WorkerError as failure:
         bench.failure = str(failure)
         return []
     return [_Candidate("original", "ONNX Runtime", processors, lambda budget: process.time(budget, _RUNS))]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.client import EngineProcess
 from nnstretch.bench.comparison.subject import Subject
 from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Report, Start
@@ -19,6 +19,7 @@ from nnstretch.bench.timing.interleaving import Timed, TimingOptions, interleave
 from nnstretch.bench.timing.statistics import Latency, latency, significant
 from nnstretch.errors import MissingExtraError, UsageError
 from nnstretch.graph.reference import largest_error
+from nnstretch.support.worker_process import WorkerError
 
 OURS = "nnstretch"
 REFERENCE = "onnxruntime"
@@ -187,7 +188,7 @@ def compare(
                 own = replace(job, file=workspace.file_for(entry, job, report))
                 starts[entry.name] = _further_starts(entry, own, subject, options, report)
                 processes[entry.name] = stack.enter_context(EngineProcess(entry, own, subject.feeds, report))
-            except EngineError as failure:
+            except WorkerError as failure:
                 errors[entry.name] = str(failure)
             else:
                 starts[entry.name].append(processes[entry.name].start)
@@ -240,7 +241,7 @@ def _timed(process: EngineProcess, name: str, runs: int, errors: dict[str, str])
         if name not in errors:
             try:
                 return process.time(budget, runs)
-            except EngineError as failure:
+            except WorkerError as failure:
                 errors[name] = str(failure)
         return np.empty(0)
 
@@ -260,12 +261,12 @@ def _errors_of_all(
             entry = next(e for e in ENGINES if e.name == REFERENCE)
             with EngineProcess(entry, job, subject.feeds, report) as reference:
                 expected = reference.outputs()
-    except EngineError:
+    except WorkerError:
         return {}
     found: dict[str, float] = {}
     for name, process in processes.items():
         if name != REFERENCE:
-            with contextlib.suppress(EngineError):  # its reason is recorded when it is timed
+            with contextlib.suppress(WorkerError):  # its reason is recorded when it is timed
                 found[name] = largest_error(process.outputs(), expected)
     return found
 

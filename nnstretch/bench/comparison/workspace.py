@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nnstretch.bench.comparison.client import EngineError, prepare
+from nnstretch.bench.comparison.client import prepare
 from nnstretch.bench.engines import EngineEntry, Job, Report
+from nnstretch.support.worker_process import WorkerError
 
 
 class Workspace:
@@ -17,13 +18,13 @@ class Workspace:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="nnstretch-bench-"))
-        self._made: dict[tuple[str, int], str | EngineError] = {}
+        self._made: dict[tuple[str, int], str | WorkerError] = {}
 
     def file_for(self, entry: EngineEntry, job: Job, report: Report) -> str:
         """The file that an engine starts from, or "" if that is the model itself.
 
         Raises:
-            EngineError: the engine cannot make it, now or when it was asked before.
+            WorkerError: the engine cannot make it, now or when it was asked before.
         """
         if not entry.prepares:
             return ""
@@ -31,16 +32,16 @@ class Workspace:
         if key not in self._made:
             self._made[key] = self._make(entry, job, f"{entry.name}-{key[1]}", report)
         made = self._made[key]
-        if isinstance(made, EngineError):
+        if isinstance(made, WorkerError):
             raise made
         return made
 
-    def _make(self, entry: EngineEntry, job: Job, name: str, report: Report) -> str | EngineError:
+    def _make(self, entry: EngineEntry, job: Job, name: str, report: Report) -> str | WorkerError:
         folder = self._folder / name
         folder.mkdir()
         try:
             return prepare(entry, job, folder, report)
-        except EngineError as failure:
+        except WorkerError as failure:
             return failure
 
     def __enter__(self) -> Self:

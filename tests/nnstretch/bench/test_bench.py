@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from torch import nn
 
 from nnstretch.bench.ablation.ablation import ablate
-from nnstretch.bench.comparison.client import EngineError, EngineProcess
+from nnstretch.bench.comparison.client import EngineProcess
 from nnstretch.bench.comparison.compare import Comparison, ComparisonOptions, compare, parse_engines
 from nnstretch.bench.comparison.layers import layer_table
 from nnstretch.bench.comparison.parameters import count_parameters
@@ -38,6 +38,7 @@ from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.frames import read_frame, write_frame
+from nnstretch.support.worker_process import WorkerError
 
 IMAGE = (1, 3, 16, 16)
 CORES = tuple(sorted(os.sched_getaffinity(0)))
@@ -317,7 +318,7 @@ def test_why_an_engine_failed(
     body: str, reason: str, one: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = engine_module(tmp_path, f"def load(job, feeds, report):\n    {body}\n", monkeypatch)
-    with pytest.raises(EngineError, match=reason):
+    with pytest.raises(WorkerError, match=reason):
         EngineProcess(entry, Job("m", "m.onnx", CORES[:1]), one.feeds, silent)
 
 

@@ -1,1 +1,1 @@
-"""Channel groups, scaling, and the selection of channels."""
+"""Dependency groups of channels, width scaling, and which channels a branch keeps."""

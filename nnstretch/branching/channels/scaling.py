@@ -1,4 +1,4 @@
-"""How many channels a width ratio leaves, and which ones."""
+"""Width scaling: how many channels a width ratio keeps, and the importance of each channel."""
 
 from __future__ import annotations
 
@@ -26,39 +26,44 @@ from nnstretch.branching.tracing.operators import (
 from nnstretch.errors import DesignError
 
 DEFAULT_MULTIPLE = 8
-"""Channels of a scaled layer are a multiple of this where the layer is wide enough."""
+"""Scaled layers have a multiple of this many channels, unless the layer is narrower."""
 
 Scores = npt.NDArray[np.float64]
 
 
 def kept_count(group: DependencyGroup, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> int:
-    """ChannelGroups of `group` that a width of `ratio` leaves: the nearest number that makes a multiple of channels.
+    """Channel groups of `group` that a width of `ratio` keeps, rounded to a multiple of `multiple` channels.
 
-    All of them at ratio 1, never none, and always all of a locked group. Ratios above 1 repeat channel groups.
+    All of them at ratio 1, at least one rounding step, and always all of a locked group. Ratios above 1 repeat groups.
     """
     if group.locked or ratio == 1.0:
         return group.channel_groups
     step = max(1, -(-multiple // group.group_channels))
-    # Half a step is rounded up, so that a ratio and the next larger one never change places.
+    # Halves are rounded up, not to even, so that the count is monotonic in the ratio.
     rounded = int(ratio * group.channel_groups / step + 0.5) * step
     smallest = min(step, group.channel_groups)
     return max(smallest, rounded) if ratio > 1.0 else min(max(smallest, rounded), group.channel_groups)
 
 
 def kept_counts(plan: ChannelPlan, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> tuple[int, ...]:
-    """`kept_count` of every group of `plan`."""
+    """`kept_count` of every dependency group of `plan`."""
     return tuple(kept_count(group, ratio, multiple) for group in plan.groups)
 
 
 def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tuple[int, ...]:
-    """ChannelGroups of every group of `plan` that make so many channels.
+    """Channel groups of every dependency group that make the given numbers of channels.
+
+    Args:
+        plan: the dependency groups.
+        channels: channels of every dependency group.
+        name: of the segment, for messages.
 
     Raises:
-        DesignError: they are not for these groups.
+        DesignError: the numbers do not fit these groups.
     """
     if len(channels) != len(plan.groups):
         raise DesignError(
-            f"the design has channels of {len(channels)} groups for a branch of {name}, which has {len(plan.groups)}; "
+            f"the design has channels of {len(channels)} groups for a branch of {name}, whose plan has {len(plan.groups)}; "
             "use the network that the design was made for"
         )
     counts = []
@@ -78,19 +83,24 @@ def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tu
 
 @dataclass(frozen=True)
 class TensorChannels:
-    """How a tensor is read: with so many channels, which may be the original ones, each once and in order."""
+    """Channels of an input tensor.
+
+    Attributes:
+        channels: their number.
+        exact: they are the original channels, each once and in order.
+    """
 
     channels: int
     exact: bool
 
 
 SkipInputs = Mapping[fx.Node, TensorChannels]
-"""How the tensors are read that a plan reads beside its source; those that are left out, as they were."""
+"""Channels of skip inputs; those left out have their original channels."""
 UNSCALED: SkipInputs = MappingProxyType({})
 
 
 def inputs_of(plan: ChannelPlan, in_channels: int, skips: SkipInputs, *, exact: bool) -> dict[fx.Node, TensorChannels]:
-    """How every tensor is read that `plan` reads."""
+    """Channels of every input of `plan`."""
     found = {skip: skips.get(skip, TensorChannels(channels_of(skip), exact=True)) for skip in plan.skips}
     return {plan.source: TensorChannels(in_channels, exact), **found}
 
@@ -98,9 +108,16 @@ def inputs_of(plan: ChannelPlan, in_channels: int, skips: SkipInputs, *, exact: 
 def node_widths(
     plan: ChannelPlan, counts: Sequence[int], in_channels: int, skips: SkipInputs = UNSCALED
 ) -> dict[fx.Node, int]:
-    """Channels of every tensor when `counts` channel groups of every group are kept and `in_channels` are read.
+    """Channels of every tensor of a copy of `plan`.
 
-    Those of a flattened map are counted, not their pixels. Of what is read, those behind its entry if there is one.
+    Args:
+        plan: blocks and dependency groups.
+        counts: channel groups kept of every dependency group.
+        in_channels: channels of the source.
+        skips: channels of the skip inputs.
+
+    Returns:
+        Channels by node; a flattened map counts its channels, not its pixels. An input with an entry has the entry's.
     """
     widths = {tensor: read.channels for tensor, read in inputs_of(plan, in_channels, skips, exact=False).items()}
     for tensor in plan.entries:
@@ -126,22 +143,22 @@ def node_widths(
 
 
 def produced_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:
-    """Channels that a layer writes when `counts` channel groups of every group are kept."""
+    """Channels that a layer writes when `counts` channel groups of every dependency group are kept."""
     index, channel_groups = plan.produced[node]
     return len(channel_groups) // plan.groups[index].channel_groups * counts[index]
 
 
 def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, skips: SkipInputs = UNSCALED) -> int:
-    """Channels of the output when `counts` channel groups of every group are kept; of several outputs together."""
+    """Channels of the output when `counts` channel groups are kept; the sum over several outputs."""
     widths = node_widths(plan, counts, in_channels, skips)
     return sum(widths[plan.read(result)] for result in plan.results)
 
 
 def importance_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
-    """How much every channel group of every group matters: larger is more.
+    """Importance of every channel group of every dependency group; larger is more important.
 
-    The L2 norm of the filters that write it, with the scale that a batch norm puts on them; relative to the mean of the
-    layer, and averaged over the layers that write the group, so that no layer outvotes the others by its magnitude.
+    The L2 norm of the filters that write it, times the scale of a following batch norm; relative to the layer's mean and
+    averaged over the layers of the dependency group, so that no layer dominates by magnitude.
     """
     return tuple(_scores_of(group, plan.sources) for group in plan.groups)
 
@@ -176,18 +193,25 @@ def _batch_norm_scale(node: fx.Node, channels: int) -> Scores:
 
 
 def best_groups(scores: Scores, count: int) -> Indices:
-    """The `count` best channel groups in ascending order, ties to the first; all of them, and the best again, if more."""
+    """The `count` most important channel groups in ascending order; all of them, and the best again, if `count` is larger."""
     order = np.argsort(-scores, kind="stable")
     rounds, rest = divmod(count, len(order))
     return np.sort(np.concatenate([*([order] * rounds), order[:rest]])).astype(np.int64)
 
 
 def assign_groups(scores: Scores, counts: Sequence[int]) -> list[Indices]:
-    """ChannelGroups for several branches, `counts[i]` of them for branch `i`, each at most once in a branch.
+    """Assigns channel groups to several branches in order of importance.
 
-    If the counts add up to the number of channel groups or more, every channel group goes to some branch, and the
-    best ones to more
-    than one; else the best ones go out once. Good and bad ones are spread evenly, so that no branch gets only leftovers.
+    If the counts add up to the number of channel groups or more, every channel group is assigned, the most important ones
+    to several branches; else the most important ones are assigned once. Important and unimportant channel groups are spread
+    evenly, so that no branch gets only the rest.
+
+    Args:
+        scores: importance of every channel group.
+        counts: channel groups per branch; at most all of them.
+
+    Returns:
+        Ascending channel groups per branch, each at most once in a branch.
     """
     remaining = [min(count, len(scores)) for count in counts]
     wanted = list(remaining)
@@ -205,8 +229,8 @@ def assign_groups(scores: Scores, counts: Sequence[int]) -> list[Indices]:
 def _recipients(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[int]:
     """The branches that take the next of `left` channel groups.
 
-    What is left can be assigned as long as no branch wants more than is left and together they want at least that many, or
-    nothing needs to be covered any more.
+    The rest can be assigned as long as no branch needs more than `left` and the branches together need at least `left`, or
+    no coverage is required any more.
     """
     forced = [i for i, count in enumerate(remaining) if count == left]
     recipients = forced
@@ -221,14 +245,14 @@ def _recipients(remaining: Sequence[int], wanted: Sequence[int], left: int) -> l
 
 
 def full_selection(plan: ChannelPlan) -> dict[int, Indices]:
-    """All channel groups of every group."""
+    """All channel groups of every dependency group."""
     return {group.index: np.arange(group.channel_groups, dtype=np.int64) for group in plan.groups}
 
 
 def kept_positions(plan: ChannelPlan, node: fx.Node, selection: Mapping[int, Indices]) -> Indices:
-    """Which of the channels that a layer writes are kept, in their order; those of a channel group side by side stay together.
+    """Positions, in a layer's output, of the channels that are kept; those of one channel group stay adjacent.
 
-    All layers that write a group thus keep the same channels in the same order, which sums rely on.
+    All producers of a dependency group keep the same channels in the same order, on which sums rely.
     """
     index, channel_groups = plan.produced[node]
     times = np.bincount(selection[index], minlength=plan.groups[index].channel_groups)[channel_groups]

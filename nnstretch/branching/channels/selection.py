@@ -1,4 +1,4 @@
-"""Which channels every branch of a segment keeps."""
+"""Selects the channels that every branch of a segment keeps."""
 
 from __future__ import annotations
 
@@ -12,35 +12,39 @@ from nnstretch.branching.transform.variants import Ends
 
 
 def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
-    """ChannelGroups that every branch keeps: the best of the inner groups, and a share of those that are written."""
+    """Channel groups that every branch keeps: the most important inner ones, and a share of those of the output.
+
+    Returns:
+        For every branch, dependency group -> ascending channel groups.
+    """
     place, branches = choice.segment, choice.branches
     counts = [blueprint.counts(place, branch) for branch in branches]
     selections = [
         {index: best_groups(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
         for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
     ]
-    # What is written before the last convolution, if there is one: it is planned last and numbers no group anew.
+    # The output before an exit convolution: that one is planned last, so the numbers of other groups do not change.
     bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
     reference = blueprint.whole(place)
     alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
     if len(branches) == 1 or not reference.branchable or not alike:
         return selections
-    # Branches of other depths number their groups differently, but write the same ones in the same order.
+    # Branches of different depths number their groups differently, but write the same ones in the same order.
     own = [[group.index for group in body.output_groups] for body in bodies]
     scores = blueprint.scores(place, tuple(place.blocks))
     assigned = assign_output_groups(
-        [_bundles(group) for group in reference.output_groups],
+        [_widest_output(group) for group in reference.output_groups],
         [scores[group.index] for group in reference.output_groups],
         [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
-        _places(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
+        _output_ranges(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
     )
     for selection, indices, found in zip(selections, own, assigned, strict=True):
         selection.update(zip(indices, found, strict=True))
     return selections
 
 
-def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
-    """Which of the original channels every branch makes; without a last convolution those that follow on the one before."""
+def _output_ranges(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
+    """Range of original channels that every branch makes; without an exit convolution, ranges follow one another."""
     places, stop = [], 0
     for branch in choice.branches:
         channels = blueprint.written(choice.segment, branch, blueprint.channels_before(choice.segment.first))
@@ -49,6 +53,6 @@ def _places(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]
     return places
 
 
-def _bundles(group: DependencyGroup) -> Indices:
-    """The channel group of every channel of a group, as the layer has it that writes most."""
+def _widest_output(group: DependencyGroup) -> Indices:
+    """The channel group of every channel in the widest layer that writes a dependency group."""
     return max((channel_groups for _, channel_groups in group.producers), key=len)

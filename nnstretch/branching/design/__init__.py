@@ -1,1 +1,1 @@
-"""Designs as data: choices, cost, validation, files."""
+"""Designs: the structure of a branched network as data, what it costs, and whether it fits a network."""

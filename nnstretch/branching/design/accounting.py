@@ -16,14 +16,14 @@ _COUNTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
 def call_macs(layer: nn.Module, read: int, written: int) -> int:
-    """MACs of one call of ``layer`` that reads and writes so many elements; 0 if it is no counted layer."""
+    """MACs of one call of ``layer`` that reads and writes this many elements; 0 if the layer is not counted."""
     if isinstance(layer, nn.Linear):
         return written * layer.in_features
     if isinstance(layer, nn.Conv2d):
         taps = layer.kernel_size[0] * layer.kernel_size[1]
         return written * taps * (layer.in_channels // layer.groups)
     if isinstance(layer, nn.ConvTranspose2d):
-        # Every input value meets every tap, also where padding then crops the output.
+        # Every input value is multiplied with the whole kernel, even where padding then crops the output.
         taps = layer.kernel_size[0] * layer.kernel_size[1]
         return read * taps * (layer.out_channels // layer.groups)
     return 0
@@ -32,10 +32,13 @@ def call_macs(layer: nn.Module, read: int, written: int) -> int:
 def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     """MACs of each convolution and dense layer of ``module`` for one sample.
 
-    ``example_input`` is a batch (first dimension ``N``) that ``module`` accepts; its first sample is run once
-    without gradients and in evaluation mode, and the training flags are put back. The keys are the names in
-    ``module.named_modules()``, in that order; a layer that runs twice counts twice, one that does not run
-    counts 0. Calls of ``torch.nn.functional`` are not seen.
+    Args:
+        module: runs once on the first sample, in evaluation mode and without gradients; its training flags are kept.
+        example_input: a batch ``N x ...`` that it accepts.
+
+    Returns:
+        MACs by the names in ``module.named_modules()``, in that order. A layer that runs twice counts twice, one that does
+        not run counts 0. Calls of ``torch.nn.functional`` are not counted.
 
     Raises:
         ModelError: it does not run on the example input.
@@ -61,26 +64,30 @@ def count_macs(module: nn.Module, example_input: Tensor) -> int:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Number of learnable scalars of ``module``; shared ones count once, batch-norm statistics do not."""
+    """Learnable scalars of ``module``; shared ones count once, batch-norm statistics do not count."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def working_set(module: nn.Module, example_input: Tensor) -> int:
-    """Bytes that a run of ``module`` on ``example_input`` goes through between two uses of a layer's weights, about.
+    """Approximate bytes that one run of ``module`` touches between two uses of a layer's weights.
 
-    All weights count, and the largest tensor that one of its layers writes twice: one writes it, the next reads it.
+    All weights count, plus twice the largest tensor: one layer writes it and the next one reads it.
+
+    Args:
+        module: a network; its training flags are kept.
+        example_input: a batch that it accepts.
 
     Raises:
         ModelError: it does not run on the example input.
     """
     largest = example_input.numel()
 
-    def note(layer: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+    def record(layer: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
         nonlocal largest
         if isinstance(output, Tensor):
             largest = max(largest, output.numel())
 
-    hooks = [child.register_forward_hook(note) for child in module.modules()]
+    hooks = [child.register_forward_hook(record) for child in module.modules()]
     try:
         run_once(module, example_input)
     finally:

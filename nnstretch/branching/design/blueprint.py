@@ -1,4 +1,4 @@
-"""A traced network that is prepared for scaling, and what decides the branches of a segment."""
+"""A traced network prepared for scaling, and the choices that determine the branches of a segment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
+from nnstretch.branching.channels.coupling import plan_channels
+from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.channels.scaling import (
     DEFAULT_MULTIPLE,
     UNSCALED,
@@ -31,14 +32,14 @@ from nnstretch.errors import DesignError
 
 @dataclass(frozen=True)
 class BranchChoice:
-    """What decides one branch.
+    """What determines one branch.
 
     Attributes:
-        processor: who runs it.
-        blocks: of the segment, ascending; those that are named again run again.
-        width: ratio to which all layers are scaled; up to 1, or more if `explicit_channels` says what that means.
-        ends: what it has at its ends.
-        explicit_channels: channels of the groups of its plan, if they are not those that `width` gives.
+        processor: index of the processor that runs it.
+        blocks: numbers of the kept blocks, ascending; a repeated number runs again.
+        width: width ratio of all layers; up to 1, or more with `explicit_channels`.
+        ends: convolutions at its ends.
+        explicit_channels: channels of every dependency group of its plan; None: those that `width` gives.
     """
 
     processor: int
@@ -49,13 +50,13 @@ class BranchChoice:
 
     @staticmethod
     def whole(segment: Segment, processor: int) -> BranchChoice:
-        """The segment as it was."""
+        """The original segment as one branch."""
         return BranchChoice(processor, tuple(segment.blocks), 1.0)
 
 
 @dataclass(frozen=True)
 class SegmentChoice:
-    """What decides a segment: where it lies, and its branches in the order in which they are merged."""
+    """What determines a segment: its place in the chain, and its branches in merge order."""
 
     segment: Segment
     branches: tuple[BranchChoice, ...]
@@ -63,12 +64,12 @@ class SegmentChoice:
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
-    """A traced network with the channel plans of its parts, each worked out once.
+    """A traced network with cached channel plans of its parts.
 
     Attributes:
         traced: the network.
-        multiple: scaled layers have multiples of so many channels where they are wide enough.
-        merge: how branches meet.
+        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
+        merge: how branches are merged.
     """
 
     traced: TracedNetwork
@@ -79,7 +80,7 @@ class Blueprint:
 
     @cached_property
     def head(self) -> ChannelPlan:
-        """What follows the last block. It is not scaled."""
+        """Channel plan of the head, which is not scaled."""
         return plan_channels([self.traced.head], [0], lock_output=True)
 
     @cached_property
@@ -88,21 +89,21 @@ class Blueprint:
         return statistics(self.traced)
 
     def branch(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> ChannelPlan:
-        """Those of the segment's blocks that are kept, and what is at their ends."""
+        """Channel plan of a branch that keeps `blocks` of a segment and has `ends`."""
         key = (segment, blocks, ends)
         if key not in self._plans:
             self._plans[key] = branch_plan(self.traced, segment, blocks, ends)
         return self._plans[key]
 
     def plan(self, segment: Segment, choice: BranchChoice) -> ChannelPlan:
-        """The channel plan of a branch."""
+        """Channel plan of a branch."""
         return self.branch(segment, choice.blocks, choice.ends)
 
     def counts(self, segment: Segment, choice: BranchChoice) -> tuple[int, ...]:
-        """ChannelGroups that a branch keeps of every group of its plan.
+        """Channel groups that a branch keeps of every dependency group.
 
         Raises:
-            DesignError: the channels that the choice names are not those of its groups.
+            DesignError: `explicit_channels` do not fit the dependency groups.
         """
         plan = self.plan(segment, choice)
         if choice.explicit_channels is None:
@@ -110,11 +111,11 @@ class Blueprint:
         return explicit_counts(plan, choice.explicit_channels, self.traced.name_of(segment))
 
     def whole(self, segment: Segment) -> ChannelPlan:
-        """All of the segment's blocks."""
+        """Channel plan of the whole segment."""
         return self.branch(segment, tuple(segment.blocks))
 
     def scores(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> tuple[Scores, ...]:
-        """How much each channel group of a branch's groups matters."""
+        """Importance of each channel group of a branch's dependency groups."""
         key = (segment, blocks, ends)
         if key not in self._scores:
             plan = self.branch(segment, blocks, ends)
@@ -129,7 +130,7 @@ class Blueprint:
         return self._scores[key]
 
     def meeting(self, segment: Segment, branches: Sequence[BranchChoice]) -> tuple[BranchChoice, ...]:
-        """The branches with what this way of merging has at their ends; one alone meets nobody."""
+        """The branches with the exit convolutions that the merge mode needs; a single branch gets none."""
         if self.merge is Merge.CONCAT or len(branches) == 1:
             return tuple(branches)
         channels = self.channels_before(segment.stop)
@@ -141,22 +142,25 @@ class Blueprint:
         )
 
     def channels_before(self, block: int) -> int:
-        """Channels of the tensor that the block of that number reads; past the last one, the head."""
+        """Channels of the input of block `block`; past the last block, of the head."""
         return channels_of(self.boundary(block))
 
     def branchable(self, segment: Segment) -> bool:
-        """Whether the segment's output can be shared out among branches, or made anew at their ends."""
+        """Whether the segment's output can be divided among branches, or be made by their exit convolutions."""
         heavy = any(block.has_weights for block in self.traced.blocks_of(segment)) and self.traced.is_self_contained(
             segment
         )
         return heavy and (self.merge is not Merge.CONCAT or self.whole(segment).branchable)
 
     def depth_candidates(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
-        """Kept blocks for every depth, from all of them down; those that change their input least go first.
+        """Kept blocks for every depth, deepest first; blocks that change their input least are dropped first.
 
-        Depths whose output is put together in another way than the whole segment's are left out: their channels could
-        not be shared out with those of other branches. So are such as keep less than `least` of the segment's blocks with a
-        convolution or dense layer.
+        Left out are depths below `least` and, for concatenation, depths whose output is arranged differently from the whole
+        segment's, since their channels could not be divided among branches.
+
+        Args:
+            segment: where the branch lies.
+            least: minimum share of blocks with weight layers.
         """
         blocks = self.traced.blocks
         by_change = sorted((i for i in segment.blocks if blocks[i].droppable), key=lambda i: (blocks[i].change, -i))
@@ -168,21 +172,21 @@ class Blueprint:
         return [kept for kept in options if self.merge is not Merge.CONCAT or self.same_output(segment, kept)]
 
     def same_output(self, segment: Segment, blocks: tuple[int, ...]) -> bool:
-        """Whether a branch of these blocks writes channels in the same arrangement as the whole segment."""
+        """Whether a branch with these blocks arranges its output channels as the whole segment does."""
         whole, part = self.whole(segment), self.branch(segment, blocks)
         return [(group.channel_groups, group.group_channels, group.locked) for group in whole.output_groups] == [
             (group.channel_groups, group.group_channels, group.locked) for group in part.output_groups
         ]
 
     def depth_ratio(self, segment: Segment, blocks: Sequence[int]) -> float:
-        """Share of the segment's blocks with a convolution or dense layer that are kept; 1 if it has none."""
+        """Share of the segment's blocks with weight layers that are kept; 1 if it has none."""
         there = sum(block.has_weights for block in self.traced.blocks_of(segment))
         return sum(self.traced.blocks[i].has_weights for i in blocks) / there if there else 1.0
 
     def cost(
         self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
     ) -> Cost:
-        """MACs and parameters of a branch that reads so many channels."""
+        """MACs and parameters of a branch with this many input channels."""
         return part_cost(
             self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact, skips=skips
         )
@@ -192,7 +196,7 @@ class Blueprint:
         return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels, skips)
 
     def boundary(self, block: int) -> fx.Node:
-        """The tensor that the block of that number reads; past the last one, the head."""
+        """The input of block `block`; past the last block, of the head."""
         blocks = self.traced.blocks
         return blocks[block].source if block < len(blocks) else blocks[-1].output
 
@@ -202,8 +206,14 @@ def blueprint(
 ) -> Blueprint:
     """Traces `module` and prepares it for scaling.
 
+    Args:
+        module: a network; it is not changed.
+        example_input: an `N,C,H,W` batch that it accepts.
+        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
+        merge: how branches are merged.
+
     Raises:
-        DesignError: it cannot be traced or has nothing to branch, or `multiple` is below 1.
+        DesignError: the module cannot be traced or has nothing to branch, or `multiple` is below 1.
     """
     if multiple < 1:
         raise DesignError(f"channels cannot be multiples of {multiple}; give 1 or more")

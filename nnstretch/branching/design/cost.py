@@ -1,4 +1,4 @@
-"""MACs and parameters of scaled copies, counted from shapes alone: what `accounting` counts on the built module."""
+"""MACs and parameters of scaled copies, derived from shapes alone; equal to what `accounting` counts on the built module."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Cost:
 def part_cost(
     plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
 ) -> Cost:
-    """What a copy of `plan` costs that keeps `counts[i]` channel groups of group `i`.
+    """Cost of a copy of `plan` that keeps `counts[i]` channel groups of dependency group `i`.
 
     Args:
-        plan: blocks and groups.
-        counts: channel groups kept of every group.
-        in_channels: channels of the tensor that the copy reads.
-        exact: those are the original channels, each once and in order.
-        skips: how the other tensors are read.
+        plan: blocks and dependency groups.
+        counts: channel groups kept of every dependency group.
+        in_channels: channels of the source.
+        exact: the source has the original channels, each once and in order.
+        skips: channels of the skip inputs.
     """
     widths = node_widths(plan, counts, in_channels, skips)
     reads = inputs_of(plan, in_channels, skips, exact=exact)
@@ -61,12 +61,12 @@ def part_cost(
 
 
 def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int]) -> tuple[int, int, int]:
-    """Input channels (for a dense layer: features), output channels and groups of a scaled convolution or dense layer."""
+    """Input channels (features of a dense layer), output channels and groups of a scaled convolution or dense layer."""
     module = module_of(node)
     source = plan.read(node.all_input_nodes[0])
     read = widths[source]
     if isinstance(module, nn.Linear):
-        # A map that was flattened holds several features per channel.
+        # A flattened map has several features per channel.
         return module.in_features * read // plan.full_widths[source], widths[node], 1
     assert isinstance(module, nn.Conv2d)
     role = role_of(node)
@@ -77,14 +77,14 @@ def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int]) ->
 
 
 def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int], counted: set[int]) -> Cost:
-    """Cost of one node. Parameters that several nodes use as they are, and that were `counted`, cost nothing any more."""
+    """Cost of one node. Unscaled parameters that several nodes share are counted once; `counted` holds their ids."""
     role = role_of(node)
     if node.op != "call_module":
         return Cost(0, _new_parameters(node, counted))
     module = module_of(node)
     shape = shape_of(node)
     if role in (Role.NORM, Role.GROUP_NORM):
-        # A flattened map is normalised element by element.
+        # A norm of a flattened map has parameters per element.
         scale = channels_of(node) // plan.full_widths[node]
         learnable = sum(parameter.numel() for parameter in module.parameters())
         return Cost(0, learnable // channels_of(node) * scale * widths[node])

@@ -1,6 +1,6 @@
-"""Designs: which blocks and how much width every branch of a branched network keeps. Data, written as JSON.
+"""Designs: which blocks and which width every branch of a branched network keeps; data, stored as JSON.
 
-A design fits the network that it was made for, and none else: its weights and structure are not in it.
+A design fits only the network that it was made for: neither weights nor the network's structure are part of it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ FORMAT_VERSION = 2
 
 
 class Merge(Enum):
-    """How the branches of a segment meet."""
+    """How the branches of a segment are merged at their meeting point."""
 
     CONCAT = "concat"
-    """Their channels side by side. Together they may be fewer or more than the original's, or other ones."""
+    """Concatenation. The total of channels may differ from the original's."""
     CONCAT_1X1 = "concat+1x1"
-    """As in NN-Stretch's first version: a 1x1 convolution with a batch norm makes each branch's share of the original
-    channels, which stand side by side in their order."""
+    """NN-Stretch's first version: a 1x1 convolution with batch norm makes each branch's share of the original channels,
+    and the shares are concatenated in order.
+    """
     ADD = "add"
-    """A 1x1 convolution with a batch norm makes all original channels of each branch, which are summed."""
+    """A 1x1 convolution with batch norm makes all original channels in each branch; the branches are summed."""
 
 
 def parse_merge(text: str) -> Merge:
-    """The way of merging that is written so.
+    """The merge mode with this name.
 
     Raises:
         DesignError: there is none.
@@ -49,11 +50,11 @@ class Entry(Enum):
     """What a branch begins with."""
 
     AS_NEEDED = "as needed"
-    """A bare 1x1 convolution where what is read meets something other than convolutions."""
+    """A bare 1x1 convolution where the input meets operators other than convolutions."""
     PROJECTION = "projection"
-    """Shortcuts of the first block read a 1x1 convolution with a batch norm; its convolutions read what the branch reads."""
+    """Shortcuts of the first block read a 1x1 convolution with batch norm; its convolutions read the branch's input."""
     FIRST = "first"
-    """A 1x1 convolution with a batch norm, which everything else reads."""
+    """A 1x1 convolution with batch norm in front of everything else."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,16 @@ class BranchDesign:
 
     Attributes:
         processor: index in the list of processors that the design is for.
-        blocks: numbers in the network's chain of the blocks that are kept, ascending; one that is there again runs again, with
-            weights of its own.
-        depth: blocks kept over blocks there, counting those with a convolution or dense layer.
-        width: ratio by which all layers were scaled.
+        blocks: numbers of the kept blocks in the chain, ascending; a repeated number runs again with weights of its own.
+        depth: kept blocks over the segment's blocks, counting those with a convolution or dense layer.
+        width: width ratio of all layers.
         channels: channels that the branch writes to the meeting point.
         macs: multiply-accumulates for one sample.
-        predicted_ms: predicted latency on its processor alone; None if nobody asked.
+        predicted_ms: predicted latency on its processor alone; None if not predicted.
         entry: what it begins with.
-        has_exit: whether it ends with the 1x1 convolution and batch norm that the way of merging asks for.
-        explicit_channels: channels of all layers that are scaled together, for every such group, in order;
-            None: what `width` gives. Of layers of different widths those of the narrowest one count.
+        has_exit: it ends with the 1x1 convolution and batch norm of the merge mode.
+        explicit_channels: channels of every dependency group (in the layer that writes fewest), in the order in which
+            they are first written; None: those that `width` gives. Called "spaces" in JSON.
     """
 
     processor: int
@@ -89,12 +89,12 @@ class BranchDesign:
 
 @dataclass(frozen=True)
 class SegmentDesign:
-    """A stretch of the network's chain of blocks and its branches.
+    """A range of the chain of blocks and its branches.
 
     Attributes:
         first: number of its first block.
         stop: number of the block after its last one.
-        branches: in the order in which they are merged; one branch: not branched.
+        branches: in merge order; a single one means that the segment is not branched.
     """
 
     first: int
@@ -107,15 +107,15 @@ class Design:
     """A branched network.
 
     Attributes:
-        id: short name made of what decides the network's structure.
-        segments: they follow one another and cover the network's chain of blocks.
-        multiple: layers have multiples of so many channels where they are wide enough.
-        original_macs: of the network as it was, for one sample.
-        original_params: of the network as it was.
-        macs: of the branched network, for one sample.
-        params: of the branched network.
-        predicted_ms: predicted latency of the whole network; None if nobody asked.
-        merge: how branches meet.
+        id: short name derived from the structure.
+        segments: consecutive segments that cover the chain of blocks.
+        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
+        original_macs: MACs of the original network for one sample.
+        original_params: learnable scalars of the original network.
+        macs: MACs of the branched network for one sample.
+        params: learnable scalars of the branched network.
+        predicted_ms: predicted latency of the network; None if not predicted.
+        merge: how branches are merged.
     """
 
     id: str
@@ -130,7 +130,7 @@ class Design:
 
     @property
     def meeting_points(self) -> int:
-        """Segments whose branches meet, that is those with two or more."""
+        """Number of segments with two or more branches."""
         return sum(len(segment.branches) > 1 for segment in self.segments)
 
     @property
@@ -139,7 +139,7 @@ class Design:
         return tuple(sorted({branch.processor for segment in self.segments for branch in segment.branches}))
 
     def to_json(self) -> str:
-        """The design as one JSON object; `from_json` gives back an equal one."""
+        """The design as one JSON object; `from_json` restores an equal one."""
         segments = [
             {
                 "first": segment.first,
@@ -164,21 +164,21 @@ class Design:
 
     @staticmethod
     def from_json(text: str) -> Design:
-        """The design that `to_json` wrote.
+        """Parses what `to_json` wrote.
 
         Raises:
-            DesignError: it is no design, damaged, or of a newer format.
+            DesignError: the text is not a design, is damaged, or has an unsupported format version.
         """
         try:
             return _design(json.loads(text))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DesignError(
-                f"not a whole design ({type(error).__name__}: {error}); make it again with nnstretch stretch"
+                f"not a whole design ({type(error).__name__}: {error}) ; make it again with nnstretch stretch"
             ) from error
 
 
 def design_id(segments: Sequence[SegmentDesign], multiple: int, merge: Merge = Merge.CONCAT) -> str:
-    """Short name for a structure: equal for equal ones, whatever was predicted of them."""
+    """Short name of a structure: equal structures have equal names, whatever their predictions."""
     structure = [
         [segment.first, segment.stop, [_structure(branch) for branch in segment.branches]] for segment in segments
     ]
@@ -188,7 +188,7 @@ def design_id(segments: Sequence[SegmentDesign], multiple: int, merge: Merge = M
 
 
 def _structure(branch: BranchDesign) -> list[Any]:
-    """What decides a branch. What is as usual is left out."""
+    """What determines a branch; defaults are left out, so that ids of plain branches do not change."""
     ends = [branch.entry.value, branch.has_exit, branch.explicit_channels]
     plain = ends == [Entry.AS_NEEDED.value, False, None]
     return [branch.processor, branch.blocks, branch.width, *([] if plain else ends)]
@@ -316,7 +316,7 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     value = fields[name]
     if not isinstance(value, list) or not value:
-        raise ValueError(f"{name} is {value!r}, not a list of things")
+        raise ValueError(f"{name} is {value!r}, not a list with entries")
     return value
 
 

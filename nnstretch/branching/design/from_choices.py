@@ -1,4 +1,4 @@
-"""From chosen branches to a design, with its MACs and parameters, and back."""
+"""Converts choices of branches to a design with exact MACs and parameters, and back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def make_design(
     branch_ms: Sequence[Sequence[float]] | None = None,
     predicted_ms: float | None = None,
 ) -> Design:
-    """The design with the given branches, its MACs and parameters counted exactly.
+    """The design with the given branches.
 
     Args:
         blueprint: the network.
-        choices: segments that follow one another and cover the network.
-        branch_ms: predicted latency of every branch, if known.
-        predicted_ms: predicted latency of the whole, if known.
+        choices: consecutive segments that cover the network.
+        branch_ms: predicted milliseconds of every branch, if known.
+        predicted_ms: predicted milliseconds of the network, if known.
 
     Raises:
         DesignError: a choice does not fit the network.
@@ -77,13 +77,13 @@ def make_design(
 
 
 def original_cost(blueprint: Blueprint) -> Cost:
-    """MACs and parameters of the network as it was."""
+    """MACs and parameters of the original network."""
     head = _head_cost(blueprint, channels_of(blueprint.head.source), exact=True)
     return head + segment_cost(blueprint, Segment(0, len(blueprint.traced.blocks)))
 
 
 def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
-    """MACs and parameters of a segment as it was."""
+    """MACs and parameters of an original segment."""
     return blueprint.cost(segment, BranchChoice.whole(segment, 0), blueprint.channels_before(segment.first), exact=True)
 
 
@@ -92,7 +92,7 @@ def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool, skips: SkipI
 
 
 def choices_of(design: Design) -> list[SegmentChoice]:
-    """What decides `design`."""
+    """The choices that determine `design`."""
     return [SegmentChoice(_place(segment), _branch_choices(design.merge, segment)) for segment in design.segments]
 
 
@@ -102,7 +102,7 @@ def _branch_choices(merge: Merge, segment: SegmentDesign) -> tuple[BranchChoice,
         place = (first, first + branch.channels) if branch.has_exit else None
         ends = Ends(branch.entry, place)
         choices.append(BranchChoice(branch.processor, branch.blocks, branch.width, ends, branch.explicit_channels))
-        # Branches that are concatenated write one channel after the other, those that are summed the same ones.
+        # Concatenated branches write consecutive ranges of channels; summed branches write the same ones.
         first += 0 if merge is Merge.ADD else branch.channels
     return tuple(choices)
 
@@ -112,9 +112,9 @@ def _place(segment: SegmentDesign) -> Segment:
 
 
 def stays_exact(blueprint: Blueprint, segment: Segment, written: Sequence[int]) -> bool:
-    """Whether a segment whose branches write so many channels writes the original ones, each once and in order.
+    """Whether a segment whose branches write `written` channels writes the original channels, each once and in order.
 
-    So does one with one branch that keeps them all, and one whose branches' last convolutions make them anew.
+    That holds for a single branch that keeps them all, and for branches with exit convolutions.
     """
-    made_anew = len(written) > 1 and blueprint.merge is not Merge.CONCAT
-    return made_anew or list(written) == [blueprint.channels_before(segment.stop)]
+    has_exits = len(written) > 1 and blueprint.merge is not Merge.CONCAT
+    return has_exits or list(written) == [blueprint.channels_before(segment.stop)]

@@ -1,4 +1,4 @@
-"""Whether what decides a design fits the network that it is for."""
+"""Validates that a design fits the network it is for."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nnstretch.errors import DesignError
 
 
 def check_choices(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> None:
-    """That the choices are for this network.
+    """Checks that the choices are for this network.
 
     Raises:
-        DesignError: they are not; says what is in the way.
+        DesignError: they are not; the message names the cause.
     """
     count = len(blueprint.traced.blocks)
     places = [choice.segment for choice in choices]
@@ -31,7 +31,7 @@ def check_choices(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> Non
     for number, choice in enumerate(choices):
         if not blueprint.traced.is_self_contained(choice.segment):
             raise DesignError(
-                f"segment {number} ({blueprint.traced.name_of(choice.segment)}) has a tensor in its middle that is read behind "
+                f"segment {number} ({blueprint.traced.name_of(choice.segment)}) has an inner tensor that is read behind "
                 "it; end a segment there"
             )
         if not choice.branches:
@@ -55,13 +55,13 @@ def _check_meeting(blueprint: Blueprint, number: int, choice: SegmentChoice) -> 
     merged = blueprint.merge is not Merge.CONCAT
     if not merged and not all(blueprint.same_output(choice.segment, branch.blocks) for branch in choice.branches):
         raise DesignError(
-            f"the branches of segment {number} would put their channels together in different ways; "
+            f"the branches of segment {number} would arrange their channels differently; "
             "keep its last block in all of them"
         )
 
 
 def check_written(blueprint: Blueprint, number: int, segment: Segment, branches: Sequence[BranchDesign]) -> None:
-    """That the branches of a segment that is not merged by concatenation alone make the original channels.
+    """Checks that branches with exit convolutions write the original channels.
 
     Raises:
         DesignError: they do not.
@@ -72,16 +72,21 @@ def check_written(blueprint: Blueprint, number: int, segment: Segment, branches:
     total = merged_channels(blueprint.merge, written)
     if total != channels or (blueprint.merge is Merge.ADD and len(set(written)) > 1):
         raise DesignError(
-            f"the branches of segment {number} write {written} channels, which {blueprint.merge.value} cannot make "
-            f"{channels} of; end them with the convolutions that this way of merging needs (Blueprint.meeting)"
+            f"the branches of segment {number} write {written} channels, which {blueprint.merge.value} cannot merge "
+            f"to {channels}; end them with the convolutions that this merge mode needs (Blueprint.meeting)"
         )
 
 
 def check_pieces(number: int, segment: SegmentDesign, pieces: Sequence[Indices]) -> None:
-    """That branches write as many channels as the design says; `pieces` are those that each does.
+    """Checks that branches write as many channels as the design says.
+
+    Args:
+        number: of the segment, for messages.
+        segment: the design.
+        pieces: original channels that each branch writes.
 
     Raises:
-        DesignError: one does not.
+        DesignError: a number differs.
     """
     for branch, piece in zip(segment.branches, pieces, strict=True):
         if len(piece) != branch.channels:

@@ -258,6 +258,6 @@ def _is_pool(block: Block) -> bool:
 
 def _why_no_block(module: nn.Module, blocks: int) -> str:
     return (
-        f"{type(module).__name__}  has no cut point between feature maps after a convolution ({blocks} blocks without one), so "
+        f"{type(module).__name__} has no cut point between feature maps after a convolution ({blocks} blocks without one), so "
         "there is nothing to branch; give a network with a chain of convolution blocks"
     )

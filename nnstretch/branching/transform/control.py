@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
+from nnstretch.branching.channels.coupling import plan_channels
+from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE, best_groups, importance_scores, kept_counts
 from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.tracing.operators import channels_of

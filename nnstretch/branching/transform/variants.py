@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, plan_channels
+from nnstretch.branching.channels.coupling import plan_channels
+from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.design.design import Entry
 from nnstretch.branching.tracing.operators import Role, channels_of, module_of, role_of, shape_of
 from nnstretch.branching.tracing.trace import Block, Segment, TracedNetwork

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nnstretch import zoo
-from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, plan_channels
+from nnstretch.branching.channels.coupling import plan_channels
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup
 from nnstretch.branching.channels.scaling import (
     assign_groups,
     best_groups,

@@ -1,0 +1,271 @@
+"""Couples the channels of a traced graph: finds which of them must be kept or dropped together.
+
+Every layer that produces channels (convolution, dense layer) adds one element per output channel. Sums unite the
+elements of their addends pairwise; grouped convolutions unite what one group reads and writes. United elements form a
+channel group; channel groups that one layer writes side by side form a dependency group (`groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import fx, nn
+
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, results_of
+from nnstretch.branching.channels.union_find import Indices, UnionFind, component_roots
+from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
+from nnstretch.branching.tracing.operators import (
+    Role,
+    channels_of,
+    concat_operands,
+    module_of,
+    role_of,
+    shape_of,
+    tensor_operands,
+)
+from nnstretch.branching.tracing.trace import Block
+
+
+def plan_channels(
+    blocks: Sequence[Block], kept: Sequence[int], *, lock_output: bool = False, allow_entry: bool = True
+) -> ChannelPlan:
+    """The dependency groups of `blocks` when only those in `kept` stay.
+
+    Args:
+        blocks: consecutive blocks of a chain.
+        kept: positions of the blocks that stay, ascending; the others must be droppable.
+        lock_output: all output channels must be kept, in order.
+        allow_entry: put a 1x1 convolution behind inputs whose channels are coupled to others. Without it, channels
+            coupled to an input are locked.
+    """
+    chosen = tuple(blocks[i] for i in kept)
+    alias: dict[fx.Node, fx.Node] = {}
+    for i, block in enumerate(blocks):
+        if i not in kept:
+            alias[block.output] = alias.get(block.source, block.source)
+    output = alias.get(blocks[-1].output, blocks[-1].output)
+    walk = _CouplingWalk(chosen, blocks[0].source, output, alias)
+    walk.run(entries=frozenset())
+    tied = walk.coupled_inputs()
+    if tied and allow_entry:
+        walk.run(entries=tied)
+    elif tied:
+        walk.lock_inputs()
+    if lock_output:
+        for result in results_of(output):
+            walk.lock(walk.elements[result])
+    return walk.plan(tied if allow_entry else frozenset())
+
+
+def _skips_of(blocks: Sequence[Block], source: fx.Node) -> tuple[fx.Node, ...]:
+    """The skip inputs that come from outside the blocks."""
+    own = {source, *(block.output for block in blocks)}
+    return tuple(dict.fromkeys(skip for block in blocks for skip in block.skips if skip not in own))
+
+
+class _CouplingWalk:
+    """One pass over the nodes that numbers channels and couples those that must be kept together."""
+
+    def __init__(
+        self, blocks: tuple[Block, ...], source: fx.Node, output: fx.Node, alias: Mapping[fx.Node, fx.Node]
+    ) -> None:
+        self.blocks, self.source, self.output, self.alias = blocks, source, output, alias
+        self.skips = tuple(skip for skip in _skips_of(blocks, source) if skip not in alias)
+
+    def run(self, *, entries: frozenset[fx.Node]) -> None:
+        self.unions = UnionFind()
+        self.elements: dict[fx.Node, Indices] = {}
+        self.producers: list[tuple[fx.Node, Indices]] = []
+        self.locked: set[int] = set()
+        self.inputs: dict[fx.Node, Indices] = {}
+        for tensor in (self.source, *self.skips):
+            self.inputs[tensor] = self.unions.add(channels_of(tensor))
+            made = self._make(tensor, channels_of(tensor)) if tensor in entries else self.inputs[tensor]
+            self.elements[tensor] = made
+        for block in self.blocks:
+            for node in block.nodes:
+                self._visit(node)
+
+    def _make(self, node: fx.Node, count: int) -> Indices:
+        elements = self.unions.add(count)
+        self.producers.append((node, elements))
+        return elements
+
+    def lock(self, elements: Indices) -> None:
+        self.locked.update(elements.tolist())
+
+    def lock_inputs(self) -> None:
+        for elements in self.inputs.values():
+            self.lock(elements)
+
+    def coupled_inputs(self) -> frozenset[fx.Node]:
+        """Inputs whose channels are coupled to produced channels or another input, are locked, or reach the output."""
+        roots = self.unions.roots()
+        read = {tensor: set(roots[elements].tolist()) for tensor, elements in self.inputs.items()}
+        others = {root for _, made in self.producers for root in roots[made].tolist()}
+        others |= set(roots[list(self.locked)].tolist())
+        for result in results_of(self.output):
+            others |= set(roots[self.elements[result]].tolist())
+        tied = set()
+        for tensor, found in read.items():
+            beside = set().union(*(r for other, r in read.items() if other is not tensor))
+            if len(found) < len(self.inputs[tensor]) or found & (others | beside):
+                tied.add(tensor)
+        return frozenset(tied)
+
+    def _visit(self, node: fx.Node) -> None:
+        role = role_of(node)
+        if shape_of(node) is None or role is Role.CONSTANT:
+            if role is Role.OPAQUE:
+                self._lock_operands(node)
+            return
+        if role in (Role.CONV, Role.LINEAR):
+            self.elements[node] = self._make(node, channels_of(node))
+        elif role is Role.GROUPED:
+            self._grouped(node)
+        elif role is Role.BINARY:
+            self._binary(node)
+        elif role is Role.CONCAT:
+            self.elements[node] = np.concatenate([self._of(part) for part in concat_operands(node)])
+        elif role is Role.SLICE:
+            self._slice(node)
+        elif role is Role.SHUFFLE:
+            self._shuffle(node)
+        elif role is Role.GROUP_NORM:
+            self._group_norm(node)
+        elif role is Role.OPAQUE:
+            self._lock_operands(node)
+            shape = shape_of(node)
+            if shape is not None and len(shape) > 1:
+                self.elements[node] = self._make(node, channels_of(node))
+                self.lock(self.elements[node])
+        else:
+            # Channelwise operators keep the elements. The pixels of a flattened channel share the channel's element.
+            self.elements[node] = self._of(node.all_input_nodes[0])
+
+    def _of(self, node: fx.Node) -> Indices:
+        return self.elements[self.alias.get(node, node)]
+
+    def _lock_operands(self, node: fx.Node) -> None:
+        for operand in node.all_input_nodes:
+            real = self.alias.get(operand, operand)
+            if real in self.elements:
+                self.lock(self.elements[real])
+
+    def _grouped(self, node: fx.Node) -> None:
+        convolution = module_of(node)
+        assert isinstance(convolution, nn.Conv2d)
+        source = self._of(node.all_input_nodes[0]).reshape(convolution.groups, -1)
+        made = self._make(node, convolution.out_channels)
+        self.elements[node] = made
+        for elements in (source, made.reshape(convolution.groups, -1)):
+            self.unions.union(source[:, :1], elements)
+
+    def _slice(self, node: fx.Node) -> None:
+        """Couples equal slices: each takes an equal share of a narrower tensor, so all must keep the same channels."""
+        part = module_of(node)
+        assert isinstance(part, ChannelSlice)
+        source = self._of(node.all_input_nodes[0])
+        if part.regular:
+            self._couple_rows(source.reshape(-1, part.stop - part.first))
+        else:
+            self.lock(source)
+        self.elements[node] = source[part.first : part.stop]
+
+    def _shuffle(self, node: fx.Node) -> None:
+        shuffle = module_of(node)
+        assert isinstance(shuffle, ChannelShuffle)
+        parts = self._of(node.all_input_nodes[0]).reshape(shuffle.groups, -1)
+        self._couple_rows(parts)
+        self.elements[node] = parts.T.reshape(-1)
+
+    def _couple_rows(self, rows: Indices) -> None:
+        """Couples the elements at the same position in every row."""
+        self.unions.union(rows[:1], rows)
+
+    def _group_norm(self, node: fx.Node) -> None:
+        norm = module_of(node)
+        assert isinstance(norm, nn.GroupNorm)
+        self.elements[node] = self._of(node.all_input_nodes[0])
+        groups = self.elements[node].reshape(norm.num_groups, -1)
+        self.unions.union(groups[:, :1], groups)
+
+    def _binary(self, node: fx.Node) -> None:
+        sources = [self._of(tensor) for tensor in tensor_operands(node)]
+        widest = max(sources, key=len)
+        for other in sources:
+            if len(other) == len(widest):
+                self.unions.union(widest, other)
+        self.elements[node] = widest
+
+    def plan(self, entries: frozenset[fx.Node]) -> ChannelPlan:
+        partition = _GroupPartition(self.unions.roots(), [made for _, made in self.producers])
+        locked = partition.groups_containing(np.array(sorted(self.locked), np.int64))
+        groups = [self._group(i, key, partition, key in locked) for i, key in enumerate(partition.order)]
+        widths = {node: len(elements) for node, elements in self.elements.items()}
+        return ChannelPlan(
+            self.blocks,
+            self.source,
+            self.skips,
+            self.output,
+            self.alias,
+            entries,
+            tuple(groups),
+            widths,
+            tuple(self._output_parts(partition)),
+        )
+
+    def _group(self, index: int, key: int, partition: _GroupPartition, locked: bool) -> DependencyGroup:
+        members = partition.members(key)
+        producers = [
+            (node, np.searchsorted(members, found))
+            for (node, _), found in zip(self.producers, partition.produced, strict=True)
+            if partition.group[found[0]] == key
+        ]
+        counts = [np.bincount(numbers, minlength=len(members)) for _, numbers in producers]
+        sizes = {int(size) for count in counts for size in count if size}
+        # A ratio cannot count channel groups of different sizes. They occur where a sum couples a grouped convolution
+        # to part of a concatenation; all of these channels are kept.
+        uniform = all(len(set(count[count > 0].tolist())) == 1 for count in counts) and all(
+            count.all() for count in counts
+        )
+        width = min(sizes) if uniform else 1
+        return DependencyGroup(index, len(members), width, locked or not uniform, tuple(producers))
+
+    def _output_parts(self, partition: _GroupPartition) -> list[int | None]:
+        if self.output.op == "output":
+            return []
+        number = {key: i for i, key in enumerate(partition.order)}
+        keys = partition.group[partition.roots[self.elements[self.output]]]
+        changes = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+        return [number.get(key) for key in keys[changes].tolist()]
+
+
+class _GroupPartition:
+    """Partition of elements into channel groups and dependency groups, each named by its first element.
+
+    Attributes:
+        roots: channel group of every element.
+        produced: channel groups of each producer's output.
+        group: dependency group of every channel group; -1 if no producer writes it.
+        order: dependency groups in the order in which they are first written.
+    """
+
+    def __init__(self, roots: Indices, producers: Sequence[Indices]) -> None:
+        self.roots = roots
+        self.produced = [roots[elements] for elements in producers]
+        self._written = np.unique(np.concatenate([*self.produced, roots[:0]]))
+        firsts = [np.broadcast_to(found[:1], found.shape) for found in self.produced]
+        self.group = np.full(len(roots), -1, np.int64)
+        self.group[self._written] = component_roots(len(roots), firsts, self.produced)[self._written]
+        self.order = list(dict.fromkeys(int(self.group[found[0]]) for found in self.produced))
+
+    def groups_containing(self, elements: Indices) -> set[int]:
+        """The dependency groups of elements."""
+        return set(self.group[self.roots[elements]].tolist())
+
+    def members(self, group: int) -> Indices:
+        """The channel groups of a dependency group, in order."""
+        members: Indices = self._written[self.group[self._written] == group]
+        return members

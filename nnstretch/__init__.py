@@ -1,25 +1,99 @@
 """nnstretch: branched CNNs that run on several processors at the same time, each layer by its fastest implementation.
 
-import nnstretch as nns
-session = nns.compile("resnet50", processors="cpu")
-(y,) = session.run(None, {"x": x})
+    import nnstretch as nns
+
+    session = nns.compile("resnet50", processors="cpu")   # a Session, called as ONNX Runtime's are
+    (y,) = session.run(None, {"x": x})
+    designs = nns.stretch(module, example_input, "cpu:0,opencl:0@1")   # branched networks with inherited weights
+
+`compile` takes the fields of `CompileOptions`, `stretch` those of `StretchOptions`. `list_devices`, `list_models` and
+`create_model` say what there is. Every error that a caller can cause is an `NNStretchError`.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.errors import NNStretchError
+from nnstretch.errors import (
+    BuildError,
+    DeadlineError,
+    DesignError,
+    DeviceError,
+    FeedError,
+    FileError,
+    MissingExtraError,
+    ModelError,
+    NNStretchError,
+    PackageError,
+    SelectionError,
+    UsageError,
+)
 from nnstretch.support.version import __version__
 
 if TYPE_CHECKING:
-    from nnstretch.api.compile import compile, stretch
+    from nnstretch.api.compile import compile
+    from nnstretch.api.devices import DeviceInfo, list_devices
+    from nnstretch.api.models import create_model, list_models
+    from nnstretch.api.options import CompileOptions, StretchOptions
+    from nnstretch.api.stretch import stretch
+    from nnstretch.branching.design.design import Design
+    from nnstretch.branching.search.limits import SearchLimits
+    from nnstretch.branching.stretch import StretchResult
+    from nnstretch.scheduler.plan.schema import Plan
+    from nnstretch.scheduler.runtime.base_session import Session
 
-__all__ = ["NNStretchError", "__version__", "compile", "stretch"]
+# Loaded on first use, so that `import nnstretch` needs neither numpy nor torch.
+_LATER = {
+    "CompileOptions": "nnstretch.api.options",
+    "Design": "nnstretch.branching.design.design",
+    "DeviceInfo": "nnstretch.api.devices",
+    "Plan": "nnstretch.scheduler.plan.schema",
+    "SearchLimits": "nnstretch.branching.search.limits",
+    "Session": "nnstretch.scheduler.runtime.base_session",
+    "StretchOptions": "nnstretch.api.options",
+    "StretchResult": "nnstretch.branching.stretch",
+    "compile": "nnstretch.api.compile",
+    "create_model": "nnstretch.api.models",
+    "list_devices": "nnstretch.api.devices",
+    "list_models": "nnstretch.api.models",
+    "stretch": "nnstretch.api.stretch",
+}
+
+__all__ = [
+    "BuildError",
+    "CompileOptions",
+    "DeadlineError",
+    "Design",
+    "DesignError",
+    "DeviceError",
+    "DeviceInfo",
+    "FeedError",
+    "FileError",
+    "MissingExtraError",
+    "ModelError",
+    "NNStretchError",
+    "PackageError",
+    "Plan",
+    "SearchLimits",
+    "SelectionError",
+    "Session",
+    "StretchOptions",
+    "StretchResult",
+    "UsageError",
+    "__version__",
+    "compile",
+    "create_model",
+    "list_devices",
+    "list_models",
+    "stretch",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the front door on first use, so that `import nnstretch.errors` stays light."""
-    if name in ("compile", "stretch"):
-        import nnstretch.api.compile
-
-        return getattr(nnstretch.api.compile, name)
+    """Loads a public name on first use."""
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'nnstretch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

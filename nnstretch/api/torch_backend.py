@@ -7,12 +7,13 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx, nn
 
+from nnstretch.api.options import CompileOptions, declared_options
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import ModelError, NNStretchError, UsageError
@@ -29,32 +30,24 @@ _COMPILING = threading.Lock()
 """Whoever compiles holds it: torch's exporter is kept quiet by the process's own output and filters of warnings."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What `torch.compile(…, options={…})` may say; meanings and defaults are those of `nnstretch.compile`."""
+_OPTIONS = ("processors", "threads", "tune", "tolerance")
+"""Fields of `CompileOptions` that `torch.compile(…, options={…})` takes."""
 
-    processors: str = "cpu"
-    threads: int | None = None
-    tune: bool = True
-    tolerance: float = 1e-4
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """Options by name.
+def options_of(given: Mapping[str, Any]) -> CompileOptions:
+    """Compile options by name.
 
-        Raises:
-            UsageError: there is no option of that name, or one has a value of another type.
-        """
-        known = [field.name for field in fields(cls)]
-        if unknown := sorted(set(given) - set(known)):
-            raise UsageError(f"option {unknown[0]!r} of backend nnstretch is not known; there are {', '.join(known)}")
-        for name, kind in get_type_hints(cls).items():
-            if name in given and not isinstance(given[name], kind | int if kind is float else kind):
-                wanted = getattr(kind, "__name__", str(kind))
-                raise UsageError(
-                    f"option {name!r} of backend nnstretch is {given[name]!r}; give a value of type {wanted}"
-                )
-        return cls(**given)
+    Raises:
+        UsageError: there is no option of that name, or one has a value of another type.
+    """
+    if unknown := sorted(set(given) - set(_OPTIONS)):
+        raise UsageError(f"option {unknown[0]!r} of backend nnstretch is not known; there are {', '.join(_OPTIONS)}")
+    for name, value in given.items():
+        kind = declared_options(CompileOptions)[name][1]
+        if not isinstance(value, kind | int if kind is float else kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise UsageError(f"option {name!r} of backend nnstretch is {value!r}; give a value of type {wanted}")
+    return CompileOptions(**given)
 
 
 def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Compute:
@@ -67,7 +60,7 @@ def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[
     Args:
         graph: traced by dynamo; parameters and buffers are among its inputs.
         examples: inputs that it was traced with.
-        options: fields of `Options`.
+        options: `processors`, `threads`, `tune` and `tolerance`, as `nnstretch.compile` takes them.
 
     Returns:
         What computes the graph.
@@ -75,7 +68,7 @@ def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[
     Raises:
         NNStretchError: an option is wrong, or a processor is not there.
     """
-    chosen = Options.of(options or {})
+    chosen = options_of(options or {})
     processors = _opened(chosen.processors, chosen.threads, chosen.tolerance)
     try:
         _check(graph)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.errors import UsageError
 
@@ -21,8 +22,20 @@ _SUFFIXES = (".json", ".svg", ".html")
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """The options of a comparison as they were written."""
+class ComparisonRequest:
+    """The options of a comparison of engines, as the command line has them.
+
+    Attributes:
+        suite: name of a suite of zoo networks, or None.
+        against: engines, separated by commas.
+        threads: numbers of cores, separated by commas.
+        rounds: turns of every engine.
+        budget: seconds per engine and model after which no further round begins.
+        layers: whether the time of each of our layers is shown.
+        start: whether start-up is measured.
+        seed: of inputs and weights.
+        options: how our engine compiles the models.
+    """
 
     suite: str | None
     against: str
@@ -31,14 +44,12 @@ class Wishes:
     budget: float
     layers: bool
     start: bool
-    tune: bool
     seed: int
-    shapes: tuple[str, ...]
-    batch: int | None = None
+    options: CompileOptions
 
 
 def compare_models(
-    report: Reporter, models: Sequence[str], wishes: Wishes, outputs: Sequence[Path], *, resume: bool
+    report: Reporter, models: Sequence[str], request: ComparisonRequest, outputs: Sequence[Path], *, resume: bool
 ) -> int:
     """Compares engines on every model, and shows and writes what was found, also when it is interrupted.
 
@@ -52,7 +63,7 @@ def compare_models(
     """
     from nnstretch.bench.comparison.suite import outcome, read_results, run_series
 
-    series = _series(models, wishes)
+    series = _series(models, request)
     kept = _kept_file(outputs, resume=resume)
     known = read_results(kept) if kept else []
     results: list[Result] = []
@@ -67,35 +78,34 @@ def compare_models(
         if not results:
             raise
         interrupted = True
-    _show(report, series, results, wishes)
+    _show(report, series, results, request)
     report.finish(_answer(series, results))
     return _INTERRUPTED_STATUS if interrupted else 0
 
 
-def _series(given: Sequence[str], wishes: Wishes) -> Series:
+def _series(given: Sequence[str], request: ComparisonRequest) -> Series:
     from nnstretch.bench.comparison.compare import ComparisonOptions, parse_engines
     from nnstretch.bench.comparison.suite import Series, parse_threads, suite
     from nnstretch.bench.timing.interleaving import TimingOptions
     from nnstretch.devices.base.spec import usable_cores
-    from nnstretch.frontends.input_shapes import parse_shapes
 
-    named = [*given, *(suite(wishes.suite) if wishes.suite else ())]
+    named = [*given, *(suite(request.suite) if request.suite else ())]
     if not named:
         raise UsageError("nothing to measure; give a MODEL or a --suite")
-    if wishes.suite and wishes.shapes:
+    if request.suite and request.options.shapes:
         raise UsageError("--shape does not go with --suite, whose networks have their own shapes")
-    threads = parse_threads(wishes.threads)
+    threads = parse_threads(request.threads)
     options = ComparisonOptions(
         (),
-        TimingOptions(wishes.rounds, _TURN, wishes.budget),
-        starts=_STARTS if wishes.start else 1,
-        tune=wishes.tune,
-        layers=wishes.layers,
+        TimingOptions(request.rounds, _TURN, request.budget),
+        starts=_STARTS if request.start else 1,
+        tune=request.options.tune,
+        layers=request.layers,
     )
-    engines = parse_engines(wishes.against)
-    shapes = parse_shapes(list(wishes.shapes))
+    engines = parse_engines(request.against)
+    shapes = dict(request.options.shapes or {})
     models = tuple(dict.fromkeys(named))
-    return Series(models, engines, threads, usable_cores(), options, shapes, wishes.seed, wishes.batch)
+    return Series(models, engines, threads, usable_cores(), options, shapes, request.seed, request.options.batch)
 
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
@@ -115,7 +125,7 @@ def _answer(series: Series, results: Sequence[Result]) -> dict[str, Any]:
     return {"machine": machine, "summary": summaries(results), "results": list(results)}
 
 
-def _show(report: Reporter, series: Series, results: Sequence[Result], wishes: Wishes) -> None:
+def _show(report: Reporter, series: Series, results: Sequence[Result], request: ComparisonRequest) -> None:
     if report.as_json:
         return
     from nnstretch.report.tables.bench import comparison_table, failures, layer_table, start_table
@@ -125,9 +135,9 @@ def _show(report: Reporter, series: Series, results: Sequence[Result], wishes: W
     for summary in answer["summary"]:
         shown = [one for one in results if one["threads"] == summary["threads"]]
         report.show(comparison_table(shown, names, answer["machine"], summary))
-    if wishes.start:
+    if request.start:
         report.show(start_table(results, [entry.name for entry in series.engines if entry.from_file]))
-    if wishes.layers:
+    if request.layers:
         report.show(*(layer_table(one) for one in results if "layers" in one))
     for line in failures(results):
         report.note(line)

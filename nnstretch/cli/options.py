@@ -1,12 +1,20 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share.
+
+Those of `nnstretch.compile` and `nnstretch.stretch` are declared once, in `nnstretch.api.options`: `with_options` adds them.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from nnstretch.api.options import Option, declared_options
 from nnstretch.errors import UsageError
 
 Model = Annotated[
@@ -21,83 +29,8 @@ Network = Annotated[
     str, typer.Argument(metavar="MODEL", help="A zoo name (resnet50) or module.py:factory.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
-Processors = Annotated[
-    str,
-    typer.Option(
-        "--processors",
-        "-p",
-        metavar="LIST",
-        help="cpu[:CORES[*RATIOS]], opencl[:INDEX]\\[@CORES], tflite[:DELEGATE]\\[@CORES], ort\\[@CORES], commas between.",
-    ),
-]
-ProcessorsUnlessPackage = Annotated[
-    str | None,
-    typer.Option(
-        "--processors",
-        "-p",
-        metavar="LIST",
-        help="cpu[:CORES[*RATIOS]], opencl[:INDEX]\\[@CORES], tflite[:DELEGATE]\\[@CORES], ort\\[@CORES], commas between. "
-        "A package has its own.",
-        show_default="cpu",
-    ),
-]
-Plans = Annotated[
-    str | None,
-    typer.Option(
-        "--plans",
-        metavar="LIST;LIST",
-        help="Several plans, the processors of each, semicolons between: cpu:0;opencl:0@1;cpu:0,opencl:0@1. "
-        "Where a design says what runs where, it means the processors of the plan that has the most.",
-        show_default=False,
-    ),
-]
-Policy = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME",
-        help="Which plan of several a run takes: adaptive, fixed (the first one), or deadline=12ms.",
-        show_default="adaptive if there are several",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", "-t", min=1, metavar="N", help="Use at most N cores of the first CPU.", show_default=False
-    ),
-]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, metavar="N", help="Of everything random: the same seed, the same numbers.")
-]
-Shape = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="x=1,3,224,224",
-        help="Shape of an input with dynamic dimensions; once per input.",
-        show_default=False,
-    ),
-]
-Batch = Annotated[
-    int | None,
-    typer.Option(
-        "--batch",
-        "-b",
-        min=1,
-        metavar="N",
-        help="Images per run: of a network by name, or of a file whose inputs' first dimension is dynamic.",
-        show_default=False,
-    ),
-]
-Streams = Annotated[
-    int | None,
-    typer.Option(
-        "--streams",
-        min=1,
-        metavar="N",
-        help="For throughput: N inputs on their way at a time, on cores and processors as is predicted to be fastest.",
-        show_default=False,
-    ),
 ]
 SearchParameters = Annotated[
     Literal["default", "learned", "exhaustive"],
@@ -106,16 +39,6 @@ SearchParameters = Annotated[
         help="How thoroughly routine parameters are searched: short lists, what a cost model recommends, or everything.",
     ),
 ]
-Engines = Annotated[
-    str | None,
-    typer.Option(
-        "--engines",
-        metavar="LIST",
-        help="Other engines that may compute layers where they are faster: ort, litert, a comma between.",
-        show_default=False,
-    ),
-]
-NoTune = Annotated[bool, typer.Option("--no-tune", help="Choose routines by estimates instead of measuring them.")]
 Weights = Annotated[
     Path | None,
     typer.Option("--weights", "-w", metavar="FILE", help="Weights (.safetensors) to fill in.", show_default=False),
@@ -133,6 +56,67 @@ SmallImages = Annotated[
 ]
 
 
+def with_options(
+    kind: type, *, only: tuple[str, ...] = (), without: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the options that a class of `nnstretch.api.options` declares.
+
+    The command has a parameter `options`: its place is that of the options in `--help`, and its value is an object of the
+    class.
+
+    Args:
+        kind: the class.
+        only: fields that the command offers; all if there are none.
+        without: fields that it does not offer.
+        defaults: defaults that differ from the fields'.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        declared = {
+            name: one
+            for name, one in declared_options(kind).items()
+            if one[2].flags and name not in without and (not only or name in only)
+        }
+        own = get_type_hints(command, include_extras=True)
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name != "options":
+                parameters.append(parameter.replace(annotation=own[parameter.name], kind=parameter.KEYWORD_ONLY))
+                continue
+            for name, (field, type_, option) in declared.items():
+                default = (defaults or {}).get(name, None if option.parse else field.default)
+                annotation = Annotated[option.text or type_, _typer_option(option)]  # type: ignore[valid-type]
+                parameters.append(
+                    inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                )
+
+        @functools.wraps(command)
+        def call(**given: Any) -> Any:
+            values = {name: given.pop(name) for name in declared}
+            parsed = {
+                name: option.parse(values[name]) if option.parse else values[name]
+                for name, (_, _, option) in declared.items()
+            }
+            return command(**given, options=kind(**parsed))
+
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call
+
+    return decorate
+
+
+def _typer_option(option: Option) -> Any:
+    return typer.Option(
+        *option.flags,
+        help=re.sub(r"\[(?=[a-z#/@])", r"\\[", option.help),  # else rich takes it for markup
+        metavar=option.metavar,
+        min=option.minimum,
+        show_default=True if option.shown is None else option.shown or False,
+        rich_help_panel=option.panel,
+    )
+
+
 def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
     """NAME=VALUE texts of a repeatable option as a dictionary.
 
@@ -148,25 +132,6 @@ def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
             raise UsageError(f"{option} names {name!r} twice; give it once")
         found[name] = value
     return found
-
-
-def parse_engines(text: str | None) -> tuple[str, ...]:
-    """The names of a list such as `ort,litert`."""
-    return tuple(name.strip() for name in text.split(",")) if text else ()
-
-
-def parse_plans(text: str | None) -> tuple[str, ...]:
-    """The plans of a list such as `cpu:0;cpu:0,opencl:0@1`.
-
-    Raises:
-        UsageError: one of them is empty.
-    """
-    if text is None:
-        return ()
-    plans = tuple(part.strip() for part in text.split(";"))
-    if not all(plans):
-        raise UsageError(f"--plans {text!r} has an empty plan; write processors between the semicolons")
-    return plans
 
 
 def several_processors(text: str, purpose: str) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.progress import Progress
 
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
-    from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.runtime.base_session import Session
-    from nnstretch.scheduler.runtime.session import PlanSession
-    from nnstretch.scheduler.runtime.streams.session import StreamSession
 
 
 @dataclass(frozen=True)
@@ -26,16 +23,14 @@ class Source:
 
     Attributes:
         model: an ONNX file, a package, a zoo name or `module.py:factory`.
-        shapes: of inputs with dynamic dimensions, by name.
+        options: its shapes and batch, and how it is compiled.
         weights, design: of a network that torch builds.
-        batch: images per run; None: as the model has it.
     """
 
     model: str
-    shapes: Mapping[str, tuple[int, ...]]
+    options: CompileOptions
     weights: Path | None = None
     design: Path | None = None
-    batch: int | None = None
 
     @property
     def is_package(self) -> bool:
@@ -49,10 +44,10 @@ class Source:
         """What a package remembers of where it came from."""
         return {
             "model": self.model,
-            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "shapes": {name: list(shape) for name, shape in (self.options.shapes or {}).items()},
             "weights": str(self.weights) if self.weights else None,
             "design": str(self.design) if self.design else None,
-            "batch": self.batch,
+            "batch": self.options.batch,
         }
 
     def load(self) -> ir.Model:
@@ -61,135 +56,54 @@ class Source:
         Raises:
             NNStretchError: it is a package, is not found, or cannot be read or exported.
         """
+        options = self.options
         if self.is_package:
             raise UsageError(f"{self.model} is a package; give the model that it was made from")
         if self.weights is None and self.design is None:
             from nnstretch.compiler.loading import load_any
 
-            return load_any(self.model, None, dict(self.shapes), self.batch)
-        if self.shapes:
+            return load_any(self.model, None, dict(options.shapes or {}), options.batch)
+        if options.shapes:
             raise UsageError("--shape does not go with --weights or --design, which say for which images they are")
         from nnstretch.cli.networks import Options, build_network
 
-        return build_network(self.model, Options(), self.weights, self.design).with_batch(self.batch).export()
+        return build_network(self.model, Options(), self.weights, self.design).with_batch(options.batch).export()
 
-    def compile(
-        self,
-        processors: str | None,
-        threads: int | None,
-        *,
-        tune: bool,
-        engines: Sequence[str] = (),
-        progress: Progress,
-    ) -> PlanSession:
-        """A session; a package runs as it was compiled.
+    def open(self, progress: Progress) -> Session:
+        """A session for the model; a package runs as it was compiled, and changes between its plans if it has several.
 
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler.compile import compile_model
-        from nnstretch.compiler.processors import build_processors
-        from nnstretch.scheduler.runtime.session import PlanSession
-
-        if self.is_package:
-            self.check_package(processors, threads)
-            return PlanSession.load(self.model)
-        usable = build_processors(processors or "cpu", threads, engines)
-        return compile_model(self.load(), usable, tune=tune, progress=progress)
-
-    def compile_streams(
-        self, streams: int, processors: str | None, threads: int | None, *, tune: bool, progress: Progress
-    ) -> StreamSession:
-        """A session that has several inputs on their way; a package's plan runs as it was compiled.
-
-        Raises:
-            NNStretchError: what was found, what was wanted and what to do.
-        """
-        from nnstretch.compiler.processors import build_processors
-        from nnstretch.compiler.streams import arrangements, load_streams
-        from nnstretch.scheduler.runtime.streams.session import StreamSession
-
-        if self.is_package:
-            self.check_package(processors, threads)
-            return load_streams(self.model, streams)
-        usable = build_processors(processors or "cpu", threads)
-        return StreamSession.fastest(arrangements(self.load(), usable, streams, tune=tune, progress=progress))
-
-    def compile_plans(
-        self,
-        plans: Sequence[str],
-        threads: int | None,
-        policy: str | None,
-        *,
-        tune: bool,
-        engines: Sequence[str] = (),
-        progress: Progress,
-    ) -> AdaptiveSession:
-        """A session with plans for several lists of processors.
-
-        Raises:
-            NNStretchError: what was found, what was wanted and what to do.
-        """
-        from nnstretch.compiler.several_plans import compile_plans
-
-        return compile_plans(
-            self.load(),
-            plans,
-            policy=policy or "adaptive",
-            threads=threads,
-            engines=engines,
-            tune=tune,
-            progress=progress,
-        )
-
-    def open(
-        self, processors: str | None, threads: int | None, policy: str | None, *, tune: bool, progress: Progress
-    ) -> Session:
-        """A session to run; one that changes between plans if a policy is named or a package has several plans.
-
-        Raises:
-            NNStretchError: what was found, what was wanted and what to do.
-        """
+        from nnstretch.api.compile import compile_graph, open_package
         from nnstretch.package import read_package
-        from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
+        options = replace(self.options, progress=progress)
         if not self.is_package:
-            if policy is None:
-                return self.compile(processors, threads, tune=tune, progress=progress)
-            return self.compile_plans([processors or "cpu"], threads, policy, tune=tune, progress=progress)
-        self.check_package(processors, threads)
-        if policy is None and len(read_package(Path(self.model)).plans) == 1:
-            return self.compile(None, None, tune=tune, progress=progress)
-        return AdaptiveSession.load(self.model, policy or "adaptive")
+            return compile_graph(self.load(), options)
+        self._check_package()
+        if options.policy is None and options.streams is None and len(read_package(Path(self.model)).plans) > 1:
+            options = replace(options, policy="adaptive")
+        return open_package(Path(self.model), options)
 
-    def check_package(self, processors: str | None, threads: int | None) -> None:
-        """Whether nothing is wanted that was fixed when the package was made.
+    def _check_package(self) -> None:
+        """Refuses options that were fixed when the package was made.
 
         Raises:
-            UsageError: something is.
+            UsageError: one of them is given.
         """
-        if self.weights or self.design or self.shapes or self.batch or processors or threads:
+        fixed = [f for f in fields(CompileOptions) if f.name not in _OPTIONS_OF_PACKAGES]
+        given = [f.name for f in fixed if getattr(self.options, f.name) != f.default]
+        given += [name for name in ("weights", "design") if getattr(self, name)]
+        if given:
             raise UsageError(
-                f"{self.model} is a package: processors, threads, weights, design, shapes and batch were fixed when it was "
-                "made; leave these options out, or compile the model again"
+                f"{self.model} is a package: its {' and '.join(given)} were fixed when it was made; leave these options "
+                "out, or compile the model again"
             )
 
 
-def make_source(
-    model: str,
-    shapes: Sequence[str] | None,
-    weights: Path | None = None,
-    design: Path | None = None,
-    batch: int | None = None,
-) -> Source:
-    """A source from options as they are written.
-
-    Raises:
-        UsageError: a shape that is not understood.
-    """
-    from nnstretch.frontends.input_shapes import parse_shapes
-
-    return Source(model, parse_shapes(shapes or []), weights, design, batch)
+_OPTIONS_OF_PACKAGES = ("streams", "policy", "tune", "progress")
+"""Options that a package takes, or that make no difference to it."""
 
 
 def source_of_package(path: Path) -> Source:
@@ -213,7 +127,7 @@ def source_of_package(path: Path) -> Source:
             raise UsageError(f"{path} was made from {file}, which is not there to check against; run it where that is")
     shapes = {str(name): tuple(map(int, shape)) for name, shape in about.get("shapes", {}).items()}
     weights, design = (Path(about[key]) if about.get(key) else None for key in ("weights", "design"))
-    return Source(about["model"], shapes, weights, design, about.get("batch"))
+    return Source(about["model"], CompileOptions(shapes=shapes, batch=about.get("batch")), weights, design)
 
 
 def read_array(path: Path) -> np.ndarray:

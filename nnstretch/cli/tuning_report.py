@@ -30,11 +30,18 @@ PICTURES = (".svg", ".html")
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What is to be found out. `traded` are the front's resources beside latency, `limits` amounts by resource.
+class TuningRequest:
+    """What `nnstretch tune` is asked for beside a plan.
 
-    `engines` may compute layers too. With `fresh`, what was measured before is measured again. `search` is how thoroughly
-    routine parameters are searched.
+    Attributes:
+        selector: name of the selector that chooses.
+        explain: list every layer's candidates.
+        compare: run all selectors on the same costs.
+        traded: resources beside latency of the Pareto front.
+        limits: largest amount of each resource.
+        seed: of the selector.
+        fresh: measure again what the profile store has.
+        search: how thoroughly routine parameters are searched.
     """
 
     selector: str
@@ -43,7 +50,6 @@ class Wishes:
     traded: tuple[str, ...]
     limits: dict[str, float]
     seed: int
-    engines: tuple[str, ...]
     fresh: bool
     search: Search
 
@@ -53,7 +59,7 @@ class Wishes:
         return tuple(dict.fromkeys((*self.traded, *self.limits)))
 
 
-def parse_wishes(
+def parse_request(
     selector: str | None,
     *,
     explain: bool,
@@ -61,10 +67,9 @@ def parse_wishes(
     front: str | None,
     limits: Sequence[str],
     seed: int,
-    engines: tuple[str, ...] = (),
     fresh: bool = False,
     search: Search = "default",
-) -> Wishes:
+) -> TuningRequest:
     """Checks the options before long work.
 
     Raises:
@@ -74,7 +79,7 @@ def parse_wishes(
 
     name = selector_named(selector).name if selector else default_selector().name
     amounts = {r: _amount(r, text) for r, text in parse_assignments(list(limits), "--limit").items()}
-    return Wishes(name, explain, compare, _traded(front), amounts, seed, engines, fresh, search)
+    return TuningRequest(name, explain, compare, _traded(front), amounts, seed, fresh, search)
 
 
 def _traded(front: str | None) -> tuple[str, ...]:
@@ -108,48 +113,48 @@ def split_outputs(outputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return [path for path in outputs if path not in pictures], pictures
 
 
-def wished_space(
-    graph: ir.Model, processors: Processors, wishes: Wishes, costs: Profiler, progress: Progress
+def requested_space(
+    graph: ir.Model, processors: Processors, request: TuningRequest, costs: Profiler, progress: Progress
 ) -> ChoiceSpace:
     """What there is to choose from, with measured costs, and with amounts where they are limited or traded."""
     from nnstretch.compiler.spaces import measured_space
     from nnstretch.scheduler.selection.resources import with_resources
 
-    space = measured_space(graph, processors, costs, progress, coordinate_descent=wishes.search == "default")
-    if wishes.resources:
-        space = with_resources(space, wishes.resources, progress)
-    return replace(space, problem=replace(space.problem, limits=wishes.limits, seed=wishes.seed))
+    space = measured_space(graph, processors, costs, progress, coordinate_descent=request.search == "default")
+    if request.resources:
+        space = with_resources(space, request.resources, progress)
+    return replace(space, problem=replace(space.problem, limits=request.limits, seed=request.seed))
 
 
-def chosen_selector(wishes: Wishes) -> Selector:
+def chosen_selector(request: TuningRequest) -> Selector:
     """The selector that was asked for."""
     from nnstretch.scheduler.selection import selector_named
 
-    return selector_named(wishes.selector)
+    return selector_named(request.selector)
 
 
-def findings(space: ChoiceSpace, answer: Assignment, wishes: Wishes, progress: Progress) -> dict[str, Any]:
+def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, progress: Progress) -> dict[str, Any]:
     """What was asked for beside the plan, as it goes into the JSON answer."""
     found: dict[str, Any] = {}
-    if wishes.limits or answer.amounts:
-        found["limits"] = wishes.limits
+    if request.limits or answer.amounts:
+        found["limits"] = request.limits
         found["amounts"] = dict(answer.amounts)
-    if wishes.explain:
+    if request.explain:
         found["explanation"] = _explanation(space, answer)
-    if wishes.compare:
+    if request.compare:
         found["comparison"] = _comparison(space, progress)
-    if wishes.traded:
-        found["pareto"] = _front(space, wishes.traded)
+    if request.traded:
+        found["pareto"] = _front(space, request.traded)
     return found
 
 
-def search_answer(wishes: Wishes, searched: Mapping[str, Exploration]) -> dict[str, Any]:
+def search_answer(request: TuningRequest, searched: Mapping[str, Exploration]) -> dict[str, Any]:
     """How parameters were searched, as it goes into the JSON answer."""
     processors = {
         name: {"measured": len(found.measured), "candidates": found.candidates, "spread": found.spread}
         for name, found in searched.items()
     }
-    return {"kind": wishes.search, "processors": processors}
+    return {"kind": request.search, "processors": processors}
 
 
 def _explanation(space: ChoiceSpace, answer: Assignment) -> list[dict[str, Any]]:

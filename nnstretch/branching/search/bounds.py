@@ -203,7 +203,7 @@ class _BoundsSearch:
             raise DesignError(
                 f"no {what} stays within the tolerance: {settings[high]} reaches {top1:.2f} % top-1 after this training, the "
                 f"original {self.bounds.original.top1 if self.bounds.original else 0:.2f} %, and {self.bounds.least:.2f} % "
-                "are wanted: train longer with --recipe, or raise --tolerance"
+                "are wanted: train longer with --recipe, or raise --max-drop"
             )
         return settings[high]
 

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.engine_comparison import Wishes, check_endings, compare_models, write_json
+from nnstretch.cli.engine_comparison import ComparisonRequest, check_endings, compare_models, write_json
 from nnstretch.cli.options import (
-    Batch,
     DesignFile,
     Json,
-    NoTune,
     Seed,
-    Shape,
-    Streams,
     Weights,
     check_writable,
     several_processors,
+    with_options,
 )
 from nnstretch.cli.stretching.options import ImageSize
 from nnstretch.errors import UsageError
@@ -94,6 +92,7 @@ _STREAMED_TURN = 0.5
 """Seconds of a turn with streams: beginning and end of a turn count for less the longer it is."""
 
 
+@with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance"))
 def bench(
     models: Models = None,
     suite: Suite = None,
@@ -103,11 +102,9 @@ def bench(
     budget: Budget = 10.0,
     layers: Layers = False,
     start: Start = False,
-    shape: Shape = None,
-    batch: Batch = None,
-    streams: Streams = None,
+    *,
+    options: CompileOptions,
     seed: Seed = 0,
-    no_tune: NoTune = False,
     output: Outputs = None,
     resume: Resume = False,
     design: DesignFile = None,
@@ -117,10 +114,11 @@ def bench(
     processors: ProcessorsOfBench = None,
     json: Json = False,
 ) -> int:
-    """Time engines on the same cores with interleaved rounds; or, with --design, prove what a branching is worth.
+    """Compare the latency of engines on the same cores in interleaved rounds.
 
-    With --processors alone, one network is placed on several processors and timed on all of them and on each. With --streams,
-    images per second with several inputs on their way are compared with one at a time and with ONNX Runtime.
+    With --design, compare a branched network with the original and with a single-branch network of equal MACs. With
+    --processors alone, compare a network on several processors together with each of them alone. With --streams, compare
+    the throughput of several inputs at the same time with one at a time and with ONNX Runtime.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
     """
@@ -132,29 +130,27 @@ def bench(
             raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
         if design is None and image_size is not None:
             raise UsageError("--image-size goes with --design; without one, --shape says what a dynamic input is")
-        if design is not None and (streams is not None or batch is not None):
-            raise UsageError("--streams and --batch do not go with --design, whose ablation is of single images")
-        if design is None and processors is None and streams is None:
-            shapes = tuple(shape or ())
-            wishes = Wishes(suite, against, threads, rounds, budget, layers, start, not no_tune, seed, shapes, batch)
-            return compare_models(report, models or [], wishes, outputs, resume=resume)
+        if design is not None and (options.streams is not None or options.batch is not None):
+            raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
+        if design is None and processors is None and options.streams is None:
+            request = ComparisonRequest(suite, against, threads, rounds, budget, layers, start, seed, options)
+            return compare_models(report, models or [], request, outputs, resume=resume)
 
         from nnstretch.bench.timing.interleaving import MeasurementOptions, TimingOptions
-        from nnstretch.cli.sources import make_source
+        from nnstretch.cli.sources import Source
 
-        options = MeasurementOptions(TimingOptions(rounds), tune=not no_tune, seed=seed)
+        measuring = MeasurementOptions(TimingOptions(rounds), tune=options.tune, seed=seed)
         if design is not None:
             model = _only_one(models or [], suite, "--design is for one network")
             files = BranchingFiles(design, weights, original_weights, image_size)
-            _prove(report, model, files, processors or "cpu,opencl", options, outputs)
-        elif streams is not None:
-            model = _only_one(models or [], suite, "--streams is for one network")
-            source = make_source(model, shape, batch=batch)
-            options = replace(options, timing=TimingOptions(rounds, _STREAMED_TURN))
-            _streams(report, source, processors or "cpu", streams, options, outputs)
+            _compare_designs(report, model, files, processors or "cpu,opencl", measuring, outputs)
+        elif options.streams is not None:
+            source = Source(_only_one(models or [], suite, "--streams is for one network"), options)
+            measuring = replace(measuring, timing=TimingOptions(rounds, _STREAMED_TURN))
+            _compare_streams(report, source, processors or "cpu", options.streams, measuring, outputs)
         elif processors is not None:
             model = _only_one(models or [], suite, "--processors is for one network, which is placed on them")
-            _together(report, make_source(model, shape, batch=batch), processors, options, outputs)
+            _compare_processors(report, Source(model, options), processors, measuring, outputs)
         return 0
 
 
@@ -169,7 +165,7 @@ def _only_one(models: Sequence[str], suite: str | None, purpose: str) -> str:
     return models[0]
 
 
-def _streams(
+def _compare_streams(
     report: Reporter,
     source: Source,
     processors: str,
@@ -198,7 +194,7 @@ def _streams(
     report.finish(answer)
 
 
-def _together(
+def _compare_processors(
     report: Reporter, source: Source, processors: str, options: MeasurementOptions, outputs: Sequence[Path]
 ) -> None:
     """Times one network on several processors, together and alone; shows, writes and answers what was found."""
@@ -228,7 +224,7 @@ class BranchingFiles:
     image_size: int | None
 
 
-def _prove(
+def _compare_designs(
     report: Reporter,
     model: str,
     files: BranchingFiles,
@@ -246,8 +242,8 @@ def _prove(
     from nnstretch.report.tables.text import count_text
     from nnstretch.support.settings import write_text
 
-    check_endings(outputs, "a ablation is", (".json", ".html"))
-    several_processors(processors, "a ablation, which compares one with all,")
+    check_endings(outputs, "a comparison of designs is", (".json", ".html"))
+    several_processors(processors, "a comparison of designs")
     about = Options(image_size=files.image_size, seed=options.seed)
     original = build_network(model, about, files.original_weights)
     if files.weights is None:
@@ -264,7 +260,7 @@ def _prove(
         )
     control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
     tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}
-    with report.progress("Proving") as told:
+    with report.progress("Comparing") as told:
         ablation = ablate(
             original.export(),
             export(control, original.example_input, input_names=["x"], output_names=["y"]),

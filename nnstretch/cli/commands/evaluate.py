@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import (
-    Data,
-    DesignFile,
-    Json,
-    Model,
-    NoTune,
-    ProcessorsUnlessPackage,
-    Shape,
-    Threads,
-    Weights,
-)
+from nnstretch.cli.options import Data, DesignFile, Json, Model, Weights, with_options
 from nnstretch.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +22,7 @@ if TYPE_CHECKING:
 ENGINES = ("nnstretch", "onnxruntime", "torch")
 
 
+@with_options(CompileOptions, without=("batch", "streams", "plans", "policy"))
 def evaluate(
     model: Model,
     data: Data,
@@ -39,10 +31,8 @@ def evaluate(
     ] = "nnstretch",
     weights: Weights = None,
     design: DesignFile = None,
-    processors: ProcessorsUnlessPackage = None,
-    threads: Threads = None,
-    shape: Shape = None,
-    no_tune: NoTune = False,
+    *,
+    options: CompileOptions,
     json: Json = False,
 ) -> None:
     """Top-1 accuracy of a model on a data set's test images.
@@ -50,17 +40,17 @@ def evaluate(
     Example: nnstretch evaluate resnet18 --weights resnet18.safetensors --data digits
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import make_source
+        from nnstretch.cli.sources import Source
 
         if engine not in ENGINES:
             raise UsageError(f"unknown engine {engine!r}; there are {', '.join(ENGINES)}")
-        source = make_source(model, shape, weights, design)
+        source = Source(model, options, weights, design)
         if source.is_package and engine != "nnstretch":
             raise UsageError(f"{model} is a package, which {engine} cannot run; use --engine nnstretch")
         if engine == "torch":
             top1, images = _evaluate_torch(model, data, weights, design)
         else:
-            predict, input_shape = _predictor(report, source, engine, processors, threads, tune=not no_tune)
+            predict, input_shape = _predictor(report, source, engine)
             top1, images = _evaluate_function(predict, input_shape, data)
         report.show(f"top-1 {top1:.2f} % on {images} images of {data}, with {engine}")
         report.finish({"model": model, "data": data, "engine": engine, "top1": top1, "images": images})
@@ -86,17 +76,15 @@ def _evaluate_function(predict: Callable[[np.ndarray], Any], shape: tuple[int, .
     return top1(predict, dataset, batch=shape[0]), len(dataset.test)
 
 
-def _predictor(
-    report: Reporter, source: Source, engine: str, processors: str | None, threads: int | None, *, tune: bool
-) -> tuple[Callable[[np.ndarray], Any], tuple[int, ...]]:
-    """A function from images to logits, and the shape of the images that it wants."""
+def _predictor(report: Reporter, source: Source, engine: str) -> tuple[Callable[[np.ndarray], Any], tuple[int, ...]]:
+    """A function from images to logits, and the shape of its images."""
     if engine == "nnstretch":
         with report.progress("Compiling") as told:
-            session = source.compile(processors, threads, tune=tune, progress=told)
+            session = source.open(told)
         only = session.get_inputs()[0]
         return lambda images: session.run(None, {only.name: images})[0], only.shape
     graph = source.load()
-    return _onnxruntime(graph, threads), _input_shape(graph)
+    return _onnxruntime(graph, source.options.threads), _input_shape(graph)
 
 
 def _input_shape(graph: ir.Model) -> tuple[int, ...]:

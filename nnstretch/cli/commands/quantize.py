@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import reporting
-from nnstretch.cli.options import DesignFile, Json, Model, Shape, Weights
+from nnstretch.cli.options import DesignFile, Json, Model, Weights, with_options
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.support.progress import Progress
 
@@ -30,6 +31,7 @@ Calibration = Annotated[
 ]
 
 
+@with_options(CompileOptions, only=("shapes",))
 def quantize_command(
     model: Model,
     data: Calibration,
@@ -40,7 +42,8 @@ def quantize_command(
     ] = "minmax",
     weights: Weights = None,
     design: DesignFile = None,
-    shape: Shape = None,
+    *,
+    options: CompileOptions,
     json: Json = False,
 ) -> None:
     """Write a network in int8 as an ONNX file, its ranges learned from examples.
@@ -51,12 +54,12 @@ def quantize_command(
     Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import make_source
+        from nnstretch.cli.sources import Source
         from nnstretch.quantization.post_training import METHODS, quantize
 
         if method not in METHODS:
             raise UsageError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
-        graph = make_source(model, shape, weights, design).load()
+        graph = Source(model, options, weights, design).load()
         with report.progress("Quantising") as told:
             feeds = _examples(graph, data, images)
             counts = quantize(graph, _counted(feeds, images, told), output, method)  # type: ignore[arg-type]

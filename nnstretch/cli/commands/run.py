@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
-    Batch,
     DesignFile,
     Json,
     Model,
-    NoTune,
-    Policy,
-    ProcessorsUnlessPackage,
     Seed,
-    Shape,
-    Streams,
-    Threads,
     Weights,
     check_writable,
     parse_assignments,
+    with_options,
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.placement import placement_text
@@ -40,8 +35,8 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.runtime.critical_path import RunSummary
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 
-DEFAULT_TOLERANCE = 5e-4
-
+_ERRORS_OF_OUTPUTS = 5.0
+"""Largest error of outputs that --check allows, in multiples of the error that each routine may have."""
 
 Inputs = Annotated[
     list[str] | None,
@@ -61,11 +56,19 @@ Timeline = Annotated[
     ),
 ]
 Check = Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")]
-Tolerance = Annotated[
-    float, typer.Option("--tolerance", min=0.0, help="Error that --check allows, relative to the output's range.")
+MaxError = Annotated[
+    float | None,
+    typer.Option(
+        "--max-error",
+        metavar="E",
+        min=0.0,
+        help="Largest error of the outputs that --check allows, relative to the output's range.",
+        show_default="5 times --tolerance",
+    ),
 ]
 
 
+@with_options(CompileOptions)
 def run(
     model: Model,
     inputs: Inputs = None,
@@ -73,38 +76,34 @@ def run(
     runs: Runs = 50,
     timeline: Timeline = None,
     check: Check = False,
-    tolerance: Tolerance = DEFAULT_TOLERANCE,
-    processors: ProcessorsUnlessPackage = None,
-    policy: Policy = None,
-    threads: Threads = None,
-    shape: Shape = None,
-    batch: Batch = None,
-    streams: Streams = None,
+    max_error: MaxError = None,
+    *,
+    options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
     seed: Seed = 0,
-    no_tune: NoTune = False,
     json: Json = False,
 ) -> None:
-    """Run a model or package and tell its latency. With --check, exit status 1 means that outputs differ.
+    """Run a model or package and report its latency, or with --streams its throughput.
 
-    With --streams, several inputs are on their way at a time, and the images per second are told instead of the latency.
+    With --check, exit status 1 means that the outputs differ from ONNX Runtime's.
 
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import make_source
+        from nnstretch.cli.sources import Source
 
-        if streams is not None and timeline is not None:
-            raise UsageError("--timeline shows one run by itself; leave it or --streams out")
-        if streams is not None and policy is not None:
-            raise UsageError("--policy chooses a plan for one run at a time; leave it or --streams out")
+        if options.streams is not None and timeline is not None:
+            raise UsageError("--timeline shows a single run; leave it or --streams out")
         files = parse_assignments(inputs or [], "--input")
-        source = make_source(model, shape, weights, design, batch)
+        source = Source(model, options, weights, design)
+        allowed = _ERRORS_OF_OUTPUTS * options.tolerance if max_error is None else max_error
         for path in (output, timeline):
             if path is not None:
                 check_writable(path)
-        with _opened(report, source, processors, threads, policy, streams, tune=not no_tune) as session:
+        with report.progress("Compiling") as told:
+            session = source.open(told)
+        with session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
             if output is not None:
@@ -113,9 +112,9 @@ def run(
             _show_outputs(report, outputs)
             times = _time(report, session, feeds, runs, timeline)
             plan = session.plan
-        passed = error is None or error <= tolerance
+        passed = error is None or error <= allowed
         if error is not None:
-            report.show(_error_line(error, tolerance))
+            report.show(_error_line(error, allowed))
         report.finish(
             {
                 "model": model,
@@ -129,23 +128,6 @@ def run(
         )
         if not passed:
             raise typer.Exit(1)
-
-
-def _opened(
-    report: Reporter,
-    source: Source,
-    processors: str | None,
-    threads: int | None,
-    policy: str | None,
-    streams: int | None,
-    *,
-    tune: bool,
-) -> Session:
-    """What is to be run, compiled if it is no package."""
-    with report.progress("Compiling") as told:
-        if streams is None:
-            return source.open(processors, threads, policy, tune=tune, progress=told)
-        return source.compile_streams(streams, processors, threads, tune=tune, progress=told)
 
 
 def _time(
@@ -284,8 +266,8 @@ def _latency_line(times: Latency, macs: int) -> str:
     return f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
 
 
-def _error_line(error: float, tolerance: float) -> str:
-    judged = f"{'within' if error <= tolerance else 'beyond'} the tolerance of {tolerance:.0e}"
+def _error_line(error: float, allowed: float) -> str:
+    judged = f"{'within' if error <= allowed else 'beyond'} the allowed {allowed:.0e}"
     return f"largest error against ONNX Runtime {error:.1e} of the output's range, {judged}"
 
 

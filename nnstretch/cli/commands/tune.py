@@ -9,29 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import (
-    Batch,
-    DesignFile,
-    Engines,
-    Json,
-    Model,
-    Processors,
-    SearchParameters,
-    Seed,
-    Shape,
-    Threads,
-    Weights,
-    check_writable,
-    parse_engines,
-)
+from nnstretch.cli.options import DesignFile, Json, Model, SearchParameters, Seed, Weights, check_writable, with_options
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.placement import placement_text, queue_names
 from nnstretch.report.tables.text import plain_table
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
-    from nnstretch.cli.tuning_report import Wishes
+    from nnstretch.cli.tuning_report import TuningRequest
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.placement.report import PlacementReport
     from nnstretch.scheduler.plan.compiled import Compiled
@@ -60,13 +47,6 @@ Limits = Annotated[
         show_default=False,
     ),
 ]
-Tolerance = Annotated[
-    float,
-    typer.Option(
-        "--tolerance",
-        help="Error that a routine may have, relative to its output's range; from 1e-3 on OpenCL may store float16.",
-    ),
-]
 Front = Annotated[
     str | None,
     typer.Option(
@@ -75,6 +55,7 @@ Front = Annotated[
 ]
 
 
+@with_options(CompileOptions, without=("tune", "streams", "plans", "policy"))
 def tune(
     model: Model,
     output: Annotated[
@@ -88,16 +69,12 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    processors: Processors = "cpu",
-    threads: Threads = None,
-    shape: Shape = None,
-    batch: Batch = None,
+    *,
+    options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
-    engines: Engines = None,
     search: SearchParameters = "default",
     fresh: Fresh = False,
-    tolerance: Tolerance = 1e-4,
     selector: SelectorName = None,
     limit: Limits = None,
     pareto: Front = None,
@@ -117,67 +94,63 @@ def tune(
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import make_source
-        from nnstretch.cli.tuning_report import parse_wishes
+        from nnstretch.cli.sources import Source
+        from nnstretch.cli.tuning_report import parse_request
 
-        wishes = parse_wishes(
+        request = parse_request(
             selector,
             explain=explain,
             compare=compare,
             front=pareto,
             limits=limit or (),
             seed=seed,
-            engines=parse_engines(engines),
             search=search,
             fresh=fresh,
         )
-        source = make_source(model, shape, weights, design, batch)
+        source = Source(model, options, weights, design)
         if source.is_package:
             raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
-        _tune(report, source, processors, threads, tolerance, wishes, output or [])
+        _tune(report, source, request, output or [])
 
 
 def _tune(
     report: Reporter,
     source: Source,
-    processors: str,
-    threads: int | None,
-    tolerance: float,
-    wishes: Wishes,
+    request: TuningRequest,
     outputs: Sequence[Path],
 ) -> None:
-    from nnstretch.cli.tuning_report import chosen_selector, findings, search_answer, split_outputs, wished_space
+    from nnstretch.cli.tuning_report import chosen_selector, findings, requested_space, search_answer, split_outputs
     from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.processors import build_processors
     from nnstretch.compiler.spaces import explored_costs
     from nnstretch.scheduler.planner import plan_of
 
     plans, pictures = split_outputs(outputs)
-    if pictures and not (wishes.compare or wishes.traded or (wishes.explain and pictures[0].suffix == ".html")):
+    if pictures and not (request.compare or request.traded or (request.explain and pictures[0].suffix == ".html")):
         raise UsageError(f"there is nothing to draw in {pictures[0]}; ask for --compare, --pareto or (.html) --explain")
     for path in outputs:
         check_writable(path)
-    graph = source.load()
-    found = build_processors(processors, threads, wishes.engines, tolerance)
+    graph, options = source.load(), source.options
+    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance)
     begin = time.perf_counter()
     searched: dict[str, Exploration] = {}
-    with open_profiler(found, fresh=wishes.fresh, exhaustive=wishes.search == "exhaustive") as costs:
+    with open_profiler(usable, fresh=request.fresh, exhaustive=request.search == "exhaustive") as costs:
         with report.progress("Tuning") as told:
-            if wishes.search == "learned":
-                costs, searched = explored_costs(graph, found, costs, told)
-            space = wished_space(graph, found, wishes, costs, told)
-            selection = chosen_selector(wishes).select(space.problem)
+            if request.search == "learned":
+                costs, searched = explored_costs(graph, usable, costs, told)
+            space = requested_space(graph, usable, request, costs, told)
+            selection = chosen_selector(request).select(space.problem)
             compiled = plan_of(space, selection)
         seconds = time.perf_counter() - begin
-        answer = _answer(compiled, seconds, wishes) | {"search": search_answer(wishes, searched)}
+        answer = _answer(compiled, seconds, request) | {"search": search_answer(request, searched)}
         with report.progress("Comparing") as told:
-            answer |= findings(space, selection, wishes, told)
+            answer |= findings(space, selection, request, told)
     _write(answer, compiled.plan, Path(source.model).name, plans, pictures)
     _show(report, answer, compiled)
     report.finish(answer)
 
 
-def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any]:
+def _answer(compiled: Compiled, seconds: float, request: TuningRequest) -> dict[str, Any]:
     import numpy as np
 
     from nnstretch.scheduler.runtime.session import PlanSession
@@ -191,7 +164,7 @@ def _answer(compiled: Compiled, seconds: float, wishes: Wishes) -> dict[str, Any
         "tuning_s": seconds,
         "predicted_ms": predicted if placement is None else placement.seconds * 1e3,
         "measured_ms": measured,
-        "selector": wishes.selector,
+        "selector": request.selector,
         "optimal": selection.optimal,
         "gap": selection.gap,
         "placement": None if placement is None else _placement(placement),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.api.options import StretchOptions
 from nnstretch.cli.options import check_writable
 from nnstretch.errors import FileError, UsageError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from nnstretch.branching.design.design import Merge
     from nnstretch.branching.search.bounds import Bounds
     from nnstretch.branching.search.bounds_file import LearnedBounds
-    from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.cli.console import Reporter
     from nnstretch.cli.networks import Network
     from nnstretch.latency.profile_files import Profiled
@@ -31,19 +31,19 @@ BOUNDS = "bounds.json"
 
 
 @dataclass(frozen=True)
-class Learning:
+class BoundsLearning:
     """How bounds are learned: what `nnstretch stretch` was asked for.
 
     Attributes:
         data: images to learn from and to be tested on; None: nobody said.
         recipe: of the trainings.
-        tolerance: points of top-1 that may be lost.
+        max_drop: largest drop in top-1, in points.
         budget: trainings at most.
     """
 
     data: str | None
     recipe: str
-    tolerance: float
+    max_drop: float
     budget: int | None
 
     def check(self) -> None:
@@ -56,8 +56,8 @@ class Learning:
 
         if self.data is None:
             raise UsageError("--learn-bounds trains networks; name images to learn from with --data")
-        if not 0 <= self.tolerance < 100:
-            raise UsageError(f"--tolerance is {self.tolerance:g}; give points of accuracy from 0 to 100")
+        if not 0 <= self.max_drop < 100:
+            raise UsageError(f"--max-drop is {self.max_drop:g}; give points of accuracy from 0 to 100")
         load_recipe(self.recipe)
 
 
@@ -71,7 +71,7 @@ class BoundsFile:
     """
 
     path: Path
-    learning: Learning | None = None
+    learning: BoundsLearning | None = None
 
     def of(
         self, report: Reporter, network: Network, names: Sequence[str], merge: Merge, profiled: Profiled | None
@@ -93,7 +93,7 @@ class BoundsFile:
         return found
 
 
-def open_bounds(path: Path | None, folder: Path | None, learning: Learning | None) -> BoundsFile | None:
+def open_bounds(path: Path | None, folder: Path | None, learning: BoundsLearning | None) -> BoundsFile | None:
     """The file of bounds that the options name; None if bounds play no part.
 
     Raises:
@@ -127,9 +127,10 @@ def read_bounds(path: Path) -> LearnedBounds:
     return found
 
 
-def with_bounds(limits: SearchLimits, learned: Bounds, given: Mapping[str, float | None]) -> SearchLimits:
-    """`limits` with learned bounds in place of those that nobody has given: the names whose value in `given` is None."""
-    return replace(limits, **{name: getattr(learned, name) for name, value in given.items() if value is None})
+def with_bounds(options: StretchOptions, learned: Bounds) -> StretchOptions:
+    """Options with learned bounds of depth, width and MACs for those that are not given."""
+    names = ("min_depth", "min_width", "min_macs")
+    return replace(options, **{name: getattr(learned, name) for name in names if getattr(options, name) is None})
 
 
 def _channel_block(names: Sequence[str]) -> int:
@@ -140,7 +141,7 @@ def _channel_block(names: Sequence[str]) -> int:
 
 
 def _learned(
-    report: Reporter, network: Network, merge: Merge, multiple: int, learning: Learning, path: Path
+    report: Reporter, network: Network, merge: Merge, multiple: int, learning: BoundsLearning, path: Path
 ) -> LearnedBounds:
     """The bounds of a network; every finished training is kept in the file, so that it goes on where it was ended.
 
@@ -160,7 +161,7 @@ def _learned(
     _check_trained(network, dataset)
     digest = weights_digest(network.module)
     subject = BoundsSetup(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
-    known = LearnedBounds(subject, Bounds(learning.tolerance, len(dataset.test)))
+    known = LearnedBounds(subject, Bounds(learning.max_drop, len(dataset.test)))
     if path.exists():
         known = known.resumed(load_bounds(path), path)
 

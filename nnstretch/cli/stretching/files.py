@@ -20,7 +20,7 @@ PAGE = "index.html"
 
 
 @dataclass(frozen=True)
-class Writing:
+class DesignFiles:
     """What is written of a design.
 
     Attributes:
@@ -35,30 +35,30 @@ class Writing:
 
 
 def write_all(
-    report: Reporter, writing: Writing, network: Network, names: Sequence[str], results: Sequence[StretchResult]
+    report: Reporter, target: DesignFiles, network: Network, names: Sequence[str], results: Sequence[StretchResult]
 ) -> tuple[list[str | None], str | None]:
     """All designs and the page, if there is a folder for them; returns their paths."""
     files: list[str | None] = [None] * len(results)
-    if writing.folder is None:
+    if target.folder is None:
         return files, None
     with report.progress("Writing") as told:
         for rank, result in enumerate(results):
             told(rank, len(results), result.design.id)
             branched = replace(network, module=result.module, design=result.design)
-            path, why_not = write_design(writing, f"{rank + 1}-", network, branched, names)
+            path, why_not = write_design(target, f"{rank + 1}-", network, branched, names)
             files[rank] = str(path)
             if why_not:
                 report.note(f"{path}: no YAML file: {why_not}")
-        return files, str(write_page(writing.folder, network.spec, names, results, files))
+        return files, str(write_page(target.folder, network.spec, names, results, files))
 
 
 def write_design(
-    writing: Writing, prefix: str, original: Network, branched: Network, names: Sequence[str]
+    target: DesignFiles, prefix: str, original: Network, branched: Network, names: Sequence[str]
 ) -> tuple[Path, str]:
     """Design, weights and ONNX file of one branched network.
 
     Args:
-        writing: what is wanted; it has a folder.
+        target: what is wanted; it has a folder.
         prefix: of the files' names, before the design's.
         original: what was branched.
         branched: what came of it.
@@ -73,16 +73,16 @@ def write_design(
     from nnstretch.frontends.onnx_file import save
     from nnstretch.training.weights import save_weights
 
-    assert writing.folder is not None
+    assert target.folder is not None
     assert branched.design is not None
     assert isinstance(branched.module, BranchedNetwork)
-    if writing.seed is not None:
-        reinitialise(branched.module, branched.example_input, writing.seed)
-    path = writing.folder / f"{prefix}{branched.design.id}.json"
+    if target.seed is not None:
+        reinitialise(branched.module, branched.example_input, target.seed)
+    path = target.folder / f"{prefix}{branched.design.id}.json"
     save_design(branched.design, path)
     save_weights(branched.module, path.with_suffix(".safetensors"), branched.metadata())
     save(branched.export(), path.with_suffix(".onnx"))
-    return path, _write_yaml(path.with_suffix(".yaml"), original, branched.design, names) if writing.yaml else ""
+    return path, _write_yaml(path.with_suffix(".yaml"), original, branched.design, names) if target.yaml else ""
 
 
 def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Options of `nnstretch stretch`."""
+"""Options of `nnstretch stretch` that `nnstretch.api.options.StretchOptions` does not have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 _LIMITS = "Limits"
 _BOUNDS = "Learning bounds"
-_ELSEWHERE = "Processors that are not here"
+_ELSEWHERE = "Processors of another machine"
 
 DesignsFolder = Annotated[
     Path | None,
@@ -17,72 +17,8 @@ DesignsFolder = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Write designs, weights, ONNX files and a page that shows why there.",
+        help="Folder for the designs, their weights and ONNX files, and a page that explains them.",
         show_default=False,
-    ),
-]
-Top = Annotated[int, typer.Option("--top", min=1, metavar="K", help="How many designs to keep.")]
-LatencyTarget = Annotated[
-    str | None,
-    typer.Option(
-        "--latency-target",
-        metavar="TIME",
-        help="Give the designs with the most MACs that take at most so long, as in 12ms.",
-        show_default=False,
-    ),
-]
-Pareto = Annotated[bool, typer.Option("--pareto", help="Spread the designs over the front of latency and MACs.")]
-Alpha = Annotated[
-    float,
-    typer.Option(
-        "--alpha",
-        min=0.0,
-        help="A meeting point may cost this share of the segment before it.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-Beta = Annotated[
-    float,
-    typer.Option(
-        "--beta",
-        min=0.0,
-        help="A branch may take this share of the segment on the fastest processor.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MinDepth = Annotated[
-    float | None,
-    typer.Option(
-        "--min-depth",
-        help="A branch keeps this share of the segment's blocks, or more.",
-        show_default="by the network's family",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MinWidth = Annotated[
-    float | None,
-    typer.Option(
-        "--min-width",
-        help="A branch has this share of the segment's width, or more.",
-        show_default="by the network's family",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MinMacs = Annotated[
-    float | None,
-    typer.Option(
-        "--min-macs",
-        help="The branches of a segment have this share of its MACs, or more.",
-        show_default="0.8",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxSegment = Annotated[
-    float,
-    typer.Option(
-        "--max-segment",
-        help="A segment has this share of the network's MACs, or less; then branches must meet.",
-        rich_help_panel=_LIMITS,
     ),
 ]
 KnownBounds = Annotated[
@@ -90,7 +26,7 @@ KnownBounds = Annotated[
     typer.Option(
         "--bounds",
         metavar="FILE",
-        help="Take depth, width and MACs that are not given from what --learn-bounds found.",
+        help="Bounds of depth, width and MACs that --learn-bounds wrote; the options above override them.",
         show_default=False,
         rich_help_panel=_LIMITS,
     ),
@@ -99,7 +35,7 @@ LearnBounds = Annotated[
     bool,
     typer.Option(
         "--learn-bounds",
-        help="First find the least depth, width and MACs that keep the accuracy, by short trainings; kept in --bounds.",
+        help="Find the least depth, width and MACs that keep the accuracy, by short trainings, and write them to --bounds.",
         rich_help_panel=_BOUNDS,
     ),
 ]
@@ -108,20 +44,23 @@ LearningData = Annotated[
     typer.Option(
         "--data",
         metavar="SET",
-        help="To learn from: digits or folder:PATH.",
+        help="Images to train and test on: digits or folder:PATH.",
         show_default=False,
         rich_help_panel=_BOUNDS,
     ),
 ]
 LearningRecipe = Annotated[
-    str, typer.Option("--recipe", metavar="NAME", help="A preset, or a JSON file.", rich_help_panel=_BOUNDS)
+    str,
+    typer.Option(
+        "--recipe", metavar="NAME", help="Recipe of the trainings: a preset or a JSON file.", rich_help_panel=_BOUNDS
+    ),
 ]
-Tolerance = Annotated[
+MaxDrop = Annotated[
     float,
     typer.Option(
-        "--tolerance",
+        "--max-drop",
         metavar="POINTS",
-        help="Top-1 that may be lost; or the standard error on the test images, if that is more.",
+        help="Largest drop in top-1 accuracy, or its standard error on the test images if that is larger.",
         rich_help_panel=_BOUNDS,
     ),
 ]
@@ -131,7 +70,7 @@ Budget = Annotated[
         "--budget",
         min=1,
         metavar="N",
-        help="Trainings at most; about twelve are enough.",
+        help="Most trainings; about twelve are enough.",
         show_default=False,
         rich_help_panel=_BOUNDS,
     ),
@@ -140,7 +79,7 @@ PredictOnly = Annotated[
     bool,
     typer.Option(
         "--predict-only",
-        help="Run nothing: predict all layers from profiles, and say what that may miss by.",
+        help="Predict all layers from profiles without running anything, and report the uncertainty.",
         rich_help_panel=_ELSEWHERE,
     ),
 ]
@@ -149,34 +88,24 @@ ProfileFile = Annotated[
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="What `nnstretch profiles export` wrote on the machine of the processors.",
+        help="Profiles that `nnstretch profiles export` wrote on the machine of the processors.",
         show_default="this machine's",
         rich_help_panel=_ELSEWHERE,
     ),
-]
-HowToMerge = Annotated[
-    str, typer.Option("--merge", metavar="HOW", help="How branches meet: concat, concat+1x1 or add.")
 ]
 Published = Annotated[
     Path | None,
     typer.Option(
         "--published",
         metavar="FILE",
-        help="Make the branching of a YAML file of NN-Stretch's authors instead of searching.",
+        help="Build the design of a YAML file in the format of NN-Stretch's authors instead of searching.",
         show_default=False,
     ),
 ]
-Yaml = Annotated[bool, typer.Option("--yaml", help="Write designs as such YAML files, too, where these can say them.")]
-FromScratch = Annotated[bool, typer.Option("--from-scratch", help="Begin with new weights instead of inherited ones.")]
-Learned = Annotated[
-    bool | None,
-    typer.Option(
-        "--learned/--measure-all",
-        help="Predict layers from those measured before and measure those of the best designs, or measure every one.",
-        show_default="learned where xgboost is installed",
-    ),
+Yaml = Annotated[
+    bool, typer.Option("--yaml", help="Write designs in that YAML format too, where it can describe them.")
 ]
-Trials = Annotated[bool, typer.Option("--trials/--no-trials", help="Run the best design and share its work out anew.")]
+FromScratch = Annotated[bool, typer.Option("--from-scratch", help="Write new weights instead of inherited ones.")]
 ImageSize = Annotated[
     int | None, typer.Option("--image-size", min=8, metavar="PIXELS", help="Side of the input.", show_default=False)
 ]

@@ -7,23 +7,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.api.options import StretchOptions
 from nnstretch.errors import UsageError
+from nnstretch.support.progress import silent
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nnstretch.branching.design.design import Merge
-    from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.cli.networks import Network
     from nnstretch.latency.profile_files import Profiled
     from nnstretch.latency.uncertainty import DesignUncertainty
     from nnstretch.scheduler.costmodel.trees import Errors, Spread
-    from nnstretch.support.progress import Progress
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedDesigns:
     """Designs that were found without running anything, the fastest first, with uncertainty about each."""
 
     results: Sequence[StretchResult]
@@ -47,17 +46,8 @@ def opened_profiles(file: Path | None, processors: str) -> Profiled:
     return open_profiles(ProfileStore().path if file is None else file, processors)
 
 
-def predict(
-    network: Network,
-    profiled: Profiled,
-    limits: SearchLimits,
-    merge: Merge,
-    *,
-    designs: int,
-    pareto: bool,
-    progress: Progress,
-) -> Predicted:
-    """The search, with predictions alone.
+def predict(network: Network, profiled: Profiled, options: StretchOptions) -> PredictedDesigns:
+    """Searches designs without running anything.
 
     Raises:
         DesignError: the network cannot be branched, or nothing is within the limits.
@@ -66,30 +56,32 @@ def predict(
     """
     from nnstretch.branching.design.accounting import working_set
     from nnstretch.branching.design.blueprint import blueprint
+    from nnstretch.branching.design.design import parse_merge
     from nnstretch.branching.search.search import search_blueprint
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.branching.transform.build import build
     from nnstretch.latency.uncertainty import design_uncertainty
 
+    progress = options.progress or silent
     progress(0, 0, "tracing the network")
-    prepared = blueprint(network.module, network.example_input, profiled.block, merge)
+    prepared = blueprint(network.module, network.example_input, profiled.block, parse_merge(options.merge))
     count = len(profiled.names)
     predictor = profiled.predictor.in_network(working_set(network.module, network.example_input))
     found, report = search_blueprint(
         prepared,
         predictor,
         count,
-        limits,
-        designs=designs,
-        pareto=pareto,
+        options.search_limits(),
+        designs=options.designs,
+        pareto=options.pareto,
         progress=progress,
     )
     results = [StretchResult(design, build(prepared, design), report) for design in found]
     uncertainty = [design_uncertainty(prepared, one.design, one.prediction, predictor, count) for one in results]
-    return Predicted(results, uncertainty)
+    return PredictedDesigns(results, uncertainty)
 
 
-def predicted_errors(predicted: Predicted, profiled: Profiled) -> dict[str, Spread | None]:
+def predicted_errors(predicted: PredictedDesigns, profiled: Profiled) -> dict[str, Spread | None]:
     """Cross-validated errors of guesses, by processor; of none if nothing was guessed."""
     if not any(uncertainty.layers for uncertainty in predicted.uncertainty):
         return {}
@@ -102,7 +94,7 @@ def errors_by_name(names: Sequence[str], error: Callable[[int], Errors | None]) 
     return {name: found.all if found else None for name, found in zip(names, errors, strict=True)}
 
 
-def uncertainty_table(predicted: Predicted, names: Sequence[str]) -> Table:
+def uncertainty_table(predicted: PredictedDesigns, names: Sequence[str]) -> Table:
     """A row per design, and one per branch of the best one."""
     from nnstretch.report.tables.text import ms_text, plain_table, share_text
 
@@ -125,7 +117,7 @@ def uncertainty_table(predicted: Predicted, names: Sequence[str]) -> Table:
     return shown
 
 
-def uncertainty_object(predicted: Predicted, names: Sequence[str]) -> dict[str, Any]:
+def uncertainty_object(predicted: PredictedDesigns, names: Sequence[str]) -> dict[str, Any]:
     """What `--json` prints beside the designs."""
     layers = dict.fromkeys(layer for uncertainty in predicted.uncertainty for layer in uncertainty.layers)
     return {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnstretch.cli.stretching.answer import design_object, designs_table
-from nnstretch.cli.stretching.files import Writing, write_design
+from nnstretch.cli.stretching.files import DesignFiles, write_design
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.networks import Network
 
 
-def make_published(report: Reporter, network: Network, path: Path, names: Sequence[str], writing: Writing) -> None:
+def make_published(report: Reporter, network: Network, path: Path, names: Sequence[str], files: DesignFiles) -> None:
     """Makes, shows and writes the design of a published file.
 
     Args:
@@ -24,7 +24,7 @@ def make_published(report: Reporter, network: Network, path: Path, names: Sequen
         network: of the file's family.
         path: of the file.
         names: of processors, one for each of the file's devices in their order.
-        writing: what is written.
+        files: what is written.
 
     Raises:
         NNStretchError: the file cannot be read, is about another network, or has other devices.
@@ -41,9 +41,9 @@ def make_published(report: Reporter, network: Network, path: Path, names: Sequen
         told(0, 1, path.name)
         result = published(network.module, network.example_input, file)
     written: Path | None = None
-    if writing.folder is not None:
+    if files.folder is not None:
         branched = replace(network, module=result.module, design=result.design)
-        written, why_not = write_design(writing, f"{path.stem}-", network, branched, names)
+        written, why_not = write_design(files, f"{path.stem}-", network, branched, names)
         if why_not:
             report.note(f"{written}: no YAML file: {why_not}")
     report.show(designs_table([result.design], names))

@@ -3,94 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nnstretch.api.options import StretchOptions
 from nnstretch.cli.stretching.answer import designs_table, pruning_table
 from nnstretch.cli.stretching.predict_only import errors_by_name, predict, predicted_errors, uncertainty_table
 
 if TYPE_CHECKING:
-    from nnstretch.branching.design.design import Merge
-    from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.cli.console import Reporter
     from nnstretch.cli.networks import Network
-    from nnstretch.cli.stretching.predict_only import Predicted
+    from nnstretch.cli.stretching.predict_only import PredictedDesigns
     from nnstretch.latency.profile_files import Profiled
     from nnstretch.scheduler.costmodel.trees import Spread
-    from nnstretch.support.progress import Progress
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which designs are looked for, and how.
-
-    Attributes:
-        designs: how many.
-        pareto: spread over the front of latency and MACs.
-        merge: how branches meet.
-        learned: whether layers are predicted from others; None: where that is possible.
-        trials: the best design is run.
-    """
-
-    designs: int
-    pareto: bool
-    merge: Merge
-    learned: bool | None = None
-    trials: bool = True
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found.
+class FoundDesigns:
+    """The result of a search.
 
     Attributes:
         results: designs, best first.
-        errors: of predictions of layers that were not measured, cross-validated, by processor; None: unknown.
-        predicted: the same designs with uncertainty, where nothing was run.
+        errors: cross-validated errors of the predictions of unmeasured layers, by processor; None: unknown.
+        predicted: the same designs with their uncertainty, where nothing was run.
     """
 
     results: Sequence[StretchResult]
     errors: Mapping[str, Spread | None]
-    predicted: Predicted | None = None
+    predicted: PredictedDesigns | None = None
 
 
-def find(
-    report: Reporter,
-    network: Network,
-    names: Sequence[str],
-    limits: SearchLimits,
-    wanted: Wanted,
-    profiled: Profiled | None,
-) -> Finding:
-    """Designs for processors: for those of `profiled`, if given, else for those that are here."""
+def find(report: Reporter, network: Network, options: StretchOptions, profiled: Profiled | None) -> FoundDesigns:
+    """Searches designs for the processors of a profile if there is one, else for processors of this machine."""
+    from nnstretch.api.stretch import stretch
+
     with report.progress("Searching") as told:
+        options = replace(options, progress=told)
         if profiled is not None:
-            predicted = predict(
-                network, profiled, limits, wanted.merge, designs=wanted.designs, pareto=wanted.pareto, progress=told
-            )
-            return Finding(predicted.results, predicted_errors(predicted, profiled), predicted)
-        results = _search(network, names, limits, wanted, told)
-        return Finding(results, prediction_errors(names) if wanted.learned is not False else {})
-
-
-def _search(
-    network: Network, names: Sequence[str], limits: SearchLimits, wanted: Wanted, progress: Progress
-) -> Sequence[StretchResult]:
-    from nnstretch.api.compile import stretch
-
-    return stretch(
-        network.module,
-        network.example_input,
-        ",".join(names),
-        limits=limits,
-        designs=wanted.designs,
-        pareto=wanted.pareto,
-        merge=wanted.merge.value,
-        learned=wanted.learned,
-        trials=wanted.trials,
-        progress=progress,
-    )
+            predicted = predict(network, profiled, options)
+            return FoundDesigns(predicted.results, predicted_errors(predicted, profiled), predicted)
+        results = stretch(network.module, network.example_input, options=options)
+        names = options.processors.split(",")
+        return FoundDesigns(results, prediction_errors(names) if options.learned is not False else {})
 
 
 def prediction_errors(names: Sequence[str]) -> dict[str, Spread | None]:
@@ -102,19 +57,19 @@ def prediction_errors(names: Sequence[str]) -> dict[str, Spread | None]:
     return errors_by_name([processor.name for processor in opened.named], latency_predictor(opened).error)
 
 
-def show(report: Reporter, finding: Finding, names: Sequence[str], profiled: Profiled | None) -> None:
+def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: Profiled | None) -> None:
     """Tables of what was found, and notes on what was left out."""
-    found = finding.results[0].report
-    report.show(pruning_table(found))
-    report.show(designs_table([one.design for one in finding.results], names, found.original_ms, found.measured_ms))
-    if finding.predicted is not None:
-        report.show(uncertainty_table(finding.predicted, names))
+    search = found.results[0].report
+    report.show(pruning_table(search))
+    report.show(designs_table([one.design for one in found.results], names, search.original_ms, search.measured_ms))
+    if found.predicted is not None:
+        report.show(uncertainty_table(found.predicted, names))
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():
         report.note(f"how much {' and '.join(group)} slow each other down was not measured: taken for not at all")
-    for note in found.diagnostics:
+    for note in search.diagnostics:
         report.note(f"not branched: {note}")
-    if found.unpredicted:
-        operators = ", ".join(found.unpredicted)
+    if search.unpredicted:
+        operators = ", ".join(search.unpredicted)
         report.note(f"not in the predictions, because no processor has a routine for it: {operators}")
-    for name, error in finding.errors.items():
+    for name, error in found.errors.items():
         report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")

@@ -1,22 +1,65 @@
-"""The front door: what type checkers are told of it, and what it refuses before any work."""
+"""The public API: its names, what type checkers see of it, and what it refuses before any work."""
 
 import inspect
 import re
+import subprocess
+import sys
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 import nnstretch as nns
-from nnstretch.api.compile import CompileOptions
+from nnstretch.api.options import declared_options
+from nnstretch.cli.main import make_app
+
+CALLS = ((nns.compile, nns.CompileOptions), (nns.stretch, nns.StretchOptions))
 
 
-def test_options_that_all_sessions_have_are_those_of_the_function() -> None:
-    parameters = inspect.signature(nns.compile).parameters
-    kinds = {"model", "example_input", "processors", "streams", "plans", "policy"}
-    declared = {name: hint.__forward_arg__ for name, hint in CompileOptions.__annotations__.items()}
-    assert declared == {name: found.annotation for name, found in parameters.items() if name not in kinds}
-    for name in parameters:
-        assert re.search(rf"^ +{name}: ", nns.compile.__doc__ or "", re.MULTILINE), name
+@pytest.mark.parametrize(("call", "options"), CALLS)
+def test_calls_take_and_document_every_option(call: Any, options: type) -> None:
+    parameters = inspect.signature(call).parameters
+    for field in fields(options):
+        assert parameters[field.name].default == field.default
+        for text in (call.__doc__, options.__doc__):
+            assert re.search(rf"^ +{field.name}: \S", text or "", re.MULTILINE), field.name
+
+
+def test_every_flag_is_declared_once() -> None:
+    for _, options in CALLS:
+        flags = [flag for _, _, option in declared_options(options).values() for flag in option.flags]
+        assert len(flags) == len(set(flags))
+
+
+def test_public_names_are_there_and_listed() -> None:
+    for name in nns.__all__:
+        assert getattr(nns, name) is not None
+        assert name in dir(nns)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        nns.nothing  # noqa: B018
+    errors = [value for value in (getattr(nns, n) for n in nns.__all__) if inspect.isclass(value)]
+    assert all(issubclass(one, nns.NNStretchError) for one in errors if issubclass(one, Exception))
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, nnstretch; nnstretch.CompileOptions; nnstretch.StretchOptions\n"
+        "print([m for m in ('numpy', 'torch', 'onnx', 'onnx_ir', 'typer') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_models_and_devices_are_listed() -> None:
+    assert {"resnet18", "resnet50"} <= set(nns.list_models("*resnet*")) < set(nns.list_models())
+    network = nns.create_model("squeezenet1_1", num_classes=7, small_images=True)
+    assert not network.training
+    with pytest.raises(nns.ModelError, match="did you mean"):
+        nns.create_model("resnet5")
+    steps: list[str] = []
+    found = nns.list_devices(progress=lambda *step: steps.append(step[2]))
+    assert found[0].kind == "cpu"
+    assert steps[0] == "CPU"
 
 
 @pytest.mark.parametrize(
@@ -26,8 +69,38 @@ def test_options_that_all_sessions_have_are_those_of_the_function() -> None:
         ({"streams": 2, "plans": ["cpu:0"]}, "streams are for throughput, plans and policy for one run at a time"),
         ({"streams": 2, "policy": "fixed"}, "streams are for throughput, plans and policy for one run at a time"),
         ({"processors": "cpu:0", "plans": ["cpu:0"]}, "processors and plans both say what to run on; give one of them"),
+        ({"plans": ["cpu:0", ""]}, "plans 'cpu:0;' has an empty plan"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(nns.NNStretchError, match=message):
+    with pytest.raises(nns.UsageError, match=message):
         nns.compile("resnet18", **options)
+    with pytest.raises(nns.UsageError, match=message):
+        nns.CompileOptions(**options)
+
+
+def test_options_are_given_one_by_one_or_together() -> None:
+    with pytest.raises(nns.UsageError, match="options and threads are given"):
+        nns.compile("resnet18", options=nns.CompileOptions(), threads=1)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="treads"):
+        nns.compile("resnet18", treads=1)  # type: ignore[call-overload]
+
+
+def test_limits_are_changed_one_by_one() -> None:
+    limits = nns.StretchOptions(limits=nns.SearchLimits(alpha=0.1), beta=0.7).search_limits()
+    assert limits == nns.SearchLimits(alpha=0.1, beta=0.7)
+    with pytest.raises(nns.DesignError, match="alpha is 0"):
+        nns.StretchOptions(alpha=0).search_limits()
+    shown = {name: option.shown for name, (_, _, option) in declared_options(nns.StretchOptions).items()}
+    for name in ("alpha", "beta", "min_macs", "max_segment"):
+        assert shown[name] == str(getattr(nns.SearchLimits(), name))
+
+
+def test_commands_offer_the_options_of_the_calls() -> None:
+    import typer
+
+    group: Any = typer.main.get_command(make_app())
+    for command, options in (("run", nns.CompileOptions), ("stretch", nns.StretchOptions)):
+        offered = {flag for one in group.commands[command].params for flag in (*one.opts, *one.secondary_opts)}
+        flags = [flag for _, _, option in declared_options(options).values() for flag in option.flags]
+        assert {part for flag in flags for part in flag.split("/")} <= offered

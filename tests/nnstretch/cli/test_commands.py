@@ -203,7 +203,7 @@ def test_run_checks_against_onnxruntime(cli: Cli, onnx_file: Path) -> None:
     answer = answer_of(cli("run", str(onnx_file), *options))
     assert answer["passed"] is True
     assert 0 < answer["max_rel_error"] < 1e-4
-    status, out, _ = cli("run", str(onnx_file), *options, "--tolerance", "0")
+    status, out, _ = cli("run", str(onnx_file), *options, "--max-error", "0")
     assert status == 1
     assert json.loads(out)["passed"] is False
 
@@ -314,7 +314,7 @@ def test_packages_of_several_plans(cli: Cli, folder: Path) -> None:
     assert f"by cpu:{first}" in text[1]
     refuses(cli("run", "p.nns", "--policy", "best"), "best", "adaptive")
     refuses(cli("compile", "net.py:small", "--plans", "cpu;"), "empty")
-    refuses(cli("compile", "net.py:small", "--plans", "cpu", "-p", "cpu:0"), "--plans", "--processors")
+    refuses(cli("compile", "net.py:small", "--plans", "cpu", "-p", "cpu:0"), "plans", "processors")
     refuses(cli("compile", "net.py:small", "--plans", f"cpu:{first};cpu:{first}", "--no-tune"), "twice")
 
 

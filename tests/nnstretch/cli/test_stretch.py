@@ -57,7 +57,7 @@ def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path) -> None:
     refuses(cli("train", "net.py:coloured", *training), "does not run on an input of shape (1, 1, 16, 16)")
     answer_of(cli("train", "net.py:small", *training, "--json"))
     stretch = ("stretch", "net.py:small", "-w", "w.safetensors", *SIMULATED, "--json")
-    learn = (*stretch, "--learn-bounds", "--data", "digits", "--recipe", "brief.json", "--tolerance", "5")
+    learn = (*stretch, "--learn-bounds", "--data", "digits", "--recipe", "brief.json", "--max-drop", "5")
     refuses(cli(*learn, "--bounds", "b.json", "--budget", "2"), "budget of 2 trainings")
     kept = json.loads(Path("b.json").read_text())["trainings"]
     assert len(kept) == 2
@@ -84,7 +84,7 @@ def test_what_bounds_cannot_be_learned_with(cli: Cli, folder: Path) -> None:
     refuses(cli(*stretch, "--learn-bounds", "--data", "digits"), "--bounds FILE or -o DIR")
     learn = (*stretch, "--learn-bounds", "--bounds", "b.json")
     refuses(cli(*learn), "--data")
-    refuses(cli(*learn, "--data", "digits", "--tolerance", "-1"), "--tolerance is -1")
+    refuses(cli(*learn, "--data", "digits", "--max-drop", "-1"), "--max-drop is -1")
     refuses(cli(*learn, "--data", "digits", "--recipe", "stew"), "stew", "quick")
     refuses(cli(*learn, "--data", "digits", "--budget", "0"), "--budget")
     refuses(cli(*stretch, "--data", "digits"), "--data is for --learn-bounds")
@@ -115,7 +115,7 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
         "0.5",
         "--json",
     )
-    there = answer_of(cli(*stretch, "-p", cores, "--measure-all", "--no-trials"))
+    there = answer_of(cli(*stretch, "-p", cores, "--measure-all", "--no-measure"))
     answer_of(cli("profiles", "export", "-o", "p.json", "--json"))
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "here"))
     here = answer_of(cli(*stretch, "-p", cores, "--predict-only", "--profile", "p.json", "-o", "designs"))

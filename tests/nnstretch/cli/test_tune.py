@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from nnstretch.cli.main import main
-from nnstretch.cli.tuning_report import parse_wishes
+from nnstretch.cli.tuning_report import parse_request
 from nnstretch.errors import UsageError
 from nnstretch.report.charts.selection import selection_picture
 from nnstretch.report.pages.selection import selection_html
@@ -144,8 +144,8 @@ def test_another_selector_may_be_asked_for(tuned: Path, capsys: pytest.CaptureFi
 )
 def test_amounts_are_understood(text: str, amount: float | None) -> None:
     def parse() -> dict[str, float]:
-        wishes = parse_wishes(None, explain=False, compare=False, front=None, limits=[f"memory={text}"], seed=0)
-        return wishes.limits
+        request = parse_request(None, explain=False, compare=False, front=None, limits=[f"memory={text}"], seed=0)
+        return request.limits
 
     if amount is None:
         with pytest.raises(UsageError, match="not understood"):

@@ -128,6 +128,7 @@ def test_a_package_of_plans_on_a_cpu_and_a_device(tmp_path: Path) -> None:
     assert None not in (on_device[0], on_device[2])
     for policy in ("adaptive", "fixed", "deadline=1s"):
         with nns.compile(path, policy=policy) as loaded:
+            assert isinstance(loaded, AdaptiveSession)
             check_answers(loaded, network=SMALL)
             assert loaded.plans == list(package.plans)
     with nns.compile(path) as single:

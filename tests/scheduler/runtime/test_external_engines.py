@@ -33,6 +33,7 @@ from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.runtime.base_session import Session
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 
@@ -67,7 +68,7 @@ def planned(network: RandomNetwork, seed: int, processors: str = CPU) -> Compile
     return make_plan(optimize(network.graph()), usable.named, usable.host, RandomPrices(seed))
 
 
-def check(session: PlanSession, network: RandomNetwork) -> None:
+def check(session: Session, network: RandomNetwork) -> None:
     found = session.run(None, {"x": network.input})
     for y, expected in zip(found, network.expected(), strict=True):
         assert relative_error(y, expected) < 1e-4
@@ -242,7 +243,7 @@ def foreign(network: RandomNetwork) -> ir.Model:
 # ---- the option -------------------------------------------------------------------------------------------------
 
 
-def test_the_front_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_of_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnstretch.compiler.costs.ProfileStore", lambda: ProfileStore(tmp_path / "profiles.sqlite"))
     network = RandomNetwork(1, processors=0, nodes=4)
     with nnstretch.compile(network.graph(), processors=CPU, engines=EXTERNAL_KINDS) as session:

@@ -1,0 +1,106 @@
+"""`nnstretch.list_devices`: the processors of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nnstretch.devices.base.spec import format_cores, parse_processors, usable_cores
+from nnstretch.devices.cpu.processor import cpu_model
+from nnstretch.devices.engine.binding.library import engine
+from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.devices.external.processor import EXTERNAL_KINDS, open_external_processor
+from nnstretch.devices.opencl.runtime.drivers import probe
+from nnstretch.errors import BuildError, DeviceError, MissingExtraError
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A processor of this machine.
+
+    Attributes:
+        name: as `processors` of `nnstretch.compile` takes it.
+        kind: "cpu", "opencl", or that of an external engine.
+        device: its name and platform.
+        cores: CPU cores or compute units.
+        dtypes: in which it computes.
+        usable: whether it works.
+        why_not: the reason if it does not.
+        isa: instruction set of a CPU.
+        peak_gflops_per_core: measured float32 peak of a CPU, if it was asked for.
+    """
+
+    name: str
+    kind: str
+    device: str
+    cores: int
+    dtypes: tuple[str, ...]
+    usable: bool
+    why_not: str | None
+    isa: str | None = None
+    peak_gflops_per_core: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields."""
+        return dict(vars(self)) | {"dtypes": list(self.dtypes)}
+
+
+def list_devices(*, peak: bool = False, progress: Callable[[int, int, str], None] | None = None) -> list[DeviceInfo]:
+    """The processors of this machine that networks can run on, usable or not: the CPU first.
+
+    Args:
+        peak: measure the float32 peak of one core.
+        progress: called with (done, total, what).
+    """
+    steps: dict[str, Callable[[], list[DeviceInfo]]] = {
+        "CPU": lambda: [_cpu(peak=peak)],
+        "OpenCL": _opencl,
+        "external engines": lambda: [_external(kind) for kind in EXTERNAL_KINDS],
+    }
+    found: list[DeviceInfo] = []
+    for done, (what, step) in enumerate(steps.items()):
+        if progress:
+            progress(done, len(steps), what)
+        found += step()
+    return found
+
+
+def _cpu(*, peak: bool) -> DeviceInfo:
+    cores = usable_cores()
+    isa, gflops, why_not = None, None, None
+    try:
+        isa = local_isa().name
+        if peak:
+            gflops = round(engine().peak_gflops(cores[0]), 1)
+    except (BuildError, DeviceError) as error:
+        why_not = str(error)
+    name = f"cpu:{format_cores(cores)}"
+    return DeviceInfo(name, "cpu", cpu_model(), len(cores), ("float32",), why_not is None, why_not, isa, gflops)
+
+
+def _opencl() -> list[DeviceInfo]:
+    return [
+        DeviceInfo(
+            name=f"opencl:{device.index}",
+            kind="opencl",
+            device=f"{device.name} ({device.platform})",
+            cores=device.compute_units,
+            dtypes=("float32", "float16") if device.fp16 else ("float32",),
+            usable=device.usable,
+            why_not=device.why_not or None,
+        )
+        for device in probe()
+    ]
+
+
+def _external(kind: str) -> DeviceInfo:
+    """An external engine as a processor on all cores."""
+    cores = usable_cores()
+    (spec,) = parse_processors(f"{kind}@{format_cores(cores)}")
+    device, why_not = EXTERNAL_KINDS[kind], None
+    try:
+        device = open_external_processor(spec).device
+    except (DeviceError, MissingExtraError) as error:
+        why_not = str(error)
+    return DeviceInfo(str(spec), kind, device, len(cores), ("float32",), why_not is None, why_not)

@@ -1,1 +1,1 @@
-"""Profiling: what layers cost on this machine, measured once and kept (SoftNeuro, section III-C)."""
+"""Measurement of layers on this machine, each once, and the store that keeps them (SoftNeuro, section III-C)."""

@@ -1,4 +1,4 @@
-"""The machine's data caches, and which of them a network's weights lie in."""
+"""The machine's data caches, and the one that holds a network's weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nnstretch.scheduler.measurement.store.rows import CacheState
 
 _FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_OWN, _SHARED = 1 << 20, 32 << 20  # bytes, of a machine that does not say
+_OWN, _SHARED = 1 << 20, 32 << 20  # bytes, if the system does not tell
 _FILLED = 0.5
-"""A cache holds what takes this share of it; other cores, other processes and what a layer itself needs take the rest."""
+"""Usable share of a cache; other cores, other processes and the layer itself take the rest."""
 _MOST_SHARED = 64 << 20
-"""Of a larger shared cache others use the rest: the cores of a virtual machine see the cache of a whole server."""
+"""Usable bytes of a shared cache: a virtual machine sees the cache of the whole server."""
 _NEGLIGIBLE = 16 << 10
-"""Weights of fewer bytes cost the same wherever they lie."""
+"""Weights of fewer bytes take the same time from every cache."""
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalPool"})
 
 
@@ -32,7 +32,7 @@ class CacheSizes:
 
 @cache
 def cache_sizes(folder: Path = _FOLDER) -> CacheSizes:
-    """What the system says of the first core's caches, or what is usual where it says nothing."""
+    """Cache sizes of the first core by the system, or typical sizes if it has none."""
     sizes: dict[int, int] = {}
     for index in sorted(folder.glob("index*")):
         try:
@@ -46,9 +46,11 @@ def cache_sizes(folder: Path = _FOLDER) -> CacheSizes:
 
 
 def network_state(working_set: int, sizes: CacheSizes | None = None) -> CacheState:
-    """Where a layer finds its weights in a network that goes through `working_set` bytes from one run to the next.
+    """Where a layer finds its weights in a network that touches `working_set` bytes between two runs of the layer.
 
-    Caches are those of this machine if no others are given.
+    Args:
+        working_set: bytes of weights and activations.
+        sizes: cache sizes; this machine's if None.
     """
     sizes = sizes or cache_sizes()
     if working_set <= _FILLED * sizes.own:
@@ -57,26 +59,26 @@ def network_state(working_set: int, sizes: CacheSizes | None = None) -> CacheSta
 
 
 def layer_state(layer: Layer, network: CacheState) -> CacheState:
-    """The state that costs of a layer are known by: with hardly any weights it costs the same wherever they lie."""
-    light = layer.weight_bytes < _NEGLIGIBLE and not writes_afar(layer)
-    return "l3" if network == "memory" and light else network
+    """The cache state in a layer's key; layers with negligible weights do not distinguish shared cache and memory."""
+    negligible = layer.weight_bytes < _NEGLIGIBLE and not writes_afar(layer)
+    return "l3" if network == "memory" and negligible else network
 
 
 def writes_afar(layer: Layer) -> bool:
-    """Whether some result of a layer is `written_afar` on this machine."""
+    """Whether an output of a layer is `written_afar` on this machine."""
     own = cache_sizes().own
     return any(written_afar(layer.op, PLAIN.bytes(t), own) for t in layer.outputs)
 
 
 def written_afar(op: str, size: int, own: int) -> bool:
-    """Whether a result goes where nothing has been since the run before, if weights do not stay in caches either.
+    """Whether an output goes to memory that is in no cache, in a network whose weights do not stay in caches.
 
-    Large ones do. Others follow where those of earlier layers were, but for pools: they are mostly among the first layers, and
-    keep more than they write from being overwritten.
+    Large outputs do. Small ones reuse the memory of earlier layers, except for pools: most are among the first layers, whose
+    inputs are larger than their outputs and occupy the memory.
 
     Args:
         op: operator of the layer.
-        size: bytes of the result.
+        size: bytes of the output.
         own: bytes of the core's own caches.
     """
     return op in _POOLS or size > own // 2

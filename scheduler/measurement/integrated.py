@@ -1,15 +1,14 @@
-"""Integrated profiling: what layers take inside the whole network corrects their unit costs (SoftNeuro, section III-C).
+"""Integrated profiling: times inside the network correct the unit costs of layers (SoftNeuro, section III-C).
 
-A layer by itself finds its inputs where its measurement left them; in a network they are where the layer before it, on
-whichever cores, has put them. So the best path by unit costs is run as a whole, its layers are timed there, and selection is
-asked again with these costs in place of theirs. What was not on a path yet counts as much more or less as the layers on it
-turned out to. That goes on until the best path holds nothing that was not timed in the network, or for a few seconds.
+A layer by itself finds its inputs where its measurement left them; in a network, where the previous layer put them. So the best
+path by unit costs runs as a whole, its layers are timed there, and selection repeats with these times in place of the unit
+costs. Unit costs of layers without times are scaled by the ratio of the others. This repeats until every layer of the best path
+has been timed in the network, or for a few seconds.
 
-What disturbs a run makes it longer, never shorter. So a path that takes much longer than what is known of its layers, or in
-whose run the core was slow, is run again, in turn with the path before it: what that takes longer than before is the
-disturbance. A path that takes much less than what is known of its layers shows that this was measured in a disturbed moment,
-and all of it is forgotten. Where nothing but unit costs speaks against a path's times, they are kept, but run again when the
-network is tuned the next time, until they were confirmed often enough.
+A disturbance makes a run longer, never shorter. So a path that takes much longer than the known times of its layers, or that
+ran on a slow core, runs again in alternation with the previous path, whose excess is the disturbance. A path that takes much
+less than the known times shows that those were disturbed, and all of them are removed. If only unit costs contradict a path's
+times, the times are kept and confirmed in later tunings of the network.
 """
 
 from __future__ import annotations
@@ -32,31 +31,31 @@ from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Assignment, Selector
 
 NEAR = 0.1
-"""Choices that are so much slower by themselves than the best may be faster inside a network."""
+"""Choices whose unit costs exceed the best by up to this share may be faster inside a network."""
 
 FAR = 0.06
-"""Share of what is known of a path that it may take more, or less, before somebody is taken to have been disturbed."""
+"""Largest relative deviation of a path from its known times without a disturbance."""
 
 CONFIRMED = 45
-"""Samples of a layer from which on times are believed that are far above unit costs."""
+"""Number of samples of a layer that confirms times far above unit costs."""
 
 _LEAST_PATHS, _MOST_PATHS = 2, 12
 _SECONDS = 5.0
-"""After so long no path is begun any more, if there were the fewest."""
+"""Time after which no new path begins, from `_LEAST_PATHS` paths on."""
 _BUDGET = 0.4
-"""Seconds in which a path is run, several times at least."""
+"""Seconds to run a path in, within `_FEWEST_RUNS` and `_MOST_RUNS`."""
 _FEWEST_RUNS, _MOST_RUNS = 5, 15
 _AGAIN = 3
-"""How often a path that seems disturbed is run again."""
+"""How often a disturbed path runs again."""
 _MOST_SAMPLES = 90
-"""Of a layer, the newest of which are kept."""
+"""Largest number of samples of a layer; the newest are kept."""
 _TRUSTED = (0.8, 1.25)
-"""How much more or less than by themselves layers can be believed to take in a network that they were not timed in."""
+"""Bounds of the factor that scales unit costs of layers without times in the network."""
 
 
 @dataclass(frozen=True)
-class Key:
-    """What a time inside a network is known by: `network` names it, `processor` is a fingerprint, `routine` a descriptor."""
+class LayerTimeKey:
+    """Key of a layer's time inside a network: `network` is a digest, `processor` a fingerprint, `routine` a descriptor."""
 
     network: str
     processor: str
@@ -66,49 +65,49 @@ class Key:
 
 
 Samples = tuple[float, ...]
-"""Seconds that a layer took in several runs."""
+"""Seconds of a layer in several runs."""
 
 
-class Records(Protocol):
-    """Where times inside networks are kept, and who watches the machine's clock."""
+class LayerTimes(Protocol):
+    """Keeps times of layers inside networks, and knows the core's frequency."""
 
-    def inside(self, key: Key) -> Samples:
-        """What is known; nothing if empty."""
+    def layer_samples(self, key: LayerTimeKey) -> Samples:
+        """Known samples; empty if there are none."""
 
-    def keep_inside(self, found: Mapping[Key, Samples]) -> None:
-        """Keeps samples in place of what was known of these keys."""
+    def keep_layer_samples(self, found: Mapping[LayerTimeKey, Samples]) -> None:
+        """Replaces the samples of these keys."""
 
-    def forget_inside(self, keys: Sequence[Key]) -> None:
-        """Drops what is known of these keys."""
+    def forget_layer_samples(self, keys: Sequence[LayerTimeKey]) -> None:
+        """Removes the samples of these keys."""
 
     def is_slowed(self) -> bool:
-        """Whether the core runs far below what it has shown before, just now."""
+        """Whether the core's frequency is far below the reference frequency now."""
 
 
 def refined(
     space: ChoiceSpace,
-    records: Records,
+    times: LayerTimes,
     selector: Selector | None = None,
     run: Callable[[Compiled], np.ndarray] | None = None,
 ) -> ChoiceSpace:
-    """`space` with costs from inside the network, if all of it runs on one CPU; else as it is.
+    """A space with times from inside the network as costs, if it has one queue and measured costs; otherwise the space itself.
 
     Args:
-        space: with measured unit costs.
-        records: keep what is measured, so that it is measured once.
-        selector: selects the paths that are measured; `default_selector` if None.
-        run: seconds of every step of a plan (rows) in several runs (columns), by default as a session takes.
+        space: has measured unit costs.
+        times: keeps the times, so that each is measured once.
+        selector: selects the paths to measure; `default_selector` if None.
+        run: plan -> seconds of every step (rows) in several runs (columns); in a session by default.
     """
     if len(space.pool.queues) > 1 or not space.costs.measured:
         return space
-    return _Refinement(space, records, selector or default_selector(), run or _step_samples).refined()
+    return _Refinement(space, times, selector or default_selector(), run or _step_samples).refined()
 
 
-class _Known:
-    """What is known of a space's choices: seconds by themselves, and samples from inside the network."""
+class _KnownTimes:
+    """Unit costs and known times inside the network of a space's choices."""
 
-    def __init__(self, space: ChoiceSpace, records: Records) -> None:
-        self._records = records
+    def __init__(self, space: ChoiceSpace, times: LayerTimes) -> None:
+        self._times = times
         network = _name(space)
         self.keys = [[_key(space, network, n, c) for c in choices] for n, choices in enumerate(space.choices)]
         self._units = {
@@ -117,24 +116,24 @@ class _Known:
             for key, choice in zip(keys, choices, strict=True)
             if key is not None
         }
-        self._samples = {key: samples for key in self._units if (samples := records.inside(key))}
+        self._samples = {key: samples for key in self._units if (samples := times.layer_samples(key))}
         self._inside = {key: typical(samples) for key, samples in self._samples.items()}
 
-    def inside(self, key: Key | None) -> float | None:
-        """Seconds inside the network, or None."""
+    def inside(self, key: LayerTimeKey | None) -> float | None:
+        """Seconds inside the network; None if unknown."""
         return None if key is None else self._inside.get(key)
 
     def factor(self) -> float:
-        """What layers take in the network over what they take by themselves."""
+        """Times inside the network over unit costs, of all layers that have both."""
         if not self._inside:
             return 1.0
         least, most = _TRUSTED
         return min(most, max(least, sum(self._inside.values()) / sum(self._units[key] for key in self._inside)))
 
-    def drift(self, found: Mapping[Key, Samples]) -> float:
-        """How many times as long a path took as what is known of its layers.
+    def drift(self, found: Mapping[LayerTimeKey, Samples]) -> float:
+        """A path's time over the known time of its layers; 1 without times.
 
-        Known are times from inside the network, if they are most of the path; else unit costs in proportion. 1 without times.
+        Known times are those inside the network if they cover most of the path; otherwise scaled unit costs.
         """
         taken = {key: typical(samples) for key, samples in found.items()}
         if not taken:
@@ -144,54 +143,54 @@ class _Known:
             return sum(taken[key] for key in common) / sum(self._inside[key] for key in common)
         return sum(taken.values()) / (self.factor() * sum(self._units[key] for key in taken))
 
-    def is_confirmed(self, keys: Sequence[Key]) -> bool:
-        """Whether a path of these keys need not be run: all are known, and not far above unit costs on thin evidence."""
+    def is_confirmed(self, keys: Sequence[LayerTimeKey]) -> bool:
+        """Whether a path needs no run: all its times are known, and those far above unit costs have enough samples."""
         if any(key not in self._inside for key in keys):
             return False
         above = sum(self._inside[key] for key in keys) > (1 + FAR) * sum(self._units[key] for key in keys)
         return not above or min(len(self._samples[key]) for key in keys) >= CONFIRMED
 
-    def learn(self, found: Mapping[Key, Samples]) -> bool:
-        """Adds what a path took. If it took far less than what was known, that is forgotten: whether it was kept."""
+    def learn(self, found: Mapping[LayerTimeKey, Samples]) -> bool:
+        """Adds a path's times. Removes all known times if the path took far less; returns whether they were kept."""
         agrees = self.drift(found) >= 1 - FAR
         if not agrees:
-            self._records.forget_inside(list(self._samples))
+            self._times.forget_layer_samples(list(self._samples))
             self._samples, self._inside = {}, {}
         for key, samples in found.items():
             self._samples[key] = (*self._samples.get(key, ()), *samples)[-_MOST_SAMPLES:]
             self._inside[key] = typical(self._samples[key])
-        self._records.keep_inside({key: self._samples[key] for key in found})
+        self._times.keep_layer_samples({key: self._samples[key] for key in found})
         return agrees
 
 
 class _Refinement:
     def __init__(
-        self, space: ChoiceSpace, records: Records, selector: Selector, run: Callable[[Compiled], np.ndarray]
+        self, space: ChoiceSpace, times: LayerTimes, selector: Selector, run: Callable[[Compiled], np.ndarray]
     ) -> None:
-        self._space, self._records, self._selector, self._run = space, records, selector, run
-        self._known = _Known(space, records)
+        self._space, self._times, self._selector, self._run = space, times, selector, run
+        self._known = _KnownTimes(space, times)
         self._baseline: Assignment | None = None
 
     def refined(self) -> ChoiceSpace:
         begin = time.monotonic()
-        timed: set[Key] = set()
+        timed: set[LayerTimeKey] = set()
         for paths in range(_MOST_PATHS):
             space = self._corrected()
             assignment = self._selector.select(space.problem)
             keys = [key for key in self._chosen_keys(assignment) if key is not None]
-            settled = timed.issuperset(keys) or self._known.is_confirmed(keys)
-            if settled or (paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS):
+            confirmed = timed.issuperset(keys) or self._known.is_confirmed(keys)
+            if confirmed or (paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS):
                 return space
             found = self._measured(assignment)
             timed = timed | found.keys() if self._known.learn(found) else set(found)
             self._baseline = assignment
         return self._corrected()
 
-    def _chosen_keys(self, assignment: Assignment) -> Iterator[Key | None]:
+    def _chosen_keys(self, assignment: Assignment) -> Iterator[LayerTimeKey | None]:
         return (keys[i] for keys, i in zip(self._known.keys, assignment.choices, strict=True))
 
     def _corrected(self) -> ChoiceSpace:
-        """The space with times from inside where they are known, and others in proportion."""
+        """The space with times inside the network where known, and scaled unit costs elsewhere."""
         factor = self._known.factor()
         choices = [
             [replace(c, seconds=self._known.inside(k) or factor * c.seconds) if c.seconds else c for c, k in pairs]
@@ -201,16 +200,16 @@ class _Refinement:
         ]
         return self._space.with_seconds(choices)
 
-    def _measured(self, assignment: Assignment) -> dict[Key, Samples]:
-        """Samples of a path's layers; of several runs, if the first seems disturbed, those that least was the matter with.
+    def _measured(self, assignment: Assignment) -> dict[LayerTimeKey, Samples]:
+        """Samples of a path's layers; if they seem disturbed, the fastest of several series.
 
-        Those are in turn with the baseline's: what this takes longer than before is not the path's own.
+        Further series alternate with the baseline, the previous path, and are divided by its excess over its known times.
         """
         path = plan_of(self._space, assignment)
         found = self._sampled(assignment, path)
         baseline = None
         for _ in range(_AGAIN):
-            if self._known.drift(found) <= 1 + FAR and not self._records.is_slowed():
+            if self._known.drift(found) <= 1 + FAR and not self._times.is_slowed():
                 break
             disturbance = 1.0
             if self._baseline is not None:
@@ -221,13 +220,13 @@ class _Refinement:
             found = min(found, again, key=lambda samples: sum(map(typical, samples.values())))
         return found
 
-    def _sampled(self, assignment: Assignment, compiled: Compiled) -> dict[Key, Samples]:
-        """Runs a path; equal layers with equal routines count as one, with their mean."""
+    def _sampled(self, assignment: Assignment, compiled: Compiled) -> dict[LayerTimeKey, Samples]:
+        """Runs a path; equal layers with equal routines count as one layer, with their mean."""
         samples = self._run(compiled)
         of_layer: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(samples.shape[1]))
         for step, times in zip(compiled.plan.steps, samples, strict=True):
             of_layer[step.layer] = of_layer[step.layer] + times
-        found: dict[Key, list[np.ndarray]] = defaultdict(list)
+        found: dict[LayerTimeKey, list[np.ndarray]] = defaultdict(list)
         chosen = self._space.chosen(assignment)
         for unit, choice, key in zip(self._space.graph.units, chosen, self._chosen_keys(assignment), strict=True):
             name = choice.group.layer.name if choice.group else unit.name
@@ -237,20 +236,20 @@ class _Refinement:
 
 
 def _name(space: ChoiceSpace) -> str:
-    """A digest of a network's workloads in order and the processors that they may run on."""
+    """A digest of a network's workloads in order and of its processors."""
     texts = [u.layer.workload for u in space.graph.units]
     texts += [p.fingerprint for p in space.pool.processors]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
-def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Key | None:
-    """The key of a unit's choice; None for one that takes no time of its own."""
+def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> LayerTimeKey | None:
+    """The key of a unit's choice; None if the choice takes no time of its own."""
     layer = choice.group.layer if choice.group else space.graph.units[number].layer
     if choice.routine is None or choice.is_head or not choice.seconds:
         return None
     parameters = tuple(sorted(choice.parameters.items()))
     fingerprint = space.pool.processors[choice.queue].fingerprint
-    return Key(network, fingerprint, layer.workload, str(choice.routine.descriptor), parameters)
+    return LayerTimeKey(network, fingerprint, layer.workload, str(choice.routine.descriptor), parameters)
 
 
 def _step_samples(compiled: Compiled) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Profiling: measured costs of routines, each workload once (SoftNeuro, section III-C; ACLTuner, task de-duplication).
 
-All candidates for a layer are measured together, in rounds (`measuring`), in a process of their own (`trials`), with the
-layer's weights where a whole network would leave them (`caches`). A routine's answer is checked against ONNX Runtime before its
-time counts; one that is wrong, is refused, fails to build or ends its process is remembered with the reason and never chosen.
+All candidates for a layer race each other (`racing`) in a process of their own (`runner`), with the layer's weights where
+a network leaves them (`caches`). A routine's answer is checked against ONNX Runtime before its time counts. A routine that
+gives a wrong answer, is refused, fails to build or ends its process is stored with the reason and never chosen.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
-from nnstretch.scheduler.measurement.integrated import Key, Samples
-from nnstretch.scheduler.measurement.racing.compare import Clock, Entrants, Examples, Task, compare, too_wrong
+from nnstretch.scheduler.measurement.integrated import LayerTimeKey, Samples
+from nnstretch.scheduler.measurement.racing.compare import CandidateSet, LayerUnderTest, compare, too_wrong
 from nnstretch.scheduler.measurement.racing.race import interval, typical
+from nnstretch.scheduler.measurement.racing.reference import ReferenceCases, ReferenceFrequency
 from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.measurement.runner.transfers import round_trip
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement, Row
@@ -33,19 +34,19 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.support.closing import Closing
 
 TOLERANCE = 1e-4
-"""Error that a routine may have against the reference if nothing else is asked for, relative to the output's range."""
+"""Default of a routine's largest error against the reference, relative to the output's range."""
 
 _RUNGS = (1 << 10, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
-"""Bytes of the tensors whose transfers are measured; others are taken to lie between."""
-_READINGS, _BETWEEN_READINGS = 10, 0.02  # of a clock, and seconds
+"""Bytes of the tensors whose transfers are measured; others are interpolated."""
+_READINGS, _BETWEEN_READINGS = 10, 0.02  # of a frequency, and seconds between two
 _SLOWED = 0.95
-"""Of its usual clock: below it, a core that runs a whole network is slowed."""
+"""Share of the reference frequency below which a core counts as slowed."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
 
 
 class Profiler(CostModel, Closing):
-    """Measures what the store does not know yet. A context manager: leaving it ends the process that it measures in."""
+    """Costs from the profile store; measures those that it does not have. A context manager that ends the worker process."""
 
     measured = True
 
@@ -88,8 +89,8 @@ class Profiler(CostModel, Closing):
         # Copies of this profiler (`in_network`, `with_settings`) share all that follows.
         self._known: dict[_Key, Measurement] = {}
         self._measured_keys: set[_Key] = set()
-        self._examples = Examples()
-        self._clocks: dict[str, Clock] = {}
+        self._cases = ReferenceCases()
+        self._references: dict[str, ReferenceFrequency] = {}
         self._transfers: dict[str, list[float]] = {}  # by device, one for each of _RUNGS
 
     @property
@@ -103,7 +104,7 @@ class Profiler(CostModel, Closing):
         return model
 
     def close(self) -> None:
-        """Ends the process that candidates run in; the profiler cannot measure afterwards."""
+        """Ends the worker process; neither the profiler nor a copy can measure afterwards."""
         self._runner.close()
 
     # -- costs ---------------------------------------------------------------------------------------------------
@@ -112,21 +113,21 @@ class Profiler(CostModel, Closing):
         return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
-        """Seconds of each candidate; those that are not known are measured together, beside the best one known.
+        """Seconds of each candidate; unknown ones race each other and the best known one.
 
-        Unless `exhaustive`, a routine whose first setting among `candidates` is far behind has no others measured; they have no
-        seconds.
+        Unless the profiler is exhaustive, a routine whose first setting among `candidates` is far behind has its other settings
+        eliminated; they have no seconds.
         """
         state = layer_state(layer, self._network)
         keys = self._measured(processor, layer, candidates, state, exhaustive=self._exhaustive)
         return [self._known[key].seconds if key in self._known else None for key in keys]
 
     def measure(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[Measurement]:
-        """All that is known of each candidate, every one of which is measured if it is not known.
+        """The measurement of each candidate; measures all unknown ones.
 
         Raises:
             FileError: the store cannot be read or written.
-            DeviceError: there can be no process to measure in.
+            DeviceError: the measurement worker cannot be started.
         """
         state = layer_state(layer, self._network)
         return [self._known[key] for key in self._measured(processor, layer, candidates, state, exhaustive=True)]
@@ -140,17 +141,17 @@ class Profiler(CostModel, Closing):
         *,
         exhaustive: bool,
     ) -> list[_Key]:
-        """The keys of candidates, what can be known of them being known now."""
+        """Keys of the candidates, after those that are neither known nor eliminated were measured."""
         keys = [_key(processor, layer, candidate, state) for candidate in candidates]
         for key in keys:
             if key not in self._known and (found := self._stored(key)) is not None:
                 self._known[key] = found
         if all(key in self._known for key in keys):
             return keys
-        entrants = Entrants(layer, candidates, exhaustive=exhaustive)
-        entrants.seconds.update((n, self._known[key].seconds) for n, key in enumerate(keys) if key in self._known)
-        task = Task(processor, self._examples.of(layer), state, self._tolerance)
-        made = compare(entrants, task, self._runner, self._host, self._clock(processor))
+        unknown = CandidateSet(layer, candidates, exhaustive=exhaustive)
+        unknown.seconds.update((n, self._known[key].seconds) for n, key in enumerate(keys) if key in self._known)
+        test = LayerUnderTest(processor, self._cases.of(layer), state, self._tolerance)
+        made = compare(unknown, test, self._runner, self._host, self._reference(processor))
         found_now = {keys[number]: measurement for number, measurement in made.items()}
         self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
         self._known.update(found_now)
@@ -161,7 +162,7 @@ class Profiler(CostModel, Closing):
         return self.measure(processor, layer, [Candidate(routine, parameters)])[0].error
 
     def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
-        """Why a routine that was measured has no time, or None."""
+        """The reason why a measured routine has no time; None if it has one or is not measured."""
         key = _key(processor, layer, Candidate(routine, parameters), layer_state(layer, self._network))
         found = self._known.get(key) or self._stored(key)
         return found.failure if found else None
@@ -170,11 +171,11 @@ class Profiler(CostModel, Closing):
         return 0.0 if self._device is None else self.passing(self._host, self._device, tensor)
 
     def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        """As between the host and a device, if one of the two is one; else as between the host and a group of other cores."""
+        """As between the host and a device if one of the two is a device; otherwise as between the host and other cores."""
         device = next((p for p in (one, other) if not p.backend.serves_caller), other if one is self._host else one)
         if device.name not in self._transfers:
             seconds = [self._measured_transfer(device, TensorType((size // 4,))) for size in _RUNGS]
-            # What is left of large tensors' trips beyond the copies is noise rather than less.
+            # Times beyond the copies do not fall with the size; a smaller one is noise.
             self._transfers[device.name] = np.maximum.accumulate(seconds).tolist()
         return _between(PLAIN.bytes(tensor), self._transfers[device.name])
 
@@ -184,7 +185,7 @@ class Profiler(CostModel, Closing):
         return self._judged(found) if found is not None and found.when >= self._since else None
 
     def _judged(self, found: Measurement) -> Measurement | None:
-        """What a measurement means under this tolerance, which it may not have been made under; None: measure again."""
+        """A measurement under this tolerance, which may differ from its own; None if it must be repeated."""
         if found.error is None:
             return found
         if found.error > self._tolerance:
@@ -193,46 +194,50 @@ class Profiler(CostModel, Closing):
 
     # -- inside networks -----------------------------------------------------------------------------------------
 
-    def inside(self, key: Key) -> Samples:
-        """What a layer took inside a network, seconds; nothing if that is not known."""
-        found = self._stored((key.processor, _inside(key), key.routine, key.parameters, "warm"))
+    def layer_samples(self, key: LayerTimeKey) -> Samples:
+        """Seconds of a layer inside a network; empty if unknown."""
+        found = self._stored((key.processor, _workload_in_network(key), key.routine, key.parameters, "warm"))
         return found.samples if found is not None and found.seconds is not None else ()
 
-    def keep_inside(self, found: Mapping[Key, Samples]) -> None:
-        """Keeps what layers took inside a network in place of what was known of that."""
+    def keep_layer_samples(self, found: Mapping[LayerTimeKey, Samples]) -> None:
+        """Replaces the seconds of layers inside a network."""
         rows = []
         for key, samples in found.items():
             measurement = Measurement(typical(samples), samples, interval=interval(samples))
-            rows.append(Row(key.processor, _inside(key), key.routine, dict(key.parameters), measurement))
+            rows.append(Row(key.processor, _workload_in_network(key), key.routine, dict(key.parameters), measurement))
         self._store.put_all(rows)
 
-    def forget_inside(self, keys: Sequence[Key]) -> None:
-        """Drops what is known of layers inside a network."""
-        self._store.remove((key.processor, _inside(key), key.routine, dict(key.parameters)) for key in keys)
+    def forget_layer_samples(self, keys: Sequence[LayerTimeKey]) -> None:
+        """Removes the seconds of layers inside a network."""
+        self._store.remove(
+            (key.processor, _workload_in_network(key), key.routine, dict(key.parameters)) for key in keys
+        )
 
     def is_slowed(self) -> bool:
         return self.pace(self._host) < _SLOWED
 
     def pace(self, processor: Processor) -> float:
-        """How many times as fast as usual a processor's first core computes just now; 1 where that cannot be known."""
-        return self._clock(processor).ratio(_reading(processor))
+        """Current frequency of a processor's first core over the reference frequency; 1 if unknown."""
+        return self._reference(processor).ratio(_reading(processor))
 
-    def _clock(self, processor: Processor) -> Clock:
-        """The clock that the processor's times are told at."""
+    def _reference(self, processor: Processor) -> ReferenceFrequency:
+        """The frequency that the processor's times are normalised to."""
         name = processor.fingerprint
-        if name not in self._clocks:
-            self._clocks[name] = Clock(self._usual(processor))
-        return self._clocks[name]
+        if name not in self._references:
+            self._references[name] = ReferenceFrequency(self._reference_gflops(processor))
+        return self._references[name]
 
-    def _usual(self, processor: Processor) -> float | None:
-        """What the store's times are told at; where it has none, the clock of this moment.
+    def _reference_gflops(self, processor: Processor) -> float | None:
+        """GFLOP/s that the store's times are normalised to; without any, those of this moment.
 
-        That is put in relation to another processor's, if one is known: times of both are then told at one moment's clocks.
+        These are divided by the pace of a processor with a known reference, so that both references belong to one moment.
         """
-        known = self._store.clocks(processor.fingerprint)
+        known = self._store.reference_gflops(processor.fingerprint)
         if known:
             return statistics.median(known)
-        other = next((p for p in (self._host, *self._processors) if p is not processor and self._has_clock(p)), None)
+        other = next(
+            (p for p in (self._host, *self._processors) if p is not processor and self._has_reference(p)), None
+        )
         readings = []
         for _ in range(_READINGS):
             reading = _reading(processor)
@@ -242,16 +247,16 @@ class Profiler(CostModel, Closing):
             time.sleep(_BETWEEN_READINGS)
         return statistics.median(readings)
 
-    def _has_clock(self, processor: Processor) -> bool:
+    def _has_reference(self, processor: Processor) -> bool:
         name = processor.fingerprint
-        return name in self._clocks or bool(self._store.clocks(name))
+        return name in self._references or bool(self._store.reference_gflops(name))
 
     # -- transfers -----------------------------------------------------------------------------------------------
 
     def _measured_transfer(self, device: Processor, tensor: TensorType) -> float:
-        """Half of what a round trip host -> device -> host takes beyond its three copies.
+        """Half the time of a round trip host -> device -> host beyond its three copies.
 
-        Other cores count as a device; a call that copies is a copy, too.
+        Other cores count as a device, and a call that copies counts as a copy.
         """
         workload, route = transfer_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
@@ -263,7 +268,7 @@ class Profiler(CostModel, Closing):
         return found.seconds or 0.0
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
-        """Seconds of a copy as round trips have them, whose tensors are the only ones that go through the caches."""
+        """Seconds of a copy inside a round trip, where no other tensor passes through the caches."""
         layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
         candidate = Candidate(routine, routine.parameter_space(layer)[0])
         (key,) = self._measured(processor, layer, [candidate], "l3", exhaustive=False)
@@ -271,7 +276,7 @@ class Profiler(CostModel, Closing):
 
 
 def _reading(processor: Processor) -> float | None:
-    """The clock of a processor's first core just now; None if it has none, or none that this process may use."""
+    """Current GFLOP/s of a processor's first core; None if it has no core that this process may use."""
     core = next(iter(processor.spec.cores), None)
     try:
         return None if core is None else engine().clock_gflops(core)
@@ -280,12 +285,12 @@ def _reading(processor: Processor) -> float | None:
 
 
 def _between(size: int, seconds: Sequence[float]) -> float:
-    """Seconds for so many bytes by those of the rungs; beyond the largest, in proportion."""
+    """Seconds for a size, interpolated between `_RUNGS` and proportional beyond the largest."""
     return float(np.interp(size, _RUNGS, seconds)) * max(1.0, size / _RUNGS[-1])
 
 
-def _inside(key: Key) -> str:
-    """The workload that a layer inside a network is kept by."""
+def _workload_in_network(key: LayerTimeKey) -> str:
+    """Store key of a workload inside a network."""
     return f"{key.workload} in {key.network}"
 
 

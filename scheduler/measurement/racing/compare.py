@@ -1,4 +1,4 @@
-"""Comparing the candidates for one layer: who is run against whom, and what is made of their samples."""
+"""Compares the candidates for one layer: opens them, checks their answers, races them and normalises their times."""
 
 from __future__ import annotations
 
@@ -10,103 +10,44 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import PLAIN, REORDER, Layout
+from nnstretch.devices.base.routine import PLAIN
 from nnstretch.errors import NNStretchError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.caches import cache_sizes, writes_afar
-from nnstretch.scheduler.measurement.racing.race import Race, Rules, interval, typical
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, RunnerError, Timed
+from nnstretch.scheduler.measurement.racing.race import Race, RaceRules, interval, typical
+from nnstretch.scheduler.measurement.racing.reference import ReferenceCase, ReferenceFrequency
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, RunnerError, TimedRun
 from nnstretch.scheduler.measurement.runner.single_layer import (
     SingleLayer,
-    packed_inputs,
-    random_inputs,
     single_layer_plan,
 )
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 
-_RULES = Rules()
-_DEVICE_RULES = Rules(most=11, narrow=0.02)
-"""On a device, where a run repeats a layer several times, fewer runs tell as much."""
-_HEAT = 2
-"""Rounds by which the first settings of routines are compared before others of theirs are opened."""
+_RULES = RaceRules()
+_DEVICE_RULES = RaceRules(most=11, narrow=0.02)
+"""On a device a run repeats the layer several times, so fewer runs suffice."""
+_FIRST_ROUNDS = 2
+"""Rounds that compare the first settings of routines before their other settings are opened."""
 _OUT_OF_REACH = 1.6
-"""A routine whose first setting takes so many times as long as another's first wins with none of its settings."""
+"""A routine whose first setting takes this many times the fastest first setting wins with none of its settings."""
 _WARMUP = {"warm": 1, "l3": 1, "memory": 0}
-"""Rounds that bring weights to where they shall lie and do not count."""
+"""Rounds that do not count; they bring weights into the caches of the state."""
 _STEADY = 0.9
-"""What ran while the core's clock was below this share of what it usually shows is run again: other things change with it."""
+"""Share of the reference frequency below which a race is repeated: other costs change with the frequency."""
 _AGAIN = 2
 _SHORTEST_RUN = 150e-6
-"""Seconds: a layer is repeated until a run takes about so long, so that beginning and ending it weigh little."""
+"""Seconds: short layers are repeated until a run takes about this long, so the cost of starting it is small."""
 _REPEATS = 16
 _MACS_PER_SECOND = 60e9
 _BYTES_PER_SECOND = 20e9
 _DEVICE_REPEATS = 4
 _DEVICE_BYTES = 48 << 20
-"""Copies of a layer's weights on a device take so many bytes at most, if they are more than two."""
+"""Most bytes of all copies of a layer's weights on a device, from the third copy on."""
 _TURNED = 2
-"""What repeats on a device write goes through so many times as many bytes as the core's own caches have."""
+"""Repeats on a device write to buffers of this many times the size of the core's own caches."""
 _OPEN_BYTES = 1 << 30
-"""Candidates that take more bytes together are measured in several groups, each with the best one so far."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The clock that times on a processor are told at.
-
-    Clocks step by several percent within tenths of seconds, most of all where a machine is shared, and all layers go along. So
-    a run is told to have taken what it would have taken at one clock, which stays the same for all that a store holds.
-
-    Attributes:
-        usual: what its first core usually computes, GFLOP/s (`Engine.clock_gflops`); None if nobody knows.
-    """
-
-    usual: float | None
-
-    def ratio(self, reading: float | None) -> float:
-        """How many times as fast as usual a core computes by a reading; 1 if there is none."""
-        return 1.0 if reading is None or self.usual is None else reading / self.usual
-
-
-@dataclass(frozen=True, eq=False)
-class Example:
-    """What a layer's candidates compute: random inputs, and ONNX Runtime's answers.
-
-    There are none for a change of layout, which is not checked.
-    """
-
-    layer: Layer
-    inputs: Sequence[np.ndarray]
-    reference: Sequence[np.ndarray] | None
-    _packed: dict[tuple[Layout, ...], tuple[np.ndarray, ...]] = field(default_factory=dict)
-
-    def packed(self, candidate: Candidate) -> tuple[np.ndarray, ...]:
-        """The inputs as a candidate reads them: the same arrays for all that want the same layouts."""
-        layouts, _ = candidate.routine.layouts(self.layer, candidate.parameters)
-        if layouts not in self._packed:
-            self._packed[layouts] = packed_inputs(self.layer, self.inputs, layouts)
-        return self._packed[layouts]
-
-
-class Examples:
-    """Examples of layers. Weights differ between equal workloads, so only the last layer's is kept."""
-
-    def __init__(self) -> None:
-        self._last: Example | None = None
-
-    def of(self, layer: Layer) -> Example:
-        """The layer's example; the same as before while it is asked for the same layer."""
-        if self._last is None or self._last.layer is not layer:
-            inputs = random_inputs(layer)
-            self._last = Example(layer, inputs, None if layer.op == REORDER else _answers(layer, inputs))
-        return self._last
-
-
-def _answers(layer: Layer, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    from nnstretch.graph.reference import run_layer
-
-    return run_layer(layer, *inputs)
+"""Candidates with more bytes in total are measured in several groups, each together with the best one so far."""
 
 
 class _WrongAnswerError(RunnerError):
@@ -118,38 +59,37 @@ class _WrongAnswerError(RunnerError):
 
 
 def too_wrong(error: float, tolerance: float) -> str:
-    """Why an answer with this error does not count."""
+    """The reason why an answer with this error is wrong."""
     return f"wrong answer: relative error {error:.1e} exceeds {tolerance:.0e}"
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """A layer on a processor, with all that its candidates share.
+class LayerUnderTest:
+    """A layer on a processor, with what all its candidates share.
 
     Attributes:
-        processor: on which.
-        example: what is computed.
+        processor: the processor.
+        case: inputs and reference outputs.
         state: where the network leaves the weights.
-        tolerance: error that an answer may have, relative to the output's range.
+        tolerance: largest error of an answer, relative to the output's range.
     """
 
     processor: Processor
-    example: Example
+    case: ReferenceCase
     state: CacheState
     tolerance: float
 
     @property
     def layer(self) -> Layer:
         """The layer."""
-        return self.example.layer
+        return self.case.layer
 
 
-class Entrants:
-    """The candidates for a layer, with the seconds of those that are known.
+class CandidateSet:
+    """The candidates for a layer, with the known seconds of some.
 
-    The candidates of one routine that read and write the same layouts are a family, whose first one is its head: it has the
-    setting that the routine recommends most. If that is far behind the head of a family with the same layouts, the others are
-    not worth measuring.
+    Candidates of one routine with the same layouts are a family. Its head is the first one, with the setting that the routine
+    recommends most. If the head is far behind the head of another family with the same layouts, the family is eliminated.
     """
 
     def __init__(self, layer: Layer, candidates: Sequence[Candidate], *, exhaustive: bool) -> None:
@@ -157,8 +97,8 @@ class Entrants:
 
         Args:
             layer: what all candidates compute.
-            candidates: in the order in which routines recommend their settings.
-            exhaustive: all are worth measuring.
+            candidates: those of a routine in the order in which it recommends their settings.
+            exhaustive: eliminate none.
         """
         self.candidates = candidates
         self.seconds: dict[int, float | None] = {}
@@ -171,20 +111,20 @@ class Entrants:
 
     @property
     def best(self) -> int | None:
-        """The fastest that is known, if one is."""
+        """The number of the fastest known candidate; None if none is known."""
         return min((n for n, s in self.seconds.items() if s is not None), key=self._known, default=None)
 
     def unknown_heads(self) -> list[int]:
-        """Heads of families to be measured before others of theirs."""
+        """Heads of families without known seconds."""
         return [n for n, head in enumerate(self._head) if n == head and n not in self.seconds]
 
-    def worth(self, heat: Mapping[int, float]) -> list[int]:
-        """The unknown ones that are worth measuring.
+    def worth_measuring(self, head_seconds: Mapping[int, float]) -> list[int]:
+        """Unknown candidates that are not eliminated.
 
         Args:
-            heat: seconds of heads by a few runs.
+            head_seconds: preliminary seconds of heads, from a few runs.
         """
-        times = {**heat, **{n: s for n, s in self.seconds.items() if s is not None}}
+        times = {**head_seconds, **{n: s for n, s in self.seconds.items() if s is not None}}
         least: dict[object, float] = {}
         for head in set(self._head):
             layouts = self._layouts[head]
@@ -200,171 +140,173 @@ class Entrants:
         return self.seconds[number] or 0.0
 
 
-def compare(entrants: Entrants, task: Task, trials: Runner, host: Processor, clock: Clock) -> dict[int, Measurement]:
-    """Measures the unknown ones that are worth it, in groups that fit memory.
+def compare(
+    candidates: CandidateSet, test: LayerUnderTest, runner: Runner, host: Processor, reference: ReferenceFrequency
+) -> dict[int, Measurement]:
+    """Measures the unknown candidates that are not eliminated, in groups that fit in memory.
 
     Args:
-        entrants: are told their seconds.
-        task: what they compute.
-        trials: where they run.
-        host: copies results of devices out for the check.
-        clock: of the processor.
+        candidates: receive their seconds.
+        test: what they compute.
+        runner: runs them.
+        host: copies a device's results out for the check.
+        reference: frequency that times are normalised to.
 
     Returns:
-        What was found, by their numbers.
+        Measurements by the candidates' numbers.
     """
     found: dict[int, Measurement] = {}
-    while entrants.worth({}):
+    while candidates.worth_measuring({}):
         try:
-            made = _Group(entrants, task, trials, host, clock).run()
+            made = _Group(candidates, test, runner, host, reference).run()
         finally:
-            trials.clear()
-        entrants.seconds.update((number, measurement.seconds) for number, measurement in made.items())
+            runner.clear()
+        candidates.seconds.update((number, measurement.seconds) for number, measurement in made.items())
         found.update(made)
     return found
 
 
 @dataclass(eq=False)
 class _Group:
-    """Candidates for one layer that are measured against each other, and against the best one that is known.
+    """Candidates that are open at the same time and race against each other and the incumbent.
 
-    That one is the incumbent: what the others take counts in relation to what it was known to take.
+    The incumbent is the fastest known candidate. Times of the others are scaled by its known time over its time in this race.
     """
 
-    entrants: Entrants
-    task: Task
-    trials: Runner
+    candidates: CandidateSet
+    test: LayerUnderTest
+    runner: Runner
     host: Processor
-    clock: Clock
+    reference: ReferenceFrequency
     _bytes: int = 0
-    _open: dict[int, tuple[LoadedLayer, float | None]] = field(default_factory=dict)  # number -> trial, error
+    _open: dict[int, tuple[LoadedLayer, float | None]] = field(default_factory=dict)  # number -> layer, error
     _failed: dict[int, Measurement] = field(default_factory=dict)
-    _clocks: list[float] = field(default_factory=list)
+    _readings: list[float] = field(default_factory=list)
 
     def run(self) -> dict[int, Measurement]:
-        """Measures as many as fit memory, one at least."""
-        incumbent = self.entrants.best
+        """Measures as many candidates as fit in memory, at least one."""
+        incumbent = self.candidates.best
         if incumbent is not None:
             self._open_all([incumbent])
         samples = self._first_race()
         for _ in range(_AGAIN):
-            if self.clock.ratio(self._clock_meanwhile()) >= _STEADY:
+            if self.reference.ratio(self._median_reading()) >= _STEADY:
                 break
             samples = self._race(self._open).run()
         scale = self._scale({number: typical(times) for number, times in samples.items() if times})
         found = dict(self._failed)
-        for number, (trial, error) in self._open.items():
+        for number, (layer, error) in self._open.items():
             found[number] = (
-                Measurement(None, failure=trial.failure, state=self.task.state)
-                if trial.failure is not None
-                else _measurement(np.array(samples[number]) * scale, error, self.task.state, self.clock.usual)
+                Measurement(None, failure=layer.failure, state=self.test.state)
+                if layer.failure is not None
+                else _measurement(np.array(samples[number]) * scale, error, self.test.state, self.reference.gflops)
             )
         return {number: measurement for number, measurement in found.items() if number != incumbent}
 
     def _first_race(self) -> dict[int, list[float]]:
-        """Samples of all, heads of families having run a little before the others are opened."""
-        heads = self.entrants.unknown_heads()
+        """Samples of all candidates. Heads of families run a few rounds before the others are opened."""
+        heads = self.candidates.unknown_heads()
         self._open_all(heads)
         race = self._race(self._open)
-        heat: Mapping[int, float] = {}
-        if set(self.entrants.worth({})) - set(heads):
-            heat = race.heat(_HEAT)
-        scale = self._scale(heat)
-        worth = self.entrants.worth({number: scale * seconds for number, seconds in heat.items()})
+        preliminary: Mapping[int, float] = {}
+        if set(self.candidates.worth_measuring({})) - set(heads):
+            preliminary = race.first_rounds(_FIRST_ROUNDS)
+        scale = self._scale(preliminary)
+        worth = self.candidates.worth_measuring({number: scale * seconds for number, seconds in preliminary.items()})
         for number in self._open_all(worth):
             race.enter(number)
         return race.run()
 
     def _scale(self, times: Mapping[int, float]) -> float:
-        """What the incumbent is known to take over what it took here."""
-        best = self.entrants.best
-        known = None if best is None else self.entrants.seconds[best]
+        """The incumbent's known time over its time in this race."""
+        best = self.candidates.best
+        known = None if best is None else self.candidates.seconds[best]
         return 1.0 if best is None or known is None or best not in times else known / times[best]
 
     def _race(self, numbers: Iterable[int]) -> Race:
-        """A race of some that are open, their weights lying where they shall."""
+        """A race of open candidates, with weights in the caches of the state."""
 
         def timed(order: Sequence[int]) -> list[float | None]:
-            trials = [self._open[number][0] for number in order]
-            times = self.trials.time(trials, self.task.state)
+            layers = [self._open[number][0] for number in order]
+            runs = self.runner.time(layers, self.test.state)
             return [
-                None if t is None else self._usual(t) / trial.single.repeats
-                for t, trial in zip(times, trials, strict=True)
+                None if run is None else self._normalised(run) / layer.single.repeats
+                for run, layer in zip(runs, layers, strict=True)
             ]
 
-        race = Race(timed, _DEVICE_RULES if self.task.processor.backend.own_memory else _RULES)
+        race = Race(timed, _DEVICE_RULES if self.test.processor.backend.own_memory else _RULES)
         for number in numbers:
             race.enter(number)
-        for _ in range(_WARMUP[self.task.state]):
+        for _ in range(_WARMUP[self.test.state]):
             timed(list(numbers))
         return race
 
-    def _usual(self, timed: Timed) -> float:
-        """Seconds that a run would take at the usual clock."""
-        if timed.clock is not None:
-            self._clocks.append(timed.clock)
-        return timed.seconds * self.clock.ratio(timed.clock)
+    def _normalised(self, run: TimedRun) -> float:
+        """Seconds of a run at the reference frequency."""
+        if run.clock is not None:
+            self._readings.append(run.clock)
+        return run.seconds * self.reference.ratio(run.clock)
 
-    def _clock_meanwhile(self) -> float | None:
-        """The median of what the clock was beside the runs since it was asked for; None if it is not known."""
-        clocks, self._clocks = self._clocks, []
-        return statistics.median(clocks) if clocks else None
+    def _median_reading(self) -> float | None:
+        """Median GFLOP/s of the cores in the runs since the last call; None if unknown."""
+        readings, self._readings = self._readings, []
+        return statistics.median(readings) if readings else None
 
     def _open_all(self, numbers: Sequence[int]) -> list[int]:
-        """Opens as many as there is memory for, one at least besides the incumbent; those that answer rightly."""
+        """Opens as many as fit in memory, at least one besides the incumbent; the numbers of those with a right answer."""
         opened = []
         for number in numbers:
             if number in self._open or number in self._failed:
                 continue
-            others = (self._open.keys() | self._failed.keys()) - {self.entrants.best}
+            others = (self._open.keys() | self._failed.keys()) - {self.candidates.best}
             if others and self._bytes >= _OPEN_BYTES:
                 break
             try:
-                self._open[number] = self._checked(self.entrants.candidates[number])
+                self._open[number] = self._checked(self.candidates.candidates[number])
                 opened.append(number)
             except (NNStretchError, RunnerError) as error:
                 wrong = error.error if isinstance(error, _WrongAnswerError) and math.isfinite(error.error) else None
-                self._failed[number] = Measurement(None, failure=str(error), error=wrong, state=self.task.state)
+                self._failed[number] = Measurement(None, failure=str(error), error=wrong, state=self.test.state)
         return opened
 
     def _checked(self, candidate: Candidate) -> tuple[LoadedLayer, float | None]:
-        task = self.task
-        lowering = candidate.routine.lower(task.layer, candidate.parameters)
-        single = SingleLayer(task.processor, candidate.routine, task.layer, candidate.parameters, lowering)
-        repeats = _repeats(single, task.state)
-        checked = task.example.reference is not None
-        if not task.processor.backend.own_memory:
-            trial, outputs = self._opened(replace(single, repeats=repeats), checked)
-            return trial, self._error(candidate, outputs) if checked else None
+        test = self.test
+        lowering = candidate.routine.lower(test.layer, candidate.parameters)
+        single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
+        repeats = _repeats(single, test.state)
+        checked = test.case.reference is not None
+        if not test.processor.backend.own_memory:
+            layer, outputs = self._opened(replace(single, repeats=repeats), checked)
+            return layer, self._error(candidate, outputs) if checked else None
         error = None
-        if checked:  # on a device the copy of the answers must not be part of what is timed
+        if checked:  # in a plan of its own: copies of the outputs must not be timed
             _, outputs = self._opened(replace(single, host=self.host, shown=True), True)
             error = self._error(candidate, outputs)
-        turns = _turns(single, repeats, task.state)
+        turns = _turns(single, repeats, test.state)
         return self._opened(replace(single, host=self.host, repeats=repeats, turns=turns), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[LoadedLayer, list[np.ndarray]]:
-        plan = single_layer_plan(single, self.task.example.packed(Candidate(single.routine, single.parameters)))
+        plan = single_layer_plan(single, self.test.case.packed(Candidate(single.routine, single.parameters)))
         self._bytes += plan.bytes
-        return self.trials.open(plan, outputs)
+        return self.runner.open(plan, outputs)
 
     def _error(self, candidate: Candidate, stored: Sequence[np.ndarray]) -> float:
-        """The largest relative error of a candidate's answers.
+        """The largest relative error of a candidate's outputs.
 
         Raises:
-            RunnerError: it is too large.
+            RunnerError: the error exceeds the tolerance.
         """
-        from nnstretch.graph.reference import answer_error
+        from nnstretch.graph.reference import answer_error  # loads ONNX Runtime, see above
 
-        layer = self.task.layer
+        layer = self.test.layer
         _, layouts = candidate.routine.layouts(layer, candidate.parameters)
-        assert self.task.example.reference is not None
+        assert self.test.case.reference is not None
         worst = 0.0
-        for index, expected in enumerate(self.task.example.reference):
+        for index, expected in enumerate(self.test.case.reference):
             found = layouts[index].unpack(stored[index], layer.outputs[index])
             error = answer_error(layer, index, found, expected)
-            if not error <= self.task.tolerance:
-                raise _WrongAnswerError(error, self.task.tolerance)
+            if not error <= self.test.tolerance:
+                raise _WrongAnswerError(error, self.test.tolerance)
             worst = max(worst, error)
         return worst
 
@@ -375,7 +317,7 @@ def _measurement(samples: np.ndarray, error: float | None, state: CacheState, cl
 
 
 def _repeats(single: SingleLayer, state: CacheState) -> int:
-    """How often a layer runs in one timed run (see `SingleLayer`): once if what it writes must be found in no cache."""
+    """How often a layer is computed in a timed run (see `SingleLayer`); once if its output must be in no cache."""
     weights = single.lowering.weight_bytes
     layer = single.layer
     if single.processor.backend.own_memory:
@@ -388,10 +330,10 @@ def _repeats(single: SingleLayer, state: CacheState) -> int:
 
 
 def _turns(single: SingleLayer, repeats: int, state: CacheState) -> int:
-    """How many buffers a device's repeats take in turn so that large ones are not found in the core's own caches.
+    """Number of buffers that a device's repeats use in rotation, so that large ones leave the core's own caches.
 
-    Where what the layer writes must be in no cache, every repeat has its own. Small ones are found there in a network, too:
-    few are needed at a time, so they take the same memory again and again.
+    If the output must be in no cache, every repeat has its own. Small buffers stay in the caches as in a
+    network, which needs few at a time and reuses their memory.
     """
     layer, own = single.layer, cache_sizes().own
     if state == "memory" and writes_afar(layer):

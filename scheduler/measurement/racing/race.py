@@ -1,8 +1,7 @@
-"""Measuring candidates against each other: interleaved rounds, an early end for losers, and no trust in disturbed rounds.
+"""Racing: candidates are timed in interleaved rounds, and slow ones are eliminated early (as in irace).
 
-Whatever disturbs a run disturbs neighbouring runs alike. So every round runs each candidate once; a round in which all of them
-are slower than before is repeated; and the median of a candidate's samples counts, as it does of a network's runs, with a
-confidence interval that needs no assumption about how they are distributed.
+A disturbance affects neighbouring runs alike. So each round runs every candidate once, and a round in which most candidates are
+slower than before is repeated. A candidate's time is the median of its samples, with a distribution-free confidence interval.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from functools import cache
 import numpy as np
 
 Timer = Callable[[Sequence[int]], Sequence[float | None]]
-"""Seconds of one run of each of the candidates given by number, in this order; None for one that has failed."""
+"""Candidate numbers -> seconds of one run of each, in this order; None for a candidate that failed."""
 
 _CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
-class Rules:
-    """When a race is over.
+class RaceRules:
+    """When candidates are eliminated and when a race ends.
 
     Attributes:
-        least: rounds that decide who is hopeless.
-        most: rounds at most.
-        hopeless: a candidate whose fastest run takes so many times as long as the fastest one's is out after `least` rounds.
-        separate: from so many rounds on, one is out whose interval lies above the leader's.
-        narrow: an interval of so small a part of its middle is narrow enough.
-        budget: seconds after which no further round begins, once there are `least`.
-        disturbed: a round in which the median candidate takes so many times its usual time does not count.
-        repeats: rounds that may be repeated for that. If more are disturbed, the machine has changed for good.
+        least: rounds before the first elimination.
+        most: largest number of rounds.
+        hopeless: after `least` rounds, a candidate is out if its fastest run takes this many times the fastest of all.
+        separate: from this round on, a candidate is out if its confidence interval is above the leader's.
+        narrow: the race ends when all intervals are narrower than this share of their lower end.
+        budget: seconds after which no new round begins, from `least` rounds on.
+        disturbed: a round does not count if its median candidate takes this many times its median so far.
+        repeats: number of disturbed rounds that are repeated. If more are disturbed, the machine has changed for good.
     """
 
     least: int = 3
@@ -47,8 +46,8 @@ class Rules:
     repeats: int = 6
 
 
-def race(timer: Timer, candidates: int, rules: Rules) -> list[list[float]]:
-    """Samples of every candidate; of those that lose early, few. One that fails has those from before."""
+def race(timer: Timer, candidates: int, rules: RaceRules) -> list[list[float]]:
+    """Samples of every candidate. Eliminated ones have few; one that failed has those from before."""
     made = Race(timer, rules)
     for number in range(candidates):
         made.enter(number)
@@ -57,9 +56,9 @@ def race(timer: Timer, candidates: int, rules: Rules) -> list[list[float]]:
 
 
 class Race:
-    """Candidates, known by numbers, that are run against each other. Some may enter when others have run for a while."""
+    """A race of numbered candidates. Candidates may enter after others have run."""
 
-    def __init__(self, timer: Timer, rules: Rules) -> None:
+    def __init__(self, timer: Timer, rules: RaceRules) -> None:
         self._timer = timer
         self._rules = rules
         self._samples: dict[int, list[float]] = {}
@@ -71,21 +70,21 @@ class Race:
         self._last = -1
 
     def enter(self, number: int) -> None:
-        """Has one more candidate run from the next round on."""
+        """Adds a candidate, which runs from the next round on."""
         self._samples[number] = []
         self._alive.append(number)
 
-    def heat(self, rounds: int) -> dict[int, float]:
-        """Runs a few rounds that count for the race, too; the fastest run so far of each candidate that works."""
+    def first_rounds(self, rounds: int) -> dict[int, float]:
+        """Runs a few rounds of the race; the fastest run so far of each working candidate, seconds."""
         for _ in range(rounds):
             self._round()
         return {number: min(samples) for number, samples in self._samples.items() if samples}
 
     def run(self) -> dict[int, list[float]]:
-        """Runs the race to its end; the samples of every candidate, of those that lose early, few."""
-        while self._alive and self._rounds < self._rules.most and not self._settled():
+        """Runs the race to its end; samples of every candidate."""
+        while self._alive and self._rounds < self._rules.most and not self._is_decided():
             self._round()
-            self._drop_losers()
+            self._eliminate()
         return self._samples
 
     def _round(self) -> None:
@@ -99,7 +98,7 @@ class Race:
         self._rounds += 1
 
     def _times(self) -> dict[int, float]:
-        """One run of each that is left, in a new order, in which nobody follows itself or always the same neighbour."""
+        """One run of each remaining candidate in random order; none runs twice in a row."""
         order = self._alive[:]
         self._random.shuffle(order)
         if order and order[0] == self._last:
@@ -114,7 +113,7 @@ class Race:
         slower = bool(ratios) and statistics.median(ratios) > self._rules.disturbed
         return slower and self._repeated < self._rules.repeats
 
-    def _drop_losers(self) -> None:
+    def _eliminate(self) -> None:
         rules = self._rules
         if self._runs() < rules.least or not self._alive:
             return
@@ -124,7 +123,7 @@ class Race:
             _, ceiling = min((interval(self._samples[n]) for n in self._alive), key=lambda i: i[1])
             self._alive = [n for n in self._alive if interval(self._samples[n])[0] <= ceiling]
 
-    def _settled(self) -> bool:
+    def _is_decided(self) -> bool:
         if self._runs() >= self._rules.least and self._spent > self._rules.budget:
             return True
         return self._runs() >= self._rules.separate and all(
@@ -132,19 +131,19 @@ class Race:
         )
 
     def _runs(self) -> int:
-        """Runs that every candidate has had that is left."""
+        """Number of runs that every remaining candidate has had."""
         return min((len(self._samples[n]) for n in self._alive), default=0)
 
 
 def typical(samples: Sequence[float] | np.ndarray) -> float:
-    """The median."""
+    """The samples' median."""
     return float(np.median(samples))
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Confidence interval of the median: the two order statistics between which it lies with 90 % probability.
+    """Confidence interval of the median, 90 %: two order statistics.
 
-    Each sample lies below the median with probability 1/2, so that their number is binomial.
+    Each sample is below the median with probability 1/2, so the number of those below it is binomial.
     """
     ordered = sorted(samples)
     low, high = _ranks(len(ordered))
@@ -153,7 +152,7 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
 
 @cache
 def _ranks(count: int) -> tuple[int, int]:
-    """Positions of the interval's ends among `count` ordered samples; the outermost ones where there are too few."""
+    """Indices of the interval's ends in `count` ordered samples; the first and the last if there are too few."""
     below = [math.comb(count, k) / 2**count for k in range(count + 1)]
     tail = (1 - _CONFIDENCE) / 2
     low = high = 0

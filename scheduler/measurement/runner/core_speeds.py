@@ -1,4 +1,4 @@
-"""Workload ratios for cores that differ in speed (ACLTuner, section 2.1), from what each of them is measured to reach."""
+"""Workload ratios for cores of different speeds (ACLTuner, section 2.1), from the measured speed of each core."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _STEPS = 4
 """Ratios are in quarters of the slowest core's speed."""
 
 Gflops = Callable[[int, int], float]
-"""GFLOP/s that a core reaches, measured for so many milliseconds."""
+"""(core, milliseconds to measure for) -> GFLOP/s."""
 
 
 def measured_ratios(
     cores: Sequence[int], store: Callable[[], ProfileStore] = ProfileStore, gflops: Gflops | None = None
 ) -> tuple[int, ...]:
-    """The ratios by which cores should share work, none if they are about equally fast.
+    """Ratios by which cores share work; empty if the cores are about equally fast.
 
-    What else runs on a core makes it slower, never faster. So cores are equal as soon as each has been fast once; only those
-    that stay slow for a while are taken to be slow, which is remembered, and corrected when it turns out to be wrong.
+    Other load makes a core slower, never faster. So cores count as equal once each was fast in one round. Cores that stay
+    slow in all rounds count as slow; the store keeps their speeds, and a faster measurement replaces them.
 
     Args:
         cores: as in a processor's specification.
-        store: opens the profile store, where speeds of unequal cores are kept.
-        gflops: measures a core, by default the engine's float32 peak on it.
+        store: opens the profile store, which keeps speeds of unequal cores.
+        gflops: measures a core; the engine's float32 peak by default.
 
     Raises:
         BuildError: the engine cannot be built.
@@ -61,7 +61,7 @@ def measured_ratios(
 
 
 def proposed_ratios(speeds: Sequence[float]) -> tuple[int, ...]:
-    """Small integers in proportion to `speeds`; none if these are about equal."""
+    """Small integers in proportion to speeds; empty if the speeds are about equal."""
     slowest = min(speeds)
     if max(speeds) <= DIFFERENT * slowest:
         return ()

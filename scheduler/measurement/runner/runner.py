@@ -1,7 +1,7 @@
-"""Runner: single layers that run in a process of their own, seen from whoever measures them.
+"""Runner: runs single layers in a worker process and times them.
 
-A candidate may crash its process, hang, or take all memory: it is then said to have failed, with the reason, and the others are
-opened again in a new process. The process is started when it is first needed, and ends with whoever started it.
+A candidate may crash the worker, hang, or take all memory. It then counts as failed, with the reason, and the other layers are
+opened again in a new worker. The worker starts on first use and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ import numpy as np
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.errors import DeviceError
 from nnstretch.scheduler.measurement.caches import cache_sizes
+from nnstretch.scheduler.measurement.runner.executor import PAGE, RUNNING
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
-from nnstretch.scheduler.measurement.runner.worker import PAGE, RUNNING
 from nnstretch.scheduler.measurement.store.rows import CacheState
 from nnstretch.support.child_process import end_reason
 from nnstretch.support.closing import Closing
 from nnstretch.support.frames import read_frame, write_frame
 
 WORKER = (sys.executable, "-m", "nnstretch.scheduler.measurement.runner.worker")
-"""The command of the process that trials run in."""
+"""Command of the worker process."""
 
 _TICK = 1.0  # seconds
 _START_TICKS = 60
 _RUN_TICKS = 60
-_MOST_DEFEATS = 3
+_MOST_UNEXPLAINED_ENDS = 3
+"""Ends of the worker in a row, none of which an open layer explains, after which all layers count as failed."""
 
 
 class RunnerError(Exception):
-    """A trial has failed. The message is the reason."""
+    """A layer failed. The message is the reason."""
 
 
 @dataclass(eq=False)
 class LoadedLayer:
-    """A single layer that is open, and all that is needed to open it once more.
+    """A layer that is open in the worker.
 
     Attributes:
         single: its plan.
-        number: by which the process knows it.
-        failure: why it is not open any more, or None.
+        number: its number in the worker.
+        request: the request that opens it, also in a new worker.
+        failure: the reason why it is no longer open, or None.
     """
 
     single: SinglePlan
@@ -60,60 +62,64 @@ class LoadedLayer:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """A run of a trial: its seconds, and the GFLOP/s of its core just before (`Engine.clock_gflops`), if it has one."""
+class TimedRun:
+    """One run of a layer.
+
+    Attributes:
+        seconds: its time.
+        clock: GFLOP/s of the core just before the run (`Engine.clock_gflops`); None if unknown.
+    """
 
     seconds: float
     clock: float | None
 
 
 class Runner(Closing):
-    """Opens, runs and closes trials, all in one process at a time. A context manager; not thread-safe."""
+    """Opens, times and closes single layers in one worker process. A context manager; not thread-safe."""
 
     def __init__(self, command: Sequence[str] = WORKER, patience: int = _RUN_TICKS) -> None:
-        """Starts nothing yet.
+        """Starts no worker yet.
 
         Args:
-            command: of the process; its argument is added.
-            patience: seconds that a trial may take, not counting those in which this process did not run either.
+            command: command of the worker, without its argument.
+            patience: longest time of a request, seconds, without those in which this process did not run either.
         """
         self._command = tuple(command)
         self._patience = patience
         self._worker: _Worker | None = None
-        self._memory = os.memfd_create("nnstretch-trials")
+        self._memory = os.memfd_create("nnstretch-layers")
         os.ftruncate(self._memory, PAGE)
         self._end = PAGE
         self._open: dict[int, LoadedLayer] = {}
-        self._inputs: dict[
-            int, tuple[np.ndarray, int]
-        ] = {}  # id -> the array, which keeps the id its own, and its offset
+        # id of an array -> the array, whose reference keeps the id unique, and its offset
+        self._inputs: dict[int, tuple[np.ndarray, int]] = {}
         self._count = 0
-        self._defeats = 0
+        self._unexplained_ends = 0
         self._finalizer = weakref.finalize(self, os.close, self._memory)
 
     def start(self) -> None:
-        """Starts the process if it does not run, so that it gets ready while something else is done.
+        """Starts the worker if it does not run; it gets ready in the background.
 
         Raises:
-            DeviceError: it cannot be started.
+            DeviceError: the worker cannot be started.
         """
         if self._worker is None or self._worker.ended:
             self._drop_worker()
             self._worker = _Worker(self._command, self._memory)
 
     def open(self, single: SinglePlan, outputs: bool = False) -> tuple[LoadedLayer, list[np.ndarray]]:
-        """Gets a plan ready and runs it once.
+        """Opens a layer and runs it once.
 
         Args:
-            single: the plan.
-            outputs: whether its outputs are wanted.
+            single: its plan.
+            outputs: return the outputs.
 
         Returns:
-            The trial, and its outputs as stored (empty if they are not wanted).
+            The layer, and its outputs as stored (empty without `outputs`).
 
         Raises:
-            RunnerError: it failed; the message is the reason.
-            DeviceError: the process cannot be started.
+            RunnerError: the layer failed; the message is the reason.
+            DeviceError: the worker cannot be started.
         """
         sizes = [PLAIN.bytes(t.type) for t in single.plan.outputs] if outputs else []
         base = self._allocate(single.base_bytes)
@@ -122,7 +128,7 @@ class Runner(Closing):
         answers = self._allocate(sum(sizes))
         request = {
             "do": "open",
-            "trial": self._count,
+            "layer": self._count,
             "plan": single.plan.to_json(),
             "inputs": inputs,
             "base": [base, single.base_bytes],
@@ -131,36 +137,36 @@ class Runner(Closing):
             "outputs": [answers, sum(sizes)] if sizes else None,
             "models": {name: self._model(model) for name, model in single.models.items()},
         }
-        trial = LoadedLayer(single, self._count, request)
+        layer = LoadedLayer(single, self._count, request)
         self._count += 1
-        self._ask_about(trial, request)
-        self._open[trial.number] = trial
+        self._ask_about(layer, request)
+        self._open[layer.number] = layer
         made = self._map(answers, sum(sizes))
         parts = np.split(made, np.cumsum(sizes)[:-1]) if sizes else []
-        return trial, [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
+        return layer, [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
 
-    def time(self, trials: Sequence[LoadedLayer], state: CacheState) -> list[Timed | None]:
-        """One run of each, one after another; None for one that has failed (`LoadedLayer.failure` says why)."""
-        times: dict[int, Timed] = {}
-        while left := [t for t in trials if t.failure is None and t.number not in times]:
-            numbers = [t.number for t in left]
+    def time(self, layers: Sequence[LoadedLayer], state: CacheState) -> list[TimedRun | None]:
+        """One run of each layer, one after another; None for a layer that failed (see `LoadedLayer.failure`)."""
+        times: dict[int, TimedRun] = {}
+        while left := [layer for layer in layers if layer.failure is None and layer.number not in times]:
+            numbers = [layer.number for layer in left]
             try:
-                answer = self._ask({"do": "time", "trials": numbers, "state": state})
+                answer = self._ask({"do": "time", "layers": numbers, "state": state})
             except _WorkerError as error:
                 culprit, reason = self._running(), str(error)
                 self._recover(error)
             else:
                 if "seconds" in answer:
-                    found = map(Timed, answer["seconds"], answer["clocks"])
+                    found = map(TimedRun, answer["seconds"], answer["clocks"])
                     times.update(zip(numbers, found, strict=True))
                     continue
-                culprit, reason = answer["trial"], str(answer["error"])
+                culprit, reason = answer["layer"], str(answer["error"])
                 self._fail(culprit, reason)
-            self._count_defeat(culprit, left, reason)
-        return [times.get(t.number) for t in trials]
+            self._count_end(culprit, left, reason)
+        return [times.get(layer.number) for layer in layers]
 
     def clear(self) -> None:
-        """Closes all trials and frees what they held."""
+        """Closes all layers and frees their memory."""
         self._open = {}
         self._inputs = {}
         if self._worker is not None:
@@ -172,21 +178,21 @@ class Runner(Closing):
         self._end = PAGE
 
     def close(self) -> None:
-        """Ends the process; trials cannot be used afterwards."""
+        """Ends the worker; layers cannot be used afterwards."""
         self._drop_worker()
         self._finalizer()
 
     # -- shared memory -------------------------------------------------------------------------------------------
 
     def _allocate(self, size: int) -> int:
-        """Offset of `size` more bytes of the shared file."""
+        """Offset of `size` new bytes of the shared file."""
         offset = self._end
         self._end += -(-size // PAGE) * PAGE
         os.ftruncate(self._memory, self._end)
         return offset
 
     def _input(self, array: np.ndarray) -> tuple[int, int]:
-        """Offset and bytes of an input; trials that are given the same array share it."""
+        """Offset and bytes of an input; layers with the same array share it."""
         known = self._inputs.get(id(array))
         if known is None:
             offset = self._allocate(array.nbytes)
@@ -195,7 +201,7 @@ class Runner(Closing):
         return known[1], array.nbytes
 
     def _model(self, model: bytes) -> tuple[int, int]:
-        """Offset and bytes of another engine's model."""
+        """Offset and bytes of an external engine's model."""
         offset = self._allocate(len(model))
         self._map(offset, len(model))[:] = np.frombuffer(model, np.uint8)
         return offset, len(model)
@@ -208,51 +214,51 @@ class Runner(Closing):
     def _running(self) -> int:
         return int(RUNNING.unpack(os.pread(self._memory, RUNNING.size, 0))[0])
 
-    # -- the process ---------------------------------------------------------------------------------------------
+    # -- the worker ----------------------------------------------------------------------------------------------
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.start()
         assert self._worker is not None
         return self._worker.ask(request, self._patience)
 
-    def _ask_about(self, trial: LoadedLayer, request: Mapping[str, Any]) -> None:
-        """Asks what concerns one trial alone.
+    def _ask_about(self, layer: LoadedLayer, request: Mapping[str, Any]) -> None:
+        """Sends a request about one layer.
 
         Raises:
-            RunnerError: it was refused, or ended the process.
+            RunnerError: the worker refused it or ended.
         """
         try:
             answer = self._ask(request)
         except _WorkerError as error:
-            trial.failure = str(error)
+            layer.failure = str(error)
             self._recover(error)
             raise RunnerError(str(error)) from error
         if "error" in answer:
-            trial.failure = str(answer["error"])
-            raise RunnerError(trial.failure)
+            layer.failure = str(answer["error"])
+            raise RunnerError(layer.failure)
 
     def _fail(self, number: int, reason: str) -> None:
-        trial = self._open.pop(number, None)
-        if trial is not None:
-            trial.failure = trial.failure or reason
+        layer = self._open.pop(number, None)
+        if layer is not None:
+            layer.failure = layer.failure or reason
 
-    def _count_defeat(self, culprit: int, left: Sequence[LoadedLayer], reason: str) -> None:
-        """Lets all of `left` fail if the process ends again and again and none of them can be shown to be the reason."""
-        self._defeats = 0 if any(t.number == culprit for t in left) else self._defeats + 1
-        if self._defeats >= _MOST_DEFEATS:
-            for trial in left:
-                self._fail(trial.number, reason)
+    def _count_end(self, culprit: int, left: Sequence[LoadedLayer], reason: str) -> None:
+        """Lets all of `left` fail if the worker ends repeatedly and none of them is the culprit."""
+        self._unexplained_ends = 0 if any(layer.number == culprit for layer in left) else self._unexplained_ends + 1
+        if self._unexplained_ends >= _MOST_UNEXPLAINED_ENDS:
+            for layer in left:
+                self._fail(layer.number, reason)
 
     def _recover(self, error: _WorkerError) -> None:
-        """Goes on in a new process without the trial that ended the old one."""
+        """Opens all layers in a new worker, without the one that ended the old worker."""
         self._fail(self._running(), str(error))
         self._drop_worker()
         os.pwrite(self._memory, RUNNING.pack(-1), 0)
-        for trial in list(self._open.values()):
+        for layer in list(self._open.values()):
             try:
-                self._ask_about(trial, trial.request)
+                self._ask_about(layer, layer.request)
             except RunnerError as failed:
-                self._fail(trial.number, str(failed))
+                self._fail(layer.number, str(failed))
 
     def _drop_worker(self) -> None:
         if self._worker is not None:
@@ -261,17 +267,17 @@ class Runner(Closing):
 
 
 class _WorkerError(Exception):
-    """The process has ended or does not answer. The message is the reason."""
+    """The worker ended or does not answer. The message is the reason."""
 
 
 class _Worker:
-    """The process and the two pipes to it."""
+    """The worker process and the pipes to it."""
 
     def __init__(self, command: Sequence[str], memory: int) -> None:
-        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         arguments = {"parent": os.getpid(), "memory": memory, "own_cache": cache_sizes().own}
         try:
-            # A session of its own: Ctrl-C reaches whoever measures alone, which then ends the process.
+            # In a session of its own Ctrl-C does not reach the worker; the process that measures ends it.
             self._process = subprocess.Popen(
                 [*command, json.dumps(arguments)],
                 stdin=subprocess.PIPE,
@@ -284,7 +290,7 @@ class _Worker:
         except OSError as error:
             errors.close()
             raise DeviceError(
-                f"cannot start a process to measure in ({error.strerror}); make room for it, or plan without tuning"
+                f"cannot start the measurement worker ({error.strerror}); free memory, or plan without tuning"
             ) from error
         self._errors = errors
         self._finalizer = weakref.finalize(self, _end, self._process, errors)
@@ -292,16 +298,16 @@ class _Worker:
 
     @property
     def ended(self) -> bool:
-        """Whether the process does not run any more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def ask(self, request: Mapping[str, Any], ticks: int) -> dict[str, Any]:
         """The answer to a request.
 
         Raises:
-            _WorkerError: there is none, and the process has ended or was ended for that.
+            _WorkerError: there is no answer; the process has ended or was killed.
             DeviceError: the process did not get ready.
-            KeyboardInterrupt: the process was ended for that too.
+            KeyboardInterrupt: the process was killed.
         """
         assert self._process.stdin is not None
         self._await_ready()
@@ -312,7 +318,7 @@ class _Worker:
         try:
             return self._answer(ticks)
         except KeyboardInterrupt:
-            self._process.kill()  # its answer must not be taken for that to another request
+            self._process.kill()  # its late answer would count as that to the next request
             self._process.wait()
             raise
 
@@ -323,11 +329,11 @@ class _Worker:
             self._ready = bool(self._answer(_START_TICKS)["ready"])
         except _WorkerError as error:
             raise DeviceError(
-                f"the process to measure in did not start: {error}; mend that, or plan without tuning"
+                f"the measurement worker did not start: {error}; correct that, or plan without tuning"
             ) from error
 
     def _answer(self, ticks: int) -> dict[str, Any]:
-        """The next frame. Waits in ticks, so that the time in which nobody runs (a suspended machine) is not counted."""
+        """The next frame. Waits in ticks, so time in which the machine is suspended does not count."""
         assert self._process.stdout is not None
         for _ in range(ticks):
             if select.select([self._process.stdout], [], [], _TICK)[0]:
@@ -350,7 +356,7 @@ class _Worker:
 
 
 def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    """Ends a process at once: it holds nothing that is worth waiting for."""
+    """Kills a process and closes its streams; it holds no state to save."""
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout, errors):

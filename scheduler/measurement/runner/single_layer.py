@@ -1,4 +1,4 @@
-"""Plans of a single layer: how a routine is measured and checked, through the same engine that runs whole networks."""
+"""Plans of a single layer, to measure and check a routine in the engine that runs whole networks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,21 @@ _WORD = 4  # bytes
 
 @dataclass(frozen=True)
 class SingleLayer:
-    """A layer as one routine computes it on one processor.
+    """A layer, computed by one routine on one processor.
 
     Attributes:
-        lowering: what the routine makes of the layer.
-        repeats: how often the layer runs in a row, so that what a run costs beside its steps weighs little. Each repeat has
-            a copy of the weights: in a network, those of other layers are used between two uses of one.
-        turns: on a device, how many buffers the repeats take in turn for every input and output: in a network large ones have
-            left the core's own cache since they were written, pushed out by weights and by what else was written.
-        host: the CPU that a device works for: it lets the device begin once all of a run is enqueued, as most of a network is
-            when its turn comes. None where the layer runs on the CPU itself.
-        shown: the host copies a device's results out.
+        processor: the processor.
+        routine: the routine.
+        layer: the layer.
+        parameters: the routine's parameters.
+        lowering: what the routine lowers the layer to.
+        repeats: how often a run computes the layer, so that the cost of starting a run is small. Each repeat has a copy of the
+            weights: a network uses the weights of other layers between two runs of one.
+        turns: on a device, number of buffers that the repeats use in rotation for every input and output. In a network, large
+            tensors leave the core's own cache between their writing and reading.
+        host: the CPU that drives a device. It starts the device after a whole run is enqueued, since most of a network is
+            enqueued when a layer begins. None if the layer runs on the CPU.
+        shown: the host copies a device's outputs out.
     """
 
     processor: Processor
@@ -57,7 +61,7 @@ class SingleLayer:
 
 
 def random_inputs(layer: Layer, seed: int = 0) -> list[np.ndarray]:
-    """Random arrays for the run-time inputs of `layer`, row-major: normal floats, and all integers alike."""
+    """Random row-major arrays for a layer's run-time inputs: normally distributed floats, uniformly distributed integers."""
     rng = np.random.default_rng(seed)
     return [_random(rng, layer.type_of(i)) for i in layer.activations]
 
@@ -72,15 +76,15 @@ def _random(rng: np.random.Generator, tensor: TensorType) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class SinglePlan:
-    """A plan of one layer, and what it runs on.
+    """A plan of one layer, and its data.
 
     Attributes:
-        plan: validated. On the host its inputs are the layer's, as stored; on a device they lie among the constants.
+        plan: validated. On the host its inputs are the layer's, as stored; on a device the inputs are constants.
         inputs: values of the plan's inputs.
         parts: (offset, array) of the constants: a device's inputs, and the first copy of the weights.
-        weights: (begin, bytes) of that copy; the others follow it without gaps.
-        repeats: copies in all.
-        models: name -> model of another engine that steps of the plan run; every step has it loaded for itself.
+        weights: (begin, bytes) of that copy; the others follow without gaps.
+        repeats: number of copies.
+        models: name -> model of an external engine; every step loads its own.
     """
 
     plan: Plan
@@ -101,12 +105,12 @@ class SinglePlan:
         return self.weights[0] + self.repeats * (self.weights[1] + sum(map(len, self.models.values())))
 
     def write_base(self, memory: np.ndarray) -> None:
-        """Writes the constants with one copy of the weights into `memory`, zeros of uint8[base_bytes]."""
+        """Writes the constants with one copy of the weights into `memory`, uint8[base_bytes] of zeros."""
         write_constants((array, memory[offset : offset + array.nbytes]) for offset, array in self.parts)
 
 
 def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> np.ndarray:
-    """All constants of a `SinglePlan`, in huge pages as a network's: its base, and the weights once more for every repeat."""
+    """All constants of a `SinglePlan`, in huge pages like a network's: its base, and a copy of the weights per repeat."""
     begin, size = weights
     constants = aligned_array(begin + repeats * size)
     constants[:begin] = base[:begin]
@@ -120,10 +124,10 @@ def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[
 
 
 def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
-    """A plan that runs one layer on `inputs`, which are stored in the routine's layouts already.
+    """A plan that runs one layer on inputs in the routine's layouts.
 
-    Its outputs are the layer's outputs as stored: arrays of `Layout.storage_shape`, or words (`Layout.unpack` reads both). A
-    device has some only where they are `shown`.
+    Its outputs are the layer's as stored: arrays of `Layout.storage_shape`, or words (`Layout.unpack` reads both). On a device
+    the plan has outputs only with `SingleLayer.shown`.
     """
     _, layouts = single.routine.layouts(single.layer, single.parameters)
     return _Maker(single, layouts).make(inputs)
@@ -199,7 +203,7 @@ class _Maker:
         }
 
     def _written(self, *, shown: bool) -> dict[int, int]:
-        """The buffers of one turn's outputs, where somebody else sees them if they are `shown`."""
+        """The buffers of one turn's outputs; those of the plan itself if they are `shown`."""
         return {
             i: self._output(i, t) if shown else self._scratch(f"y{i}", PLAIN.bytes(t))
             for i, t in enumerate(self._stored)
@@ -257,13 +261,13 @@ class _Maker:
         return tuple(steps)
 
     def _types(self, operands: Sequence[Operand | None]) -> tuple[TensorType, ...]:
-        """Types of the layer's inputs and outputs that a model reads or writes."""
+        """Types of the inputs and outputs of the layer that a model reads or writes."""
         layer = self._single.layer
         found = [o for o in operands if o is not None]
         return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
 
     def _around(self, results: Mapping[int, int]) -> tuple[tuple[PlanStep, ...], tuple[PlanStep, ...]]:
-        """Steps of a device's host before and after those of the layer, which writes these `results` first."""
+        """Host steps before and after a device's steps; `results` are the device's outputs."""
         if not self._on_device:
             return (), ()
         host = self._single.host
@@ -271,13 +275,13 @@ class _Maker:
         return self._start(host), self._copies(host, results) if self._single.shown else ()
 
     def _start(self, host: Processor) -> tuple[PlanStep, ...]:
-        """A step of the host's that a device waits for: it copies a word of the constants, which both have."""
+        """A host step that the device waits for; it copies one word of the constants."""
         word = TensorType((1,))
         source = self._add(PlanBuffer("constants", "constant", 0, 0, _WORD))
         return (_copy(host, word, source, self._add(PlanBuffer("begun", "host", 0, 0, _WORD))),)
 
     def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
-        """Steps on the host that copy what the device made into the caller's arrays."""
+        """Host steps that copy the device's outputs into the caller's arrays."""
         return tuple(
             _copy(
                 host,
@@ -290,7 +294,7 @@ class _Maker:
 
 
 def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, ...]) -> tuple[PlanSubgraph, ...]:
-    """Sub-graphs of the steps of queues, each of which waits for the one before; a device's release the shared slots."""
+    """Sub-graphs in sequence, each of which waits for the previous one; the device's release the shared slots."""
     made: list[PlanSubgraph] = []
     first = 0
     for queue, steps in parts:
@@ -302,7 +306,7 @@ def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, 
 
 
 def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> PlanStep:
-    """A step of the host's that copies one buffer to another."""
+    """A host step that copies one buffer to another."""
     layer, routine = reorder_layer(tensor, PLAIN, PLAIN), host.reorder()
     (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
     name = str(routine.descriptor)
@@ -310,7 +314,7 @@ def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> Plan
 
 
 def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:
-    """An output as stored; as words of float32 where the layout has a type of its own, which the host only copies."""
+    """An output as stored; as float32 words if the layout has a data type of its own, since the host only copies it."""
     if layout.dtype:
         return TensorType((-(-layout.bytes(tensor) // 4),))
     return TensorType(layout.storage_shape(tensor.shape), tensor.dtype)

@@ -1,4 +1,4 @@
-"""What it costs that one processor hands a tensor to another: a plan that sends it there and back."""
+"""Transfer times between two processors, from a plan that sends a tensor there and back."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from nnstretch.scheduler.selection.choice import Choice
 _RUNS = 100
 _BUDGET = 0.05  # seconds
 _QUIET = 0.2
-"""Quantile of a round trip's samples that counts as undisturbed: what disturbs one queue holds up both."""
+"""Quantile of the samples that counts as undisturbed; a disturbance of one queue delays both."""
 
 
 def round_trip(host: Processor, device: Processor, tensor: TensorType) -> tuple[float, tuple[float, ...]]:
-    """Seconds of an undisturbed trip host -> device -> host of a tensor, its three copies included; and of every trip."""
+    """Times a tensor's round trip host -> device -> host, which includes three copies.
+
+    Returns:
+        Seconds of an undisturbed round trip, and the seconds of every one.
+    """
     with PlanSession(_round_trip_plan(host, device, tensor)) as session:
         samples = session.time({}, warmup=2, runs=_RUNS, budget=_BUDGET)
     return float(np.quantile(samples, _QUIET)), tuple(map(float, samples))
 
 
 def _round_trip_plan(host: Processor, device: Processor, tensor: TensorType) -> Compiled:
-    """A plan that copies zeros on the host, then on the device, then on the host into its output."""
+    """A plan that copies zeros on the host, then on the device, then into its output on the host."""
     pool = queue_pool([host, device], host)
     layer = reorder_layer(tensor, PLAIN, PLAIN)
     queues = (0, 1, 0)

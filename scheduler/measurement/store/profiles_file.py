@@ -1,4 +1,4 @@
-"""Profile stores as JSON files: to look at, to carry to another machine, to merge.
+"""Profile stores as JSON files, to inspect, to merge or to use on another machine.
 
     {"format": "nnstretch-profiles", "version": 2, "measurements": [
         {"processor", "workload", "routine", "parameters", "state", "seconds", "low", "high", "error", "failure", "samples",
@@ -7,7 +7,7 @@
          "registers"}, …]}
 
 Times are in seconds, "measured" since 1970. "processor" of a measurement is a fingerprint. Files of earlier versions
-have no "processors": they can be merged, but say too little to predict latencies elsewhere.
+have no "processors": they can be merged, but do not suffice to predict latencies elsewhere.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from nnstretch.support.settings import atomic_write
 
 NAME = "nnstretch-profiles"
 _SQLITE = b"SQLite format 3\x00"
-_LARGEST = 2 << 30  # bytes of a file that is read as a whole
+_LARGEST = 2 << 30  # bytes; files are read as a whole
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """Measurements, and what is known of the processors that they were made on."""
+    """Measurements, and descriptions of their processors."""
 
     rows: Sequence[Row]
     processors: Sequence[Description] = ()
 
 
 def stored_profiles(store: ProfileStore) -> Profiles:
-    """All that a store holds."""
+    """The contents of a store."""
     return Profiles(list(store.rows()), store.descriptions())
 
 
@@ -46,7 +46,7 @@ def write_profiles(profiles: Profiles, path: Path) -> None:
     """Writes measurements and processors to a JSON file.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     fields = {
         "format": NAME,
@@ -59,10 +59,10 @@ def write_profiles(profiles: Profiles, path: Path) -> None:
 
 
 def read_profiles(path: Path) -> Profiles:
-    """The contents of a JSON file or of another profile store, every field checked.
+    """The contents of a JSON file or of another profile store.
 
     Raises:
-        FileError: it cannot be read or is neither; says where.
+        FileError: the file cannot be read, is neither, or is damaged; the message says where.
     """
     try:
         with path.open("rb") as file:
@@ -108,7 +108,11 @@ _Read = TypeVar("_Read")
 
 
 def _checked(path: Path, what: str, values: Sequence[object], read: Callable[[object], _Read]) -> list[_Read]:
-    """`read` of all values; says which one is damaged."""
+    """Reads all values.
+
+    Raises:
+        FileError: a value is damaged; the message says which.
+    """
     found: list[_Read] = []
     for number, value in enumerate(values):
         try:

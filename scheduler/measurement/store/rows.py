@@ -1,4 +1,4 @@
-"""Measurements and what they are about, as they are kept and handed on. What is read from a file is checked."""
+"""Measurements and their keys, as rows of the profile store and of JSON files. Every field from a file is checked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nnstretch.devices.base.routine import NO_PARAMETERS, Parameters
 from nnstretch.support.version import __version__
 
 CacheState = Literal["warm", "l3", "memory"]
-"""Where the weights lie when a layer begins: in the core's own caches, in the shared cache, or in memory alone."""
+"""Where the weights are when a layer begins: in the core's own caches, in the shared cache, or in memory only."""
 
 CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
 
-# What a record of the store's table is made of, in this order: what the row is about, and what was measured.
+# Columns of the store's table in order: the key, and the measurement.
 _KEYS = ("processor", "workload", "routine", "parameters", "state")
 _VALUES = ("seconds", "low", "high", "error", "failure", "samples", "clock", "version", "measured")
 
@@ -27,18 +27,18 @@ _LONGEST_TEXT = 1 << 20
 
 @dataclass(frozen=True)
 class Measurement:
-    """Typical seconds of a routine on a workload with all samples, or the reason why it failed.
+    """The time of a routine on a workload, or the reason why it failed.
 
     Attributes:
         seconds: the samples' median; None if the routine failed.
         samples: seconds of every run that counts.
-        failure: why there is no time.
-        interval: confidence interval of `seconds`, if there are samples enough for one.
-        error: of the routine's answer against the reference, relative to the output's range; None if it was not checked.
-        state: where the weights lay when a run began.
-        clock: GFLOP/s of the measuring core that times are told at, whatever they were meanwhile; None if that is not known.
-        version: of nnstretch that measured.
-        when: seconds since 1970; 0: now, when it is written.
+        failure: the reason why there is no time.
+        interval: confidence interval of `seconds`; None if there are too few samples.
+        error: error of the answer against the reference, relative to the output's range; None if it was not checked.
+        state: where the weights were when a run began.
+        clock: GFLOP/s of the core at the reference frequency that times are normalised to; None if unknown.
+        version: version of nnstretch that measured.
+        when: seconds since 1970; 0 stands for the time of writing.
     """
 
     seconds: float | None
@@ -54,7 +54,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement with what it was made of: `processor` is a fingerprint, `routine` a descriptor."""
+    """A measurement and its key: `processor` is a fingerprint, `routine` a descriptor."""
 
     processor: str
     workload: str
@@ -64,17 +64,17 @@ class Row:
 
 
 def identity(row: Row) -> tuple[str, str, str, str]:
-    """What a row is about, whatever the cache state."""
+    """A row's key without the cache state."""
     return row.processor, row.workload, row.routine, parameters_key(row.parameters)
 
 
 def parameters_key(parameters: Parameters) -> str:
-    """Parameters as text, the same for the same ones in any order."""
+    """Parameters as text, independent of their order."""
     return json.dumps(dict(sorted(parameters.items())), separators=(",", ":"))
 
 
 def record_of(row: Row) -> tuple[object, ...]:
-    """A row as the store's table has it; `row_of` reads it back."""
+    """A row as a record of the store's table; `row_of` is the inverse."""
     m = row.measurement
     low, high = m.interval or (None, None)
     values = (m.seconds, low, high, m.error, m.failure, json.dumps(m.samples), m.clock, m.version)
@@ -82,10 +82,10 @@ def record_of(row: Row) -> tuple[object, ...]:
 
 
 def row_of(record: Sequence[object]) -> Row:
-    """The row of a record, every field checked.
+    """The row of a record.
 
     Raises:
-        ValueError: a field is none that a measurement can have; says which.
+        ValueError: a field is invalid; the message says which.
     """
     fields = dict(zip((*_KEYS, *_VALUES), record, strict=True))
     for name in ("parameters", "samples"):
@@ -94,16 +94,16 @@ def row_of(record: Sequence[object]) -> Row:
 
 
 def row_fields(row: Row) -> dict[str, object]:
-    """A row as JSON has it; `checked_row` reads it back."""
+    """A row as a JSON object; `checked_row` is the inverse."""
     values = dict(zip((*_KEYS, *_VALUES), record_of(row), strict=True))
     return {**values, "parameters": dict(row.parameters), "samples": list(row.measurement.samples)}
 
 
 def checked_row(fields: Mapping[str, object]) -> Row:
-    """A row from what a file says, every field checked.
+    """The row of a JSON object.
 
     Raises:
-        ValueError: a field is missing or none that a measurement can have; says which.
+        ValueError: a field is missing or invalid; the message says which.
     """
     seconds, failure = _seconds(fields, "seconds"), _text(fields, "failure")
     if (seconds is None) == (failure is None):
@@ -154,10 +154,10 @@ def _samples(value: object) -> tuple[float, ...]:
 
 
 def checked_parameters(value: object) -> Parameters:
-    """Parameters from what a file says.
+    """Parameters from a JSON object.
 
     Raises:
-        ValueError: they are no integers with names.
+        ValueError: the value is not an object of integers.
     """
     if not isinstance(value, Mapping):
         raise ValueError("parameters are no object of integers")

@@ -1,11 +1,11 @@
-"""The profile store: every measurement that was ever finished, in one SQLite file.
+"""The profile store: all finished measurements, in one SQLite file.
 
-A row is keyed by the processor's fingerprint (which stands for the machine, its cores in use and the engine's version), the
-workload, the routine, its parameters and the cache state. Measurements are written in one transaction as soon as they are done
-(write-ahead log), so that a killed run loses nothing finished and several processes may measure at once. A routine that failed
-has the reason instead of a time.
+A row's key is the processor's fingerprint (machine, cores in use, version of the engine), the workload, the routine, its
+parameters and the cache state. Measurements are written in one transaction as soon as they are done (write-ahead log): a
+killed process loses nothing finished, and several processes may measure at once. A routine that failed has the reason
+instead of a time.
 
-A store is a file like any other: what is read from it is checked, and what is wrong with it is told in one line.
+Every field that is read is checked; damage raises an error with one line of advice.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from nnstretch.support.settings import cache_dir
 log = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Version of the tables: SQLite's `user_version`. 0 is a file without tables, or with those of the first version."""
+"""Version of the tables, SQLite's `user_version`. 0 is a file without tables, or one of the first version."""
 
-_PATIENCE = 30.0  # seconds that a store may be locked by another process
+_PATIENCE = 30.0  # seconds to wait for another process that has locked the store
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS measurement (
@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS measurement (
     PRIMARY KEY (processor, workload, routine, parameters, state)
 ) WITHOUT ROWID
 """
-# Beside the measurements, since they can be used without it.
+# A table of its own: measurements can be used without it.
 _DESCRIPTIONS = """
 CREATE TABLE IF NOT EXISTS processor (
     fingerprint TEXT NOT NULL PRIMARY KEY,
@@ -69,8 +69,8 @@ CREATE TABLE IF NOT EXISTS processor (
 """
 _INSERT = "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
-# The first version knew no cache states: its layers with weights of 256 KiB and more were measured out of memory. Which those
-# are it did not say; all with weights are taken for them.
+# The first version had no cache states. It measured layers with at least 256 KiB of weights out of memory, but did not
+# store the size; the migration takes all layers with weights for those.
 _MIGRATION = """
 INSERT OR IGNORE INTO measurement
 SELECT processor, workload, routine, parameters, CASE WHEN instr(workload, '"constants":[]') THEN 'l3' ELSE 'memory' END,
@@ -82,15 +82,14 @@ FROM measurement_1
 class ProfileStore:
     """Measurements on disk. Thread-safe; several processes may share one file.
 
-    All methods raise FileError, with a line that says what to do, if the file cannot be read or written, is locked for long,
-    is damaged, or the disk is full.
+    All methods raise FileError if the file cannot be read or written, stays locked or is damaged, or if the disk is full.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         """Opens (and creates) the store at `path`, by default `profiles.sqlite` in the cache directory.
 
         Raises:
-            FileError: it cannot be opened, is not a profile store, or is one of a newer version.
+            FileError: the file cannot be opened, is not a profile store, or is of a newer version.
         """
         self.path = path or cache_dir() / "profiles.sqlite"
         self._lock = threading.Lock()
@@ -114,9 +113,9 @@ class ProfileStore:
     def get(
         self, processor: str, workload: str, routine: str, parameters: Parameters, state: CacheState = "warm"
     ) -> Measurement | None:
-        """What is known of this routine on this workload in this cache state, or None.
+        """The measurement of a routine on a workload in a cache state, or None.
 
-        A failure in any other state is one in this state too.
+        A failure in another state counts in this state too.
         """
         key = (processor, workload, routine, parameters_key(parameters))
         with self._lock, self._errors("read"):
@@ -130,17 +129,17 @@ class ProfileStore:
     def put(
         self, processor: str, workload: str, routine: str, parameters: Parameters, measurement: Measurement
     ) -> None:
-        """Writes a finished measurement, replacing an older one."""
+        """Writes a measurement; replaces an older one."""
         self.put_all([Row(processor, workload, routine, parameters, measurement)])
 
     def put_all(self, rows: Iterable[Row]) -> None:
-        """Writes measurements that were finished together, all or none of them, replacing older ones."""
+        """Writes measurements in one transaction; replaces older ones."""
         records = [record_of(row) for row in rows]
         with self._lock, self._errors("write"), self._transaction():
             self._database.executemany(_INSERT, records)
 
     def remove(self, rows: Iterable[tuple[str, str, str, Parameters]]) -> None:
-        """Forgets all that is known of (processor, workload, routine, parameters), in every cache state."""
+        """Removes measurements by (processor, workload, routine, parameters), in every cache state."""
         with self._lock, self._errors("write"), self._transaction():
             self._database.executemany(
                 "DELETE FROM measurement WHERE processor=? AND workload=? AND routine=? AND parameters=?",
@@ -148,9 +147,10 @@ class ProfileStore:
             )
 
     def rows(self, processor: str | None = None) -> Iterator[Row]:
-        """All measurements, failures among them, or those of one processor (by fingerprint), in the order of their keys.
+        """A snapshot of all measurements in the order of their keys, with failures.
 
-        A snapshot: what is written while the rows are read is not among them.
+        Args:
+            processor: fingerprint of the only processor to include; all if None.
         """
         with self._lock, self._errors("read"):
             records = self._database.execute(
@@ -160,7 +160,7 @@ class ProfileStore:
             yield self._row(record)
 
     def fastest(self, processor: str) -> dict[tuple[str, str], list[Parameters]]:
-        """For each (workload, routine) of a processor the fastest parameters of every cache state, each once."""
+        """(workload, routine) -> the fastest parameters in each cache state, without duplicates, on a processor."""
         with self._lock, self._errors("read"):
             records = self._database.execute(
                 "SELECT workload, routine, parameters, MIN(seconds) FROM measurement "
@@ -176,8 +176,8 @@ class ProfileStore:
                     known.append(parameters)
         return found
 
-    def clocks(self, processor: str) -> list[float]:
-        """The clocks that a processor's measurements are told at, each once."""
+    def reference_gflops(self, processor: str) -> list[float]:
+        """Distinct GFLOP/s at the reference frequencies of a processor's measurements."""
         with self._lock, self._errors("read"):
             records = self._database.execute(
                 "SELECT DISTINCT clock FROM measurement WHERE processor=? AND clock IS NOT NULL", (processor,)
@@ -186,14 +186,14 @@ class ProfileStore:
             return [float(clock) for (clock,) in records]
 
     def clear(self, processor: str | None = None) -> int:
-        """Forgets all measurements, or those of one processor, and returns how many there were."""
+        """Removes all measurements, or those of one processor; returns their number."""
         with self._lock, self._errors("write"), self._transaction():
             return self._database.execute(
                 "DELETE FROM measurement WHERE ?1 IS NULL OR processor=?1", (processor,)
             ).rowcount
 
     def merge(self, rows: Iterable[Row]) -> int:
-        """Takes over measurements that are not known here or newer than those known; returns how many."""
+        """Adds measurements that are unknown or newer than the known ones; returns their number."""
         known = {(*identity(row), row.measurement.state): row.measurement.when for row in self.rows()}
         taken = [r for r in rows if r.measurement.when > known.get((*identity(r), r.measurement.state), -math.inf)]
         self.put_all(taken)
@@ -202,7 +202,7 @@ class ProfileStore:
     # -- processors ----------------------------------------------------------------------------------------------
 
     def describe(self, descriptions: Iterable[Description]) -> None:
-        """Keeps what is known of processors, replacing what was known of those with the same fingerprints."""
+        """Writes descriptions of processors; replaces those with the same fingerprints."""
         records = [(one.fingerprint, json.dumps(one.to_json(), sort_keys=True)) for one in descriptions]
         known = {one.fingerprint: one for one in self.descriptions()}
         if all(known.get(fingerprint) == _description(text) for fingerprint, text in records):
@@ -211,7 +211,7 @@ class ProfileStore:
             self._database.executemany("INSERT OR REPLACE INTO processor VALUES (?,?)", records)
 
     def descriptions(self) -> list[Description]:
-        """What is known of processors, in the order of their fingerprints."""
+        """Descriptions of processors, in the order of their fingerprints."""
         with self._lock, self._errors("read"):
             records = self._database.execute("SELECT description FROM processor ORDER BY fingerprint").fetchall()
         with self._damage():
@@ -229,7 +229,7 @@ class ProfileStore:
     # -- the file ------------------------------------------------------------------------------------------------
 
     def _make_tables(self) -> None:
-        """Makes the tables, or brings those of an older version to this one."""
+        """Creates the tables, or migrates those of an older version."""
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
         tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
         if version == FORMAT:
@@ -263,7 +263,7 @@ class ProfileStore:
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
-        """What SQLite says, as an error of ours."""
+        """Turns SQLite's errors into FileError."""
         try:
             yield
         except sqlite3.Error as error:
@@ -275,7 +275,7 @@ class ProfileStore:
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
-        """What cannot be read of a record, as an error of ours."""
+        """Turns invalid records into FileError."""
         try:
             yield
         except ValueError as error:
@@ -287,7 +287,7 @@ class ProfileStore:
 def _advice(error: sqlite3.Error) -> str:
     text = str(error)
     if "full" in text:
-        return "make room and run it again: what is finished is kept"
+        return "free disk space and run it again; finished measurements are kept"
     if "locked" in text:
         return "another process holds it; wait for that to end or set NNSTRETCH_CACHE_DIR"
     if "readonly" in text or "unable to open" in text:

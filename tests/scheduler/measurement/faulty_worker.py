@@ -1,4 +1,4 @@
-"""The process of trials, but plans of routines with certain names harm it (see test_trials.py)."""
+"""A measurement worker in which plans of routines with certain names do harm (see test_runner.py)."""
 
 from __future__ import annotations
 

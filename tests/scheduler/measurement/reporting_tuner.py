@@ -19,7 +19,7 @@ from nnstretch.cli.main import main
 from nnstretch.devices.base.routine import Parameters
 from nnstretch.scheduler.measurement import integrated
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, Timed
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, TimedRun
 from nnstretch.scheduler.measurement.store.rows import Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
@@ -57,10 +57,10 @@ def made_up(step: PlanStep) -> float:
 def make_up_times() -> None:
     """Has runs of candidates and of whole networks take made-up times, and the clock be steady."""
 
-    def time(self: Runner, candidates: Sequence[LoadedLayer], state: object) -> list[Timed | None]:
+    def time(self: Runner, candidates: Sequence[LoadedLayer], state: object) -> list[TimedRun | None]:
         found = _time(self, candidates, state)  # type: ignore[arg-type]
-        made = [sum(map(made_up, trial.single.plan.steps)) for trial in candidates]
-        return [None if real is None else Timed(seconds, None) for real, seconds in zip(found, made, strict=True)]
+        made = [sum(map(made_up, layer.single.plan.steps)) for layer in candidates]
+        return [None if real is None else TimedRun(seconds, None) for real, seconds in zip(found, made, strict=True)]
 
     def step_samples(compiled: Compiled) -> np.ndarray:
         return np.array([[made_up(step)] * 5 for step in compiled.plan.steps])

@@ -17,7 +17,7 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import FUSION_GROUP, Layer, TensorType
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
-from nnstretch.scheduler.measurement.integrated import CONFIRMED, NEAR, Key, Samples, refined
+from nnstretch.scheduler.measurement.integrated import CONFIRMED, NEAR, LayerTimeKey, Samples, refined
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
@@ -49,19 +49,19 @@ def _draw(*what: object) -> float:
 
 
 class Memory:
-    """Records in memory."""
+    """Layer times in memory."""
 
     def __init__(self, slowed: Sequence[bool] = ()) -> None:
-        self.found: dict[Key, Samples] = {}
+        self.found: dict[LayerTimeKey, Samples] = {}
         self._slowed = iter(slowed)
 
-    def inside(self, key: Key) -> Samples:
+    def layer_samples(self, key: LayerTimeKey) -> Samples:
         return self.found.get(key, ())
 
-    def keep_inside(self, found: Mapping[Key, Samples]) -> None:
+    def keep_layer_samples(self, found: Mapping[LayerTimeKey, Samples]) -> None:
         self.found.update(found)
 
-    def forget_inside(self, keys: Sequence[Key]) -> None:
+    def forget_layer_samples(self, keys: Sequence[LayerTimeKey]) -> None:
         for key in keys:
             del self.found[key]
 
@@ -198,14 +198,14 @@ def test_a_network_that_is_slower_than_its_layers_is_believed_in_the_end() -> No
 def test_the_store_keeps_and_forgets_times_inside_networks(tmp_path: Path) -> None:
     space, store = space_of(1), ProfileStore(tmp_path / "p.sqlite")
     host = space.host
-    key, other = (Key("n", host.fingerprint, workload, "r", (("a", 1),)) for workload in ("w", "v"))
+    key, other = (LayerTimeKey("n", host.fingerprint, workload, "r", (("a", 1),)) for workload in ("w", "v"))
     with Profiler(store, host) as profiler:
-        assert profiler.inside(key) == ()
-        profiler.keep_inside({key: (2.0, 1.0), other: (3.0,)})
-        assert profiler.inside(key) == (2.0, 1.0)
-        profiler.forget_inside([key])
-        assert profiler.inside(key) == ()
-        assert profiler.inside(other) == (3.0,)
+        assert profiler.layer_samples(key) == ()
+        profiler.keep_layer_samples({key: (2.0, 1.0), other: (3.0,)})
+        assert profiler.layer_samples(key) == (2.0, 1.0)
+        profiler.forget_layer_samples([key])
+        assert profiler.layer_samples(key) == ()
+        assert profiler.layer_samples(other) == (3.0,)
     store.close()
 
 

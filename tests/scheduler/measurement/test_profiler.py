@@ -24,7 +24,7 @@ from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement import profiler as profiler_module
 from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes, layer_state, network_state, written_afar
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, Timed
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, TimedRun
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -119,12 +119,12 @@ class Scripted(Runner):
         self._seconds: dict[int, float] = {}
 
     def open(self, single, outputs=False):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
-        trial, made = super().open(single, outputs)
-        self._seconds[trial.number] = next(self._script)
-        return trial, made
+        layer, made = super().open(single, outputs)
+        self._seconds[layer.number] = next(self._script)
+        return layer, made
 
-    def time(self, trials: Sequence[LoadedLayer], state: object) -> list[Timed | None]:
-        return [Timed(self._seconds[trial.number] * trial.single.repeats, self._clock) for trial in trials]
+    def time(self, layers: Sequence[LoadedLayer], state: object) -> list[TimedRun | None]:
+        return [TimedRun(self._seconds[layer.number] * layer.single.repeats, self._clock) for layer in layers]
 
 
 def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcessor, store: ProfileStore) -> None:
@@ -137,7 +137,7 @@ def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcess
         assert profiler.compare(processor, layer, found[:3]) == pytest.approx([0.010, 0.020, 0.008])
 
 
-def test_times_are_told_at_the_clock_that_is_usual(
+def test_times_are_normalised_to_the_reference_frequency(
     processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first clock that is seen, of which others are a part or a multiple."""
@@ -154,7 +154,7 @@ def test_times_are_told_at_the_clock_that_is_usual(
         )
         assert profiler.pace(processor) == pytest.approx(0.95)
         assert profiler.is_slowed() is False
-    assert store.clocks(processor.fingerprint) == [100.0]
+    assert store.reference_gflops(processor.fingerprint) == [100.0]
     monkeypatch.setattr(profiler_module, "_reading", lambda _: 80.0)
     with Profiler(store, processor) as profiler:
         assert profiler.is_slowed()
@@ -173,7 +173,7 @@ def test_clocks_of_several_processors_are_told_at_one_moment(
         assert profiler.pace(processor) == 1.0
         now = 0.9
         assert profiler.pace(other) == pytest.approx(0.9)
-        assert profiler._clock(other).usual == pytest.approx(200.0)
+        assert profiler._reference(other).gflops == pytest.approx(200.0)
 
 
 def test_few_transfers_are_measured_and_others_lie_between(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.scheduler.measurement.racing.race import Rules, interval, race, typical
+from nnstretch.scheduler.measurement.racing.race import RaceRules, interval, race, typical
 
-RULES = Rules()
+RULES = RaceRules()
 
 
 class Clockwork:

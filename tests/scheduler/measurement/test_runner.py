@@ -26,6 +26,7 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.profiler import Profiler
+from nnstretch.scheduler.measurement.runner.executor import PAGE, Executor
 from nnstretch.scheduler.measurement.runner.runner import Runner, RunnerError
 from nnstretch.scheduler.measurement.runner.single_layer import (
     SingleLayer,
@@ -34,7 +35,6 @@ from nnstretch.scheduler.measurement.runner.single_layer import (
     random_inputs,
     single_layer_plan,
 )
-from nnstretch.scheduler.measurement.runner.worker import PAGE, _Worker
 from nnstretch.scheduler.measurement.store.rows import CACHE_STATES
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from tests.kits.convolution_parity import conv_layer
@@ -97,27 +97,27 @@ def plan_of(processor: CpuProcessor, algorithm: str = "direct", repeats: int = 1
 
 @pytest.fixture
 def faulty() -> Iterator[Runner]:
-    with Runner(FAULTY, patience=4) as trials:
-        yield trials
+    with Runner(FAULTY, patience=4) as runner:
+        yield runner
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_outputs_and_times(processor: CpuProcessor, repeats: int) -> None:
     layer, routine = convolution(), direct(processor)
     _, layouts = routine.layouts(layer, routine.parameter_space(layer)[0])
-    with Runner() as trials:
-        trial, outputs = trials.open(plan_of(processor, repeats=repeats), outputs=True)
+    with Runner() as runner:
+        loaded, outputs = runner.open(plan_of(processor, repeats=repeats), outputs=True)
         found = layouts[0].unpack(outputs[0], layer.outputs[0])
         np.testing.assert_allclose(found, run_layer(layer, *random_inputs(layer))[0], atol=1e-4)
-        other, nothing = trials.open(plan_of(processor))
+        other, nothing = runner.open(plan_of(processor))
         assert nothing == []
         for state in CACHE_STATES:
-            times = trials.time([trial, other, trial], state)
+            times = runner.time([loaded, other, loaded], state)
             assert all(t is not None and 0 < t.seconds < 10 for t in times)
             assert all(t is not None and t.clock is not None and t.clock > 0 for t in times)
-        trials.clear()
-        again, _ = trials.open(plan_of(processor))
-        assert trials.time([again], "warm")[0] is not None
+        runner.clear()
+        again, _ = runner.open(plan_of(processor))
+        assert runner.time([again], "warm")[0] is not None
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_candidate_that_harms_its_process(faulty: Runner, processor: CpuProces
 
 @pytest.mark.parametrize("harm", ["late-segfault", "late-hang", "late-memory"])
 def test_one_that_does_so_between_others(faulty: Runner, processor: CpuProcessor, harm: str) -> None:
-    trials = [faulty.open(plan_of(processor, name))[0] for name in ("direct", harm, "direct")]
-    first = faulty.time(trials, "warm")
-    second = faulty.time(trials, "warm")
+    layers = [faulty.open(plan_of(processor, name))[0] for name in ("direct", harm, "direct")]
+    first = faulty.time(layers, "warm")
+    second = faulty.time(layers, "warm")
     assert None not in first
     assert [t is None for t in second] == [False, True, False]
-    assert trials[1].failure
-    assert faulty.time(trials, "warm")[1] is None
+    assert layers[1].failure
+    assert faulty.time(layers, "warm")[1] is None
 
 
 def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp_path: Path) -> None:
@@ -179,36 +179,36 @@ class Unlucky(Runner):
 
 
 def test_a_process_that_ends_for_no_visible_reason_is_not_started_for_ever(processor: CpuProcessor) -> None:
-    with Unlucky(FAULTY) as trials:
-        opened = [trials.open(plan_of(processor, name))[0] for name in ("direct", "soon-segfault")]
-        assert trials.time(opened, "warm") == [None, None]
-        assert all("signal 11" in str(trial.failure) for trial in opened)
+    with Unlucky(FAULTY) as runner:
+        opened = [runner.open(plan_of(processor, name))[0] for name in ("direct", "soon-segfault")]
+        assert runner.time(opened, "warm") == [None, None]
+        assert all("signal 11" in str(layer.failure) for layer in opened)
 
 
 @pytest.mark.parametrize(
     "command", [("/nonexistent/python",), (sys.executable, "-c", "import sys; sys.exit('no such module')")]
 )
 def test_a_process_that_does_not_start_is_said_so(processor: CpuProcessor, command: tuple[str, ...]) -> None:
-    with Runner(command) as trials, pytest.raises(DeviceError, match="plan without tuning"):
-        trials.open(plan_of(processor))
+    with Runner(command) as runner, pytest.raises(DeviceError, match="plan without tuning"):
+        runner.open(plan_of(processor))
 
 
 def test_a_process_that_died_meanwhile_is_nobodys_fault(processor: CpuProcessor) -> None:
-    with Runner() as trials:
-        trial, _ = trials.open(plan_of(processor))
-        assert trials._worker is not None
-        trials._worker._process.kill()
-        trials._worker._process.wait()
-        assert trials.time([trial], "warm")[0] is not None
+    with Runner() as runner:
+        layer, _ = runner.open(plan_of(processor))
+        assert runner._worker is not None
+        runner._worker._process.kill()
+        runner._worker._process.wait()
+        assert runner.time([layer], "warm")[0] is not None
 
 
 ORPHAN = """
 import sys, time
 from nnstretch.scheduler.measurement.runner.runner import Runner
-trials = Runner()
-trials.start()
-trials._worker._await_ready()
-print(trials._worker._process.pid, flush=True)
+runner = Runner()
+runner.start()
+runner._worker._await_ready()
+print(runner._worker._process.pid, flush=True)
 time.sleep(1000)
 """
 
@@ -244,8 +244,8 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
     layouts, made = routine.layouts(layer, parameters)
     inputs = packed_inputs(layer, random_inputs(layer), layouts)
     single = SingleLayer(device, routine, layer, parameters, routine.lower(layer, parameters), 3, turns)
-    with Runner() as trials:
-        shown, outputs = trials.open(
+    with Runner() as runner:
+        shown, outputs = runner.open(
             single_layer_plan(replace(single, host=processor, shown=True), inputs), outputs=True
         )
         expected = run_layer(layer, *random_inputs(layer))[0]
@@ -256,9 +256,9 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
         steps = plan.plan.steps[device_part.first :]
         written = {number for step in steps for number in step.writes}
         assert len(written) - len(routine.lower(layer, parameters).workspaces) == turns
-        timed, _ = trials.open(plan, outputs=False)
+        timed, _ = runner.open(plan, outputs=False)
         for state in CACHE_STATES:
-            assert all(t is not None and 0 < t.seconds < 10 for t in trials.time([timed, shown], state))
+            assert all(t is not None and 0 < t.seconds < 10 for t in runner.time([timed, shown], state))
 
 
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
@@ -272,13 +272,13 @@ def test_who_waits_for_a_device_leaves_its_core_alone(is_device: bool) -> None:
         seen.append(os.sched_getaffinity(0))
         return 1.0
 
-    trial: Any = SimpleNamespace(core=core, loaded=SimpleNamespace(runtimes=[object()] if is_device else []), time=run)
+    layer: Any = SimpleNamespace(core=core, loaded=SimpleNamespace(runtimes=[object()] if is_device else []), time=run)
     memory = os.memfd_create("worker")
     try:
         os.ftruncate(memory, PAGE)
-        worker = _Worker(memory, own_cache=1 << 20)
-        worker._trials[0] = trial
-        seconds, clock = worker._time(0, "warm")
+        executor = Executor(memory, own_cache=1 << 20)
+        executor._layers[0] = layer
+        seconds, clock = executor._time(0, "warm")
     finally:
         os.close(memory)
     assert seconds == 1.0 and clock is not None and clock > 0

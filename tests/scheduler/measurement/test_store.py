@@ -204,7 +204,7 @@ def test_full_disk(path: Path) -> None:
     store.put("p", "first", "r", {}, FULL)
     (pages,) = store._database.execute("PRAGMA page_count").fetchone()
     store._database.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(FileError, match="make room"):
+    with pytest.raises(FileError, match="free disk space"):
         store.put_all([Row("p", str(i), "r", {}, FULL) for i in range(1000)])
     assert [row.workload for row in store.rows()] == ["first"]  # all or none
 

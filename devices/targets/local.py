@@ -1,4 +1,4 @@
-"""The machine that nnstretch runs on, as a target."""
+"""The local machine as a target."""
 
 from __future__ import annotations
 
@@ -7,26 +7,33 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from nnstretch.devices.base.spec import format_cores, usable_cores
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.targets.target import Finished, Target, TargetInfo, TransientError
 from nnstretch.errors import DeviceError, FileError, UsageError
 from nnstretch.support.settings import atomic_write
+from nnstretch.support.worker_process import start_here
 
 _CLOCK = "/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq"
 
 
 class LocalTarget(Target):
-    """The machine that this process runs on; its folder is one that the caller chooses."""
+    """The local machine; its folder is the working directory unless another one is given."""
 
     name = "local"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         """`folder` exists and is writable."""
-        self._folder = folder.resolve()
+        self._folder = (folder or Path.cwd()).resolve()
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, pass_fds: Sequence[int], errors: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        return start_here(command, environment, pass_fds, errors)
 
     def push(self, source: Path, name: str) -> None:
         _copy(source, self._inside(name))

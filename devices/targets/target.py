@@ -1,22 +1,24 @@
-"""The contract of a target: files go there and back, commands run there, and it says what it is."""
+"""The contract of a target: a machine that files are copied to and commands run on."""
 
 from __future__ import annotations
 
+import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from nnstretch.errors import DeviceError
 
 
 class TransientError(DeviceError):
-    """A target could not be reached, or did not answer in time: trying again may help. All other errors are final."""
+    """A target could not be reached or did not answer in time; a retry may succeed. All other errors are final."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that ended: its exit status, what it printed, and how long it took in seconds."""
+    """A finished command: exit status, standard output, standard error, and duration in seconds."""
 
     status: int
     output: str
@@ -26,12 +28,12 @@ class Finished:
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a target is.
+    """Description of a target.
 
     Attributes:
-        cpu: the CPU's name.
-        cores: those that commands may use.
-        clocks_mhz: highest clock of each of these cores, 0 where the system does not say.
+        cpu: name of the CPU.
+        cores: the cores that commands may use.
+        clocks_mhz: highest clock of each core in MHz, 0 if unknown.
         memory_bytes: installed memory.
         architecture: as `uname -m` prints it.
     """
@@ -44,7 +46,7 @@ class TargetInfo:
 
 
 class Target(ABC):
-    """A machine with a folder of its own for our files."""
+    """A machine with a folder for files of nnstretch."""
 
     name: str
 
@@ -72,5 +74,21 @@ class Target(ABC):
         """
 
     @abstractmethod
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, pass_fds: Sequence[int], errors: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Starts a worker with pipes for its input and output, as `nnstretch.support.worker_process.StartProcess`.
+
+        Args:
+            command: the command and its arguments.
+            environment: environment variables; None for those of this process.
+            pass_fds: file descriptors that the worker inherits; only the local target can pass them.
+            errors: receives the standard error.
+
+        Raises:
+            OSError: the worker cannot be started.
+        """
+
+    @abstractmethod
     def probe(self) -> TargetInfo:
-        """What the target is."""
+        """Describes the target."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnstretch.bench.engines import EngineEntry, Job, Report, Start
 from nnstretch.support.closing import Closing
-from nnstretch.support.worker_process import WorkerProcess
+from nnstretch.support.worker_process import StartProcess, WorkerProcess, start_here
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Each engine chooses how its threads wait; settings in the environment of the benchmark must not decide it.
@@ -37,14 +37,28 @@ class EngineProcess(Closing):
     Between requests all threads of the process are stopped, so that none spins while another engine is timed.
     """
 
-    def __init__(self, entry: EngineEntry, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
+    def __init__(
+        self,
+        entry: EngineEntry,
+        job: Job,
+        feeds: Mapping[str, np.ndarray],
+        report: Report,
+        start: StartProcess = start_here,
+    ) -> None:
         """Starts the process, loads the model and runs it once.
+
+        Args:
+            entry: the engine.
+            job: its work.
+            feeds: an array for each input.
+            report: reports progress.
+            start: starts the process, on this machine or on a target.
 
         Raises:
             WorkerError: the engine cannot run the model; the message is its reason.
         """
         self.entry = entry
-        self._worker = _Worker("serve", entry, job)
+        self._worker = _Worker("serve", entry, job, start=start)
         try:
             self._worker.send({}, feeds)
             ready = self._worker.wait_for("ready", report)
@@ -96,7 +110,12 @@ class _Worker(WorkerProcess):
     """A process of `nnstretch.bench.comparison.worker`."""
 
     def __init__(
-        self, do: Literal["prepare", "serve"], entry: EngineEntry, job: Job, folder: Path | None = None
+        self,
+        do: Literal["prepare", "serve"],
+        entry: EngineEntry,
+        job: Job,
+        folder: Path | None = None,
+        start: StartProcess = start_here,
     ) -> None:
         arguments = {
             "do": do,
@@ -109,6 +128,7 @@ class _Worker(WorkerProcess):
         super().__init__(
             [sys.executable, "-m", "nnstretch.bench.comparison.worker", json.dumps(arguments)],
             environment={**environment, **dict.fromkeys(_THREAD_VARIABLES, str(len(job.cores)))},
+            start=start,
         )
 
     def wait_for(self, key: str, report: Report) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Report, Start
 from nnstretch.bench.timing.interleaving import Timed, TimingOptions, interleave
 from nnstretch.bench.timing.statistics import Latency, latency, significant
+from nnstretch.devices.targets import LocalTarget, Target
 from nnstretch.errors import MissingExtraError, UsageError
 from nnstretch.graph.reference import largest_error
 from nnstretch.support.worker_process import WorkerError
@@ -40,6 +41,7 @@ class ComparisonOptions:
         starts: fresh processes in which the time to the first result is measured.
         tune: whether our plan is tuned.
         layers: whether the time of each of our layers is measured.
+        target: the machine that the engines run on.
     """
 
     cores: tuple[int, ...]
@@ -48,6 +50,7 @@ class ComparisonOptions:
     starts: int = 1
     tune: bool = True
     layers: bool = False
+    target: Target = field(default_factory=LocalTarget)
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,9 @@ def compare(
             try:
                 own = replace(job, file=workspace.file_for(entry, job, report))
                 starts[entry.name] = _further_starts(entry, own, subject, options, report)
-                processes[entry.name] = stack.enter_context(EngineProcess(entry, own, subject.feeds, report))
+                processes[entry.name] = stack.enter_context(
+                    EngineProcess(entry, own, subject.feeds, report, options.target.start)
+                )
             except WorkerError as failure:
                 errors[entry.name] = str(failure)
             else:
@@ -224,7 +229,7 @@ def _further_starts(
     found: list[Start] = []
     for number in range(options.starts - 1):
         report(number, options.starts, f"starting {entry.name}")
-        with EngineProcess(entry, job, subject.feeds, report) as process:
+        with EngineProcess(entry, job, subject.feeds, report, options.target.start) as process:
             found.append(process.start)
     return found
 

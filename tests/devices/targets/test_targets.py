@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.targets import LocalTarget, TransientError
+from nnstretch.devices.targets import LocalTarget, TransientError, open_target
 from nnstretch.errors import DeviceError, FileError, UsageError
+from nnstretch.support.worker_process import WorkerError, WorkerProcess
 
 AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)))"
 
@@ -63,3 +65,49 @@ def test_probe_says_what_this_machine_is(target: LocalTarget) -> None:
     assert len(info.clocks_mhz) == len(info.cores)
     assert info.memory_bytes > 1 << 28
     assert info.cpu
+
+
+def test_targets_by_name() -> None:
+    assert open_target("local").name == "local"
+    for text in ("", "locale", "ssh:nobody@nowhere"):
+        with pytest.raises(UsageError, match="there are local"):
+            open_target(text)
+
+
+ECHO = """
+import sys
+from nnstretch.support.frames import read_frame, write_frame
+while True:
+    message, arrays = read_frame(sys.stdin.buffer)
+    if message.get("end"):
+        sys.exit("it was asked to end")
+    write_frame(sys.stdout.buffer, message, arrays)
+"""
+
+
+def test_workers_answer_over_the_target(target: LocalTarget) -> None:
+    large = np.arange(1 << 20, dtype=np.float32)
+    with WorkerProcess([sys.executable, "-c", ECHO], start=target.start) as worker:
+        for number in range(3):
+            worker.send({"number": number}, {"large": large})
+            message, arrays = worker.receive(ticks=60)
+            assert message == {"number": number}
+            np.testing.assert_array_equal(arrays["large"], large)
+        worker.stop()
+        with worker.running():
+            worker.send({"number": 3})
+            assert worker.receive()[0] == {"number": 3}
+        with worker.running():
+            worker.send({"end": True})
+            with pytest.raises(WorkerError, match="it was asked to end"):
+                worker.receive()
+        assert worker.ended
+
+
+def test_workers_that_do_not_answer_are_killed(target: LocalTarget) -> None:
+    with WorkerProcess([sys.executable, "-c", "import time; time.sleep(60)"], start=target.start) as worker:
+        with pytest.raises(WorkerError, match="no answer within 1 s"):
+            worker.receive(ticks=1)
+        assert worker.ended
+    with pytest.raises(OSError, match="no-such-command"):
+        WorkerProcess(["no-such-command"], start=target.start)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from nnstretch.devices.base.loading import LoadedQueues, LoadRequest
 from nnstretch.devices.base.routine import StepKind
 
 
@@ -15,6 +17,7 @@ class Backend:
         name: stored in plans as the kind of a queue.
         description: what a queue of this kind is called in messages.
         step_kinds: kinds of the steps that such a queue runs.
+        load: the queues of this kind in a plan that is being loaded.
         own_memory: whether tensors and constants lie in memory of the queue's own. All other queues work in host memory.
         serves_caller: whether the calling thread can serve such a queue, as it serves queue 0.
         launched_by_caller: whether the calling thread launches the queue's sub-graphs. Other queues have a thread each.
@@ -28,6 +31,7 @@ class Backend:
     name: str
     description: str
     step_kinds: tuple[StepKind, ...]
+    load: Callable[[LoadRequest], LoadedQueues]
     own_memory: bool = False
     serves_caller: bool = False
     launched_by_caller: bool = False

@@ -73,6 +73,11 @@ class ProcessorSpec:
         return f"{self.kind}{which}" + (f"@{cores}" if cores else "")
 
 
+def is_simulated(text: str) -> bool:
+    """Whether a processor as written exists in a profile only."""
+    return text.startswith("sim:")
+
+
 def usable_cores() -> tuple[int, ...]:
     """Cores that this process may run on, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from nnstretch.devices.base.backend import Backend
+from nnstretch.devices.external.calls import CallQueues
 
 CALLS = Backend(
     name="call",
     description="call queue",
     step_kinds=("call",),
+    load=CallQueues,
     changes_layouts=False,
     runs_models=True,
 )

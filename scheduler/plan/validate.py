@@ -92,7 +92,7 @@ def _check_buffers(plan: Plan) -> None:
         raise _fail("a memory region has an impossible size")
     if len(plan.shared_queues) != len(plan.shared_bytes):
         raise _fail("shared slots and their queues differ in number")
-    for queue in [*plan.shared_queues, *plan.device_bytes]:
+    for queue in [*plan.shared_queues, *plan.device_bytes, *(domain for domain in plan.constant_ranges if domain)]:
         if not 0 < queue < len(plan.queues) or not plan.queues[queue].backend.own_memory:
             raise _fail(f"memory of queue {queue}, which has no memory of its own")
     for i, buffer in enumerate(plan.buffers):

@@ -1,66 +1,76 @@
-"""Loads a validated plan as a program of the native engine and binds memory, OpenCL objects and external models."""
+"""Loads a validated plan as a program of the native engine: backends bring the memory and the steps of their queues."""
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnstretch.devices.base.spec import ProcessorSpec, all_cores, format_cores, parse_processors, usable_cores
-from nnstretch.devices.engine.binding.execution import CallFunction
-from nnstretch.devices.engine.binding.image import (
-    Buffer,
-    KernelLaunch,
-    Queue,
-    QueueKind,
-    Region,
-    RegionKind,
-    Semaphores,
-    Step,
-    StepKind,
-    SubGraph,
+from nnstretch.devices.base.loading import (
+    LoadableQueue,
+    LoadableStep,
+    LoadedDeviceQueues,
+    LoadedQueues,
+    LoadRequest,
+    MemoryKey,
+    OperandPlace,
 )
+from nnstretch.devices.base.spec import format_cores, is_simulated, usable_cores
+from nnstretch.devices.engine.binding.execution import CallFunction
+from nnstretch.devices.engine.binding.image import Buffer, KernelLaunch, Region, RegionKind, Step, StepKind, SubGraph
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
-from nnstretch.devices.external.engine import ExternalModel, open_external_model
 from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.schema import PlanQueue, PlanStep
-
-if TYPE_CHECKING:
-    import pyopencl as cl
-
-    from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory
-
-_QUEUE_KINDS = {"host": QueueKind.HOST, "opencl": QueueKind.OPENCL, "call": QueueKind.CALL}
+from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A program and everything that must live as long as it does."""
+    """A program with the queues that it runs on.
+
+    Attributes:
+        program: ready to run.
+        queues: by the name of their backend.
+    """
 
     program: Program
-    sources: dict[str, str]
-    runtimes: Mapping[int, OpenCLRuntime]  # by queue
-    memories: Mapping[tuple[str, int], cl.Buffer]  # kernels do not keep their arguments alive
+    queues: Mapping[str, LoadedQueues]
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Name -> text of the kernel sources that the program is built from."""
+        return {name: text for queues in self.queues.values() for name, text in queues.used_sources.items()}
+
+    @property
+    def device_queues(self) -> list[LoadedDeviceQueues]:
+        """Queues with memory of their own."""
+        return [queues for queues in self.queues.values() if isinstance(queues, LoadedDeviceQueues)]
+
+    @property
+    def host_arrays(self) -> dict[MemoryKey, np.ndarray]:
+        """Memories of devices that lie in arrays of the host's."""
+        return {key: array for queues in self.device_queues for key, array in queues.host_arrays.items()}
 
     def activate(self, others: Sequence[Loaded] = ()) -> None:
-        """Moves the threads of OpenCL devices that live on the CPU to the cores of the plan and of those that run beside it."""
-        runtimes = [runtime for loaded in (self, *others) for runtime in loaded.runtimes.values()]
-        for runtime in runtimes[:1]:
-            runtime.activate(runtimes[1:])
+        """Prepares the queues for a run at the same time as programs in `others` run."""
+        found: dict[str, list[LoadedQueues]] = defaultdict(list)
+        for loaded in (self, *others):
+            for name, queues in loaded.queues.items():
+                found[name].append(queues)
+        for first, *more in found.values():
+            first.activate(more)
 
     def distrust(self) -> None:
-        """After a failure: sessions made from now on get other contexts, as a device that is lost takes its context along."""
-        if self.runtimes:
-            _installed_runtime.cache_clear()
+        """After a failure: programs that are loaded from now on share nothing with this one that may be broken."""
+        for queues in self.queues.values():
+            queues.distrust()
 
     def close(self) -> None:
         """Frees the program and its memory."""
@@ -77,18 +87,17 @@ def load_program(
 
     Args:
         compiled: the plan with its constants.
-        sources: OpenCL sources to build instead of the installed ones.
+        sources: kernel sources to build instead of the installed ones.
         native: the engine.
-        replica: the same plan, loaded before: its weights and OpenCL programs serve this one too, which has memory
-        of its own for
-            everything that a run writes.
+        replica: the same plan, loaded before. Its weights and built kernels serve this program too, which has memory of its
+            own for everything that a run writes.
 
     Raises:
         PackageError: the plan was made for an engine of another block size, or names unknown kernels.
         DeviceError: a processor is missing, simulated or out of memory.
     """
     plan = compiled.plan
-    simulated = [queue.processor for queue in plan.queues if queue.processor.startswith("sim:")]
+    simulated = [queue.processor for queue in plan.queues if is_simulated(queue.processor)]
     if simulated:
         raise DeviceError(
             f"{', '.join(simulated)} only exist in a profile; compile the model for processors that are here to run it"
@@ -99,77 +108,81 @@ def load_program(
             f"the plan is made for vectors of {plan.block} floats, this machine's engine has {native.block}; "
             "compile the model here"
         )
-    return _Loader(compiled, sources, native, replica).load()
+    queues = _load_queues(plan, native, sources, replica)
+    return Loaded(_Loader(compiled, native, queues).load(), queues)
+
+
+def _load_queues(
+    plan: Plan, native: Engine, sources: Mapping[str, str] | None, replica: Loaded | None
+) -> dict[str, LoadedQueues]:
+    """The plan's queues by the name of their backend."""
+    requested: dict[str, dict[int, LoadableQueue]] = defaultdict(dict)
+    backends = {queue.kind: queue.backend for queue in plan.queues}
+    for number, (queue, here) in enumerate(zip(plan.queues, place_queues(plan.queues, usable_cores()), strict=True)):
+        requested[queue.kind][number] = LoadableQueue(queue.processor, queue.cores, here.cores, here.ratios)
+    return {
+        name: backends[name].load(LoadRequest(queues, native, sources, replica.queues[name] if replica else None))
+        for name, queues in requested.items()
+    }
 
 
 class _Loader:
-    def __init__(
-        self, compiled: Compiled, sources: Mapping[str, str] | None, native: Engine, replica: Loaded | None
-    ) -> None:
-        self._native = native
-        self._plan = compiled.plan
-        self._compiled = compiled
-        self._sources = sources
-        self._queues = place_queues(self._plan.queues, usable_cores())
-        self._runtimes = replica.runtimes if replica else _runtimes(self._plan.queues, self._queues, sources)
-        self._known = replica.memories if replica else {}
+    """Puts regions, buffers and steps together that the program has."""
+
+    def __init__(self, compiled: Compiled, native: Engine, queues: Mapping[str, LoadedQueues]) -> None:
+        self._compiled, self._plan, self._native = compiled, compiled.plan, native
+        self._loaded = queues
         self._regions: list[Region] = []
-        self._region_of: dict[tuple[str, int], int] = {}
-        self._shared: list[SharedMemory] = []
-        self._memories: dict[tuple[str, int], cl.Buffer] = {}  # what OpenCL kernels take as arguments
+        self._region_of: dict[MemoryKey, int] = {}
         self._buffer_of: dict[int, int] = {}  # number in the plan -> number in the program
         self._launches: list[KernelLaunch] = []
         self._calls: list[CallFunction] = []
 
-    def load(self) -> Loaded:
+    def load(self) -> Program:
         self._make_regions()
+        self._make_device_memory()
         buffers = self._engine_buffers()
-        queues = [
-            Queue(
-                _QUEUE_KINDS[queue.kind],
-                queue.cores,
-                self._runtimes[number].queue if number in self._runtimes else None,
-                queue.ratios,
-                queue.processor or "host",
-            )
-            for number, queue in enumerate(self._queues)
-        ]
+        plan = self._plan
+        queues = [self._loaded[queue.kind].engine_queue(number) for number, queue in enumerate(plan.queues)]
         steps = [
             self._step(step, subgraph.queue)
-            for subgraph in self._plan.subgraphs
-            for step in self._plan.steps[subgraph.first : subgraph.first + subgraph.count]
+            for subgraph in plan.subgraphs
+            for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]
         ]
-        subgraphs = [
-            SubGraph(
-                s.queue,
-                s.count,
-                s.waits,
-                tuple(self._region_of["shared", slot] for slot in s.acquires),
-                tuple(self._region_of["shared", slot] for slot in s.releases),
-            )
-            for s in self._plan.subgraphs
-        ]
-        program = Program(
+        semaphores = (loaded.semaphores(self._waits(name)) for name, loaded in self._loaded.items())
+        return Program(
             queues,
             self._regions,
             buffers,
             steps,
-            subgraphs,
+            self._subgraphs(),
             launches=self._launches,
             calls=self._calls,
-            semaphores=self._semaphores(),
+            semaphores=next((found for found in semaphores if found is not None), None),
             native=self._native,
-            keep=(self._memories, self._shared),
+            keep=self._loaded,
         )
-        return Loaded(program, self._used_sources(), self._runtimes, self._memories)
+
+    def _subgraphs(self) -> list[SubGraph]:
+        def regions(slots: Sequence[int]) -> tuple[int, ...]:
+            return tuple(self._region_of["shared", slot] for slot in slots)
+
+        return [
+            SubGraph(s.queue, s.count, s.waits, regions(s.acquires), regions(s.releases)) for s in self._plan.subgraphs
+        ]
+
+    def _waits(self, backend: str) -> list[tuple[int, ...]]:
+        """What every sub-graph on a queue of a backend waits for; nothing for sub-graphs on other queues."""
+        return [s.waits if self._plan.queues[s.queue].kind == backend else () for s in self._plan.subgraphs]
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def _add_region(self, key: tuple[str, int], region: Region) -> None:
+    def _add_region(self, key: MemoryKey, region: Region) -> None:
         self._region_of[key] = len(self._regions)
         self._regions.append(region)
 
     def _make_regions(self) -> None:
+        """The caller's arrays and host memory."""
         plan = self._plan
         for index, tensor in enumerate(plan.inputs):
             self._add_region(("input", index), Region(RegionKind.INPUT, _bytes(tensor.type), index))
@@ -177,42 +190,37 @@ class _Loader:
             self._add_region(("output", index), Region(RegionKind.OUTPUT, _bytes(tensor.type), index))
         if plan.host_bytes:
             self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
+        if 0 in plan.constant_ranges and plan.constant_ranges[0][1]:
+            self._add_region(("constant", 0), _fixed(self._constants(0)))
+
+    def _make_device_memory(self) -> None:
+        """Memory of queues that do not work in host memory, and what they share with the host."""
+        plan = self._plan
         for queue in dict.fromkeys(plan.shared_queues):
-            self._make_shared(queue)
-        for domain, (offset, size) in plan.constant_ranges.items():
-            if offset + size > self._compiled.constants.nbytes:
-                raise PackageError(
-                    f"the plan's constants reach beyond the {self._compiled.constants.nbytes} bytes given"
-                )
-            constants = self._compiled.constants[offset : offset + size]
-            if domain == 0 and size:
-                self._add_region(("constant", 0), _fixed(constants))
-            elif size:
-                key = ("constant", domain)
-                self._memories[key] = self._known.get(key) or self._runtimes[domain].constant(constants)
+            slots = {slot: plan.shared_bytes[slot] for slot, owner in enumerate(plan.shared_queues) if owner == queue}
+            for slot, region in self._device(queue).share(queue, slots).items():
+                self._add_region(("shared", slot), region)
+        for queue, (_, size) in plan.constant_ranges.items():
+            if queue and size:
+                self._device(queue).hold_constants(queue, self._constants(queue))
         for queue, size in plan.device_bytes.items():
             if size:
-                self._memories["device", queue] = self._runtimes[queue].buffer(size)
+                self._device(queue).hold_arena(queue, size)
 
-    def _make_shared(self, queue: int) -> None:
-        """All memory that the host shares with the device of a queue."""
-        slots = [slot for slot, of in enumerate(self._plan.shared_queues) if of == queue]
-        made = self._runtimes[queue].shared([self._plan.shared_bytes[slot] for slot in slots])
-        self._shared += made
-        for slot, shared in zip(slots, made, strict=True):
-            self._memories["shared", slot] = shared.buffer
-            region = Region(
-                RegionKind.SHARED,
-                shared.host.nbytes,
-                memory=shared.host,
-                mem=shared.buffer,
-                sharing=shared.sharing,
-                queue=queue,
-            )
-            self._add_region(("shared", slot), region)
+    def _device(self, queue: int) -> LoadedDeviceQueues:
+        loaded = self._loaded[self._plan.queues[queue].kind]
+        assert isinstance(loaded, LoadedDeviceQueues), "validated plans give device memory to such queues only"
+        return loaded
+
+    def _constants(self, domain: int) -> np.ndarray:
+        offset, size = self._plan.constant_ranges[domain]
+        constants = self._compiled.constants
+        if offset + size > constants.nbytes:
+            raise PackageError(f"the plan's constants reach beyond the {constants.nbytes} bytes given")
+        return constants[offset : offset + size]
 
     def _engine_buffers(self) -> list[Buffer]:
-        """The buffers that host steps use; those that only OpenCL kernels see are no business of the engine."""
+        """The buffers in regions of the engine; those in device memory are the backends' own."""
         buffers: list[Buffer] = []
         for number, buffer in enumerate(self._plan.buffers):
             region = self._region_of.get((buffer.memory, buffer.index))
@@ -225,68 +233,35 @@ class _Loader:
 
     def _step(self, step: PlanStep, queue: int) -> Step:
         name = f"{step.layer} ({step.routine or step.op})"
-        if step.kind == "opencl":
-            self._launches.append(self._launch(step, queue))
+        target = self._loaded[self._plan.queues[queue].kind].step(queue, self._loadable(step))
+        if isinstance(target, KernelLaunch):
+            self._launches.append(target)
             return Step(StepKind.OPENCL, len(self._launches) - 1, name=name)
         reads = tuple(-1 if r is None else self._buffer_of[r] for r in step.reads)
         writes = tuple(self._buffer_of[w] for w in step.writes)
-        if step.kind == "call":
-            self._calls.append(self._call(step, queue))
-            return Step(StepKind.CALL, len(self._calls) - 1, reads, writes, name=name)
-        return Step(StepKind.KERNEL, self._native.find(step.kernel), reads, writes, step.arguments, name)
+        if isinstance(target, int):
+            return Step(StepKind.KERNEL, target, reads, writes, step.arguments, name)
+        self._calls.append(target)
+        return Step(StepKind.CALL, len(self._calls) - 1, reads, writes, name=name)
 
-    def _launch(self, step: PlanStep, queue: int) -> KernelLaunch:
-        """A kernel with its arguments set: the operands' buffers, then one struct of offsets in elements and integers."""
-        assert step.launch is not None
-        kernel = self._runtimes[queue].kernel(step.launch, step.kernel)
-        used = [None if i is None else self._plan.buffers[i] for i in (*step.reads, *step.writes)]
-        offsets = step.launch.offsets([0 if buffer is None else buffer.offset for buffer in used])
-        memory = [
-            (None if buffer is None else self._memories[buffer.memory, buffer.index], offset)
-            for buffer, offset in zip(used, offsets, strict=True)
-        ]
-        self._runtimes[queue].set_arguments(kernel, memory, step.arguments)
-        return KernelLaunch(kernel, step.launch.global_size, step.launch.local_size)
-
-    def _semaphores(self) -> Semaphores | None:
-        """Semaphores of all OpenCL sub-graphs that wait, where there is one OpenCL queue and its device can wait by itself."""
-        waits = [s.waits if s.queue in self._runtimes else () for s in self._plan.subgraphs]
-        if len(self._runtimes) != 1 or not any(waits):
-            return None
-        from nnstretch.devices.opencl.runtime.semaphores import make_semaphores, takes_semaphores
-
-        (runtime,) = self._runtimes.values()
-        if not takes_semaphores(runtime):
-            return None
-        semaphores, memory = make_semaphores(runtime, waits)
-        self._shared.append(memory)
-        return semaphores
-
-    def _call(self, step: PlanStep, queue: int) -> CallFunction:
-        model = self._compiled.models.get(step.kernel)
-        if model is None:
-            raise PackageError(f"the package lacks the model of {step.layer}; compile it again")
-        for buffers, types in ((step.reads, step.read_types), (step.writes, step.write_types)):
-            sizes = [-1 if b is None else self._plan.buffers[b].bytes for b in buffers]
-            if sizes != [_bytes(t) for t in types]:
-                raise PackageError(
-                    f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again"
-                )
-        external_engine = open_external_model(
-            step.routine, model, self._queues[queue].cores, step.read_types, step.write_types
+    def _loadable(self, step: PlanStep) -> LoadableStep:
+        return LoadableStep(
+            step.layer,
+            step.routine,
+            step.kind,
+            step.kernel,
+            tuple(None if r is None else self._place(r) for r in step.reads),
+            tuple(map(self._place, step.writes)),
+            step.read_types,
+            step.write_types,
+            step.arguments,
+            step.launch,
+            self._compiled.models.get(step.kernel),
         )
-        return partial(_run_external_engine, external_engine, step.read_types, step.write_types)
 
-    def _used_sources(self) -> dict[str, str]:
-        names = {step.launch.source for step in self._plan.steps if step.launch is not None}
-        if not names:
-            return {}
-        from nnstretch.devices.opencl.runtime.runtime import kernel_source
-        from nnstretch.devices.opencl.runtime.semaphores import GATE
-
-        if self._sources is not None:
-            return {name: self._sources[name] for name in {*names, GATE} & {*self._sources}}
-        return {name: kernel_source(name) for name in {*names, GATE}}
+    def _place(self, number: int) -> OperandPlace:
+        buffer = self._plan.buffers[number]
+        return OperandPlace((buffer.memory, buffer.index), buffer.offset, buffer.bytes)
 
 
 def place_queues(queues: Sequence[PlanQueue], usable: Sequence[int]) -> list[PlanQueue]:
@@ -312,75 +287,9 @@ def place_queues(queues: Sequence[PlanQueue], usable: Sequence[int]) -> list[Pla
     return [replace(queue, cores=tuple(numbers[core] for core in queue.cores)) for queue in queues]
 
 
-def _runtimes(
-    queues: Sequence[PlanQueue], placed: Sequence[PlanQueue], sources: Mapping[str, str] | None
-) -> dict[int, OpenCLRuntime]:
-    """The runtimes of all OpenCL queues, on the cores that the queues were placed on."""
-    specs = {
-        number: replace(_opencl_spec(queue), cores=place.cores)
-        for number, (queue, place) in enumerate(zip(queues, placed, strict=True))
-        if queue.kind == "opencl"
-    }
-    if not specs:
-        return {}
-    from nnstretch.devices.opencl.runtime.drivers import load_drivers
-
-    load_drivers(all_cores(specs.values()))
-    runtimes = {}
-    for number, spec in specs.items():
-        try:
-            runtimes[number] = _runtime(spec, sources)
-        except DeviceError as error:
-            error.processor = queues[number].processor
-            raise
-    return runtimes
-
-
-def _opencl_spec(queue: PlanQueue) -> ProcessorSpec:
-    """The processor of a queue, whether or not this process may use its cores."""
-    specs = parse_processors(queue.processor, tuple(sorted(queue.cores)))
-    if [spec.kind for spec in specs] != ["opencl"]:
-        raise PackageError(f"the plan has {queue.processor!r} on an OpenCL queue; compile it again")
-    return specs[0]
-
-
-def _runtime(spec: ProcessorSpec, sources: Mapping[str, str] | None) -> OpenCLRuntime:
-    """The device's runtime: one for all sessions that build the installed sources, so that each program is built once."""
-    if sources is None:
-        return _installed_runtime(spec)
-    from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime
-
-    return OpenCLRuntime(spec, profile=True, sources=sources)
-
-
-@cache
-def _installed_runtime(spec: ProcessorSpec) -> OpenCLRuntime:
-    from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime
-
-    return OpenCLRuntime(spec, profile=True)
-
-
 def _bytes(tensor: TensorType) -> int:
     return tensor.elements * np.dtype(tensor.dtype).itemsize
 
 
 def _fixed(memory: np.ndarray) -> Region:
     return Region(RegionKind.FIXED, memory.nbytes, memory=memory)
-
-
-def _run_external_engine(
-    external_engine: ExternalModel,
-    read_types: Sequence[TensorType],
-    write_types: Sequence[TensorType],
-    reads: Sequence[np.ndarray],
-    writes: Sequence[np.ndarray],
-) -> None:
-    """Gives the bytes of a call step their types and shapes."""
-    external_engine.run(
-        [_typed(r, t) for r, t in zip(reads, read_types, strict=True)],
-        [_typed(w, t) for w, t in zip(writes, write_types, strict=True)],
-    )
-
-
-def _typed(raw: np.ndarray, tensor: TensorType) -> np.ndarray:
-    return raw[: _bytes(tensor)].view(tensor.dtype).reshape(tensor.shape)

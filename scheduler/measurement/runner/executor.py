@@ -67,7 +67,7 @@ class _BoundLayer:
         On a device, the first repeat counts as the mean of the others: it begins with cold instructions and idle vector units.
         """
         self.loaded.activate()
-        if not self.loaded.runtimes:
+        if not self.loaded.device_queues:
             return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
         steps = self.loaded.program.run_traced(self.inputs, self.outputs).steps[self.device_steps]
         begin = steps[len(steps) // self.repeats - 1, 1] if self.repeats > 1 else steps[0, 0]
@@ -175,7 +175,7 @@ class Executor:
             if os.sched_getaffinity(0) == {layer.core}:
                 clock = engine().clock_gflops()
             self._prepare(layer, state)
-            if layer.loaded.runtimes:  # the waiting thread leaves the core to the device's threads
+            if layer.loaded.device_queues:  # the waiting thread leaves the core to the device's threads
                 os.sched_setaffinity(0, before - {layer.core} or before)
             self.set_running(number)
             return layer.time(), clock
@@ -212,20 +212,14 @@ class Executor:
 
 def _kept(loaded: Loaded, constants: np.ndarray) -> np.ndarray:
     """The constants in the place that a run reads: a device that works in host memory has a copy there."""
-    return next((m for (memory, _), m in _host_memories(loaded) if memory == "constant"), constants)
+    return next((m for (memory, _), m in loaded.host_arrays.items() if memory == "constant"), constants)
 
 
 def _device_results(loaded: Loaded, plan: Plan) -> list[np.ndarray]:
     """Arrays that a device writes in host memory and no step reads."""
-    arenas = {queue: m for (memory, queue), m in _host_memories(loaded) if memory == "device"}
+    arenas = {queue: m for (memory, queue), m in loaded.host_arrays.items() if memory == "device"}
     read = {number for step in plan.steps for number in step.reads}
     buffers = [plan.buffers[number] for step in plan.steps for number in step.writes if number not in read]
     return [
         arenas[b.index][b.offset : b.offset + b.bytes] for b in buffers if b.memory == "device" and b.index in arenas
     ]
-
-
-def _host_memories(loaded: Loaded) -> list[tuple[tuple[str, int], np.ndarray]]:
-    """Device memory that is host arrays."""
-    found = [(key, buffer.hostbuf) for key, buffer in loaded.memories.items()]
-    return [(key, host) for key, host in found if isinstance(host, np.ndarray)]

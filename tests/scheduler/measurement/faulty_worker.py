@@ -37,7 +37,7 @@ class Faulty:
         self._harmless = {"late": 2, "soon": 1}.get(when, 0)
         self._runs = 0
         self.program = self
-        self.runtimes, self.memories = loaded.runtimes, loaded.memories
+        self.device_queues, self.host_arrays = loaded.device_queues, loaded.host_arrays
 
     def time(self, *arguments: Any, **options: Any) -> Any:
         self._runs += 1

@@ -19,6 +19,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.opencl_faults import Fault, Faults, library
+from tests.kits.opencl_sessions import opencl_queues
 
 CORES = usable_cores()
 CPU_AND_OPENCL = f"cpu:{CORES[0]},opencl:0@{CORES[-1]}"
@@ -81,7 +82,7 @@ def test_sessions_made_after_a_failure_get_another_context(faults: Faults) -> No
     plan = compiled(CPU_AND_OPENCL)
 
     def same_context(first: PlanSession, second: PlanSession) -> bool:
-        one, other = (next(iter(session._loaded.runtimes.values())) for session in (first, second))
+        one, other = (next(iter(opencl_queues(session).runtimes.values())) for session in (first, second))
         return one.context == other.context
 
     with PlanSession(plan) as first, PlanSession(plan) as second:
@@ -161,7 +162,7 @@ MAKING = """
 import ctypes, sys
 from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.errors import BuildError, DeviceError
-from nnstretch.scheduler.runtime import loading
+from nnstretch.devices.opencl.queues import installed_runtime
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.scheduler.runtime.test_session_faults import CPU_AND_OPENCL, Checked, compiled
 
@@ -179,7 +180,7 @@ for function, code, wanted, text in (
 ):
     number = struck = 1
     while struck:
-        loading._installed_runtime.cache_clear()
+        installed_runtime.cache_clear()
         faults.faults_set(function.encode(), ctypes.c_int64(number), ctypes.c_int64(number), 0, code)
         try:
             PlanSession(plan).close()

@@ -24,6 +24,7 @@ from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, Replica
 from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
 from nnstretch.scheduler.runtime.streams.session import StreamSession
 from tests.kits.graphs import RandomNetwork
+from tests.kits.opencl_sessions import opencl_queues
 
 CORES = sorted(os.sched_getaffinity(0))
 TWO_CPUS = f"cpu:{CORES[0]},cpu:{CORES[-1]}"
@@ -89,7 +90,7 @@ def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
 def test_twins_share_a_devices_weights() -> None:
     network = RandomNetwork(7, processors=0, nodes=8, size=6)
     with PlanSession(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.replica() as second:
-        one, other = first._loaded.memories, second._loaded.memories
+        one, other = (opencl_queues(session).memories for session in (first, second))
         shared = [key for key in one if one[key] is other[key]]
         assert shared == [key for key in one if key[0] == "constant"] != []
 

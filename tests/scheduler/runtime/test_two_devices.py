@@ -18,6 +18,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.binding.image import Sharing
+from nnstretch.devices.opencl.queues import installed_runtime
 from nnstretch.graph.placement import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
@@ -25,7 +26,6 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.planner import make_plan
-from nnstretch.scheduler.runtime import loading
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
@@ -116,7 +116,7 @@ def sharing(request: pytest.FixtureRequest, processors: Processors) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         for processor in processors.named[1:]:
             patch.setattr(processor, "coherent", unified)
-            runtime = loading._installed_runtime(processor.spec)
+            runtime = installed_runtime(processor.spec)
             patch.setattr(runtime, "info", replace(runtime.info, unified=unified, fine_grained=fine))
         yield request.param
 

@@ -1,0 +1,23 @@
+"""Host queues of a loaded plan."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.loading import LoadableStep, LoadedQueues, LoadRequest, StepTarget
+from nnstretch.devices.engine.binding.image import Queue, QueueKind
+from nnstretch.devices.external.calls import open_call
+
+
+class HostQueues(LoadedQueues):
+    """Thread pools of the engine. Their steps are native kernels, and models where no native routine was chosen."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._request = request
+
+    def engine_queue(self, queue: int) -> Queue:
+        mine = self._request.queues[queue]
+        return Queue(QueueKind.HOST, mine.cores, None, mine.ratios, mine.processor or "host")
+
+    def step(self, queue: int, step: LoadableStep) -> StepTarget:
+        if step.kind == "call":
+            return open_call(step, self._request.queues[queue].cores)
+        return self._request.native.find(step.kernel)

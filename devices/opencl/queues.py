@@ -1,0 +1,160 @@
+"""OpenCL queues of a loaded plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnstretch.devices.base.loading import (
+    LoadableQueue,
+    LoadableStep,
+    LoadedDeviceQueues,
+    LoadedQueues,
+    LoadRequest,
+    MemoryKey,
+    StepTarget,
+)
+from nnstretch.devices.base.spec import ProcessorSpec, all_cores, parse_processors
+from nnstretch.devices.engine.binding.image import KernelLaunch, Queue, QueueKind, Region, RegionKind, Semaphores
+from nnstretch.devices.opencl.runtime.drivers import load_drivers
+from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory, kernel_source
+from nnstretch.devices.opencl.runtime.semaphores import GATE, make_semaphores, takes_semaphores
+from nnstretch.errors import DeviceError, PackageError
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+
+class OpenCLQueues(LoadedDeviceQueues):
+    """Command queues of devices.
+
+    Attributes:
+        runtimes: by queue.
+        memories: device memory that kernels take as arguments. Kernels do not keep their arguments alive.
+    """
+
+    def __init__(self, request: LoadRequest) -> None:
+        """Opens the devices, or takes those of the replica.
+
+        Raises:
+            DeviceError: a device is missing or does not work; its `processor` is the one in the plan.
+        """
+        self._queues, self._sources = request.queues, request.sources
+        before = request.replica
+        assert before is None or isinstance(before, OpenCLQueues)
+        self.runtimes: Mapping[int, OpenCLRuntime] = (
+            _open_runtimes(request.queues, request.sources) if before is None else before.runtimes
+        )
+        self.memories: dict[MemoryKey, cl.Buffer] = {}
+        self._known: Mapping[MemoryKey, cl.Buffer] = {} if before is None else before.memories
+        self._shared: list[SharedMemory] = []
+        self._used: set[str] = set()
+
+    def engine_queue(self, queue: int) -> Queue:
+        mine = self._queues[queue]
+        return Queue(QueueKind.OPENCL, mine.cores, self.runtimes[queue].queue, mine.ratios, mine.processor)
+
+    def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
+        made = self.runtimes[queue].shared(list(slots.values()))
+        self._shared += made
+        self.memories.update({("shared", slot): memory.buffer for slot, memory in zip(slots, made, strict=True)})
+        return {slot: _region(memory, queue) for slot, memory in zip(slots, made, strict=True)}
+
+    def hold_constants(self, queue: int, constants: np.ndarray) -> None:
+        key = ("constant", queue)
+        self.memories[key] = self._known.get(key) or self.runtimes[queue].constant(constants)
+
+    def hold_arena(self, queue: int, size: int) -> None:
+        self.memories["device", queue] = self.runtimes[queue].buffer(size)
+
+    @property
+    def host_arrays(self) -> dict[MemoryKey, np.ndarray]:
+        arrays = {key: buffer.hostbuf for key, buffer in self.memories.items()}
+        return {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}
+
+    def step(self, queue: int, step: LoadableStep) -> StepTarget:
+        """A kernel with its arguments set: the operands' buffers, then one struct of offsets in elements and integers."""
+        launch, runtime = step.launch, self.runtimes[queue]
+        assert launch is not None, "validated plans have launches on OpenCL queues"
+        kernel = runtime.kernel(launch, step.kernel)
+        places = (*step.reads, *step.writes)
+        offsets = launch.offsets([0 if place is None else place.offset for place in places])
+        memory = [None if place is None else self.memories[place.memory] for place in places]
+        runtime.set_arguments(kernel, list(zip(memory, offsets, strict=True)), step.arguments)
+        self._used.add(launch.source)
+        return KernelLaunch(kernel, launch.global_size, launch.local_size)
+
+    def semaphores(self, waits: Sequence[Sequence[int]]) -> Semaphores | None:
+        """Semaphores of all sub-graphs that wait, if this is the only OpenCL queue and its device can wait by itself."""
+        if len(self.runtimes) != 1 or not any(waits):
+            return None
+        (runtime,) = self.runtimes.values()
+        if not takes_semaphores(runtime):
+            return None
+        semaphores, memory = make_semaphores(runtime, waits)
+        self._shared.append(memory)
+        return semaphores
+
+    @property
+    def used_sources(self) -> dict[str, str]:
+        if not self._used:
+            return {}
+        names = {*self._used, GATE}
+        if self._sources is not None:
+            return {name: self._sources[name] for name in names & {*self._sources}}
+        return {name: kernel_source(name) for name in names}
+
+    def activate(self, others: Sequence[LoadedQueues]) -> None:
+        """Moves the threads of devices that live on the CPU to the cores of all programs that run at the same time."""
+        queues = [self, *(other for other in others if isinstance(other, OpenCLQueues))]
+        first, *more = (runtime for loaded in queues for runtime in loaded.runtimes.values())
+        first.activate(more)
+
+    def distrust(self) -> None:
+        """A lost device takes its context along: later programs get new contexts."""
+        installed_runtime.cache_clear()
+
+
+@cache
+def installed_runtime(spec: ProcessorSpec) -> OpenCLRuntime:
+    """The runtime of a device for the installed sources. Programs share it, so that each kernel is built once."""
+    return OpenCLRuntime(spec, profile=True)
+
+
+def _open_runtimes(queues: Mapping[int, LoadableQueue], sources: Mapping[str, str] | None) -> dict[int, OpenCLRuntime]:
+    """The runtimes of all queues, on the cores that these were placed on."""
+    specs = {number: replace(_spec(queue), cores=queue.cores) for number, queue in queues.items()}
+    load_drivers(all_cores(specs.values()))
+    runtimes = {}
+    for number, spec in specs.items():
+        try:
+            runtimes[number] = (
+                installed_runtime(spec) if sources is None else OpenCLRuntime(spec, profile=True, sources=sources)
+            )
+        except DeviceError as error:
+            error.processor = queues[number].processor
+            raise
+    return runtimes
+
+
+def _spec(queue: LoadableQueue) -> ProcessorSpec:
+    """The processor of a queue, whether or not this process may use its cores."""
+    specs = parse_processors(queue.processor, tuple(sorted(queue.planned_cores)))
+    if [spec.kind for spec in specs] != ["opencl"]:
+        raise PackageError(f"the plan has {queue.processor!r} on an OpenCL queue; compile it again")
+    return specs[0]
+
+
+def _region(shared: SharedMemory, queue: int) -> Region:
+    return Region(
+        RegionKind.SHARED,
+        shared.host.nbytes,
+        memory=shared.host,
+        mem=shared.buffer,
+        sharing=shared.sharing,
+        queue=queue,
+    )

@@ -86,7 +86,8 @@ class Session(Closing):
     ) -> Future[Outputs]:
         """Queues an input and returns its future outputs.
 
-        With streams, the call waits while the queue is full. Without streams, the input is computed before the call returns.
+        With streams, the call waits while the queue is full. Without streams, the input is computed before
+        the call returns.
 
         Args:
             feeds: an array for each input; they must not change before the outputs are there.

@@ -1,4 +1,4 @@
-"""What determined how long a run took: the chain of steps and transfers to its end, and who waited for whom."""
+"""Summary of a run: its critical path of steps and transfers, and the waits of queues for each other."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Link:
     """A step on the path to the end of a run.
 
     Attributes:
-        step: which, and when.
-        gap: nanoseconds before it in which nothing of the path ran.
-        is_transfer: the step before it on the path ran on another queue.
+        step: the step with its times.
+        gap: nanoseconds since the end of the previous step of the path.
+        is_transfer: whether the previous step of the path ran on another queue.
     """
 
     step: Event
@@ -28,12 +28,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Wait:
-    """A queue that had to wait at a meeting point.
+    """A wait of a queue at a join.
 
     Attributes:
-        step: what it computed next.
-        begin, end: nanoseconds from the run's begin.
-        awaited: the last step, on another queue, that it waited for.
+        step: the step that the queue computed next.
+        begin, end: nanoseconds from the begin of the run.
+        awaited: the step of another queue that ended last of those waited for.
     """
 
     step: Event
@@ -48,13 +48,13 @@ class Wait:
 
     @property
     def transfer(self) -> int:
-        """Nanoseconds of it after what was waited for had ended."""
+        """Nanoseconds of the wait after the awaited step had ended."""
         return self.end - min(self.end, max(self.begin, self.awaited.end))
 
 
 @dataclass(frozen=True)
 class QueueTime:
-    """Nanoseconds that a queue spent in steps, waiting at meeting points, and with nothing to do or between steps."""
+    """Nanoseconds that a queue spent in steps (busy), at joins (waiting), and otherwise (idle)."""
 
     processor: str
     busy: int
@@ -67,12 +67,12 @@ class RunSummary:
     """Where the time of a run went.
 
     Attributes:
-        total: nanoseconds that it took.
-        critical_path: nanoseconds of the longest path through all that steps must wait for, which is what they read and the
-            step before them on their queue, by what each of them took, with nothing in between.
-        queues: what every queue did.
-        path: from the first step on, the steps that followed each other to the end of the run, with what lay between them.
-        waits: all that there were, longest first.
+        total: duration in nanoseconds.
+        critical_path: nanoseconds of the longest dependency path: a step depends on the steps that it reads and on the
+            previous step of its queue. Steps count with their measured durations, transfers and gaps as zero.
+        queues: times of every queue.
+        path: the steps that determined the end of the run, in order.
+        waits: all waits, longest first.
     """
 
     total: int
@@ -83,7 +83,7 @@ class RunSummary:
 
     @property
     def over_critical_path(self) -> float:
-        """The run's duration over that of the critical path: what meeting and starting cost."""
+        """Duration of the run over its critical path: the overhead of joins, transfers and starting steps."""
         return self.total / self.critical_path if self.critical_path else 1.0
 
     def to_json(self) -> dict[str, Any]:
@@ -128,11 +128,11 @@ class RunSummary:
 
 
 def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
-    """Seconds of the longest path through what steps read and through the order of every queue, if nothing lies between steps.
+    """Seconds of the longest dependency path of a plan, with nothing between steps.
 
     Args:
         plan: validated.
-        seconds: what each of its steps takes.
+        seconds: of each step.
     """
     steps = tuple(replace(step, cost_ms=s * 1e3) for step, s in zip(plan.steps, seconds, strict=True))
     return critical_path(replace(plan, steps=steps), NoInterference())
@@ -141,12 +141,12 @@ def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
 def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
     """Where the time of a run of `plan` went.
 
-    The path to the end is walked back from the step that ended last: before every step comes the one before it on its queue or,
-    at a meeting point, the last step of a sub-graph that is waited for, whichever ended later.
+    The path is followed back from the step that ended last. Before a step comes the previous step of its
+    queue or, at a join, the last step of an awaited sub-graph, whichever ended later.
 
     Args:
-        plan: what was run.
-        timeline: of that run, by `Session.profile` or in simulated time.
+        plan: the plan.
+        timeline: of the run, measured or simulated.
     """
     steps = _steps(plan, timeline)
     before = _before(plan, steps)
@@ -168,7 +168,7 @@ def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
 
 
 def _steps(plan: Plan, timeline: Timeline) -> list[Event]:
-    """The event of every step, in the plan's order: a queue takes its sub-graphs, and each its steps, one after another."""
+    """The event of every step in the order of the plan. Queues run their steps in that order."""
     queues = [
         iter([e for e in timeline.events if e.queue == n and e.kind == "step"]) for n in range(len(timeline.queues))
     ]
@@ -176,7 +176,7 @@ def _steps(plan: Plan, timeline: Timeline) -> list[Event]:
 
 
 def _before(plan: Plan, steps: Sequence[Event]) -> list[int | None]:
-    """For every step the one that it began after: of all that had to be done, the one that ended last."""
+    """For every step the last to end of those that it had to wait for."""
     found: list[int | None] = []
     on_queue: dict[int, int] = {}
     lasts = [subgraph.first + subgraph.count - 1 for subgraph in plan.subgraphs]
@@ -203,7 +203,7 @@ def _path(steps: Sequence[Event], before: Sequence[int | None]) -> tuple[Link, .
 
 
 def _waits(plan: Plan, timeline: Timeline, steps: Sequence[Event]) -> tuple[Wait, ...]:
-    """The timeline's waits with what was waited for, longest first."""
+    """The waits of the timeline, longest first."""
     begins = {(e.queue, e.end): e.begin for e in timeline.events if e.kind == "wait"}
     found: list[Wait] = []
     for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):

@@ -89,8 +89,8 @@ def load_program(
         compiled: the plan with its constants.
         sources: kernel sources to build instead of the installed ones.
         native: the engine.
-        replica: the same plan, loaded before. Its weights and built kernels serve this program too, which has memory of its
-            own for everything that a run writes.
+        replica: the same plan, loaded before. Its weights and built kernels serve this program too, which has
+            memory of its own for everything that a run writes.
 
     Raises:
         PackageError: the plan was made for an engine of another block size, or names unknown kernels.

@@ -53,7 +53,8 @@ class PlanSession(Session):
     def replica(self) -> PlanSession:
         """Another session for the same plan, which shares the weights and has memory of its own for a run.
 
-        Runs of replicas go through the processors one behind the other: while one waits for a processor, another one uses it.
+        Runs of replicas go through the processors one behind the other: while one waits for a processor,
+        another one uses it.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -79,7 +80,8 @@ class PlanSession(Session):
 
         Raises:
             FileError, PackageError: it cannot be read, is damaged or too new.
-            DeviceError, BuildError, MissingExtraError: all plans lack processors or engines; says which the first one lacks.
+            DeviceError, BuildError, MissingExtraError: all plans lack processors or engines; says which the
+                first one lacks.
         """
         package = read_package(Path(path))
         failures: list[Exception] = []

@@ -1,4 +1,4 @@
-"""Timelines: when every step of one run began and ended on which queue, and who waited."""
+"""Timelines: begin and end of every step and wait of a run, by queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnstretch.scheduler.plan.schema import Plan
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened on a queue: a step or a wait. Times in nanoseconds from the run's begin."""
+    """A step or a wait on a queue. Times are nanoseconds from the begin of the run."""
 
     name: str
     kind: Literal["step", "wait"]
@@ -38,7 +38,7 @@ class Timeline:
         return sum(e.end - e.begin for e in self.events if e.queue == queue and e.kind == "step")
 
     def gaps(self, queue: int) -> list[int]:
-        """Nanoseconds between the end of a step and the begin of the next on the same queue, waits left out."""
+        """Nanoseconds between successive steps of a queue, without waits."""
         gaps: list[int] = []
         mine = sorted((e for e in self.events if e.queue == queue), key=lambda e: e.begin)
         for one, other in pairwise(mine):
@@ -63,9 +63,9 @@ def plan_timeline(plan: Plan, times: Sequence[tuple[int, int]], waits: Sequence[
 
     Args:
         plan: validated.
-        times: of every step its begin and end, nanoseconds from the run's begin.
-        waits: whether every sub-graph waits for something: then its queue waits from the end of its last step on.
-        total: nanoseconds that the run took.
+        times: begin and end of every step, nanoseconds from the begin of the run.
+        waits: for every sub-graph whether it waits; its queue then waits from the end of its previous step.
+        total: duration in nanoseconds.
     """
     events: list[Event] = []
     idle_since = [0] * len(plan.queues)
@@ -105,5 +105,5 @@ def _slice(event: Event) -> dict[str, Any]:
 
 
 def median_timeline(timelines: Sequence[Timeline]) -> Timeline:
-    """The traced run whose duration is the median of all."""
+    """The timeline of median duration."""
     return sorted(timelines, key=lambda t: t.total)[len(timelines) // 2]

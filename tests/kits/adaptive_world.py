@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts, Policy
+from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice, PlanFacts, Policy
 
 
 def facts(**plans: Mapping[str, float]) -> list[PlanFacts]:
@@ -46,7 +46,7 @@ class World:
     named: bool = True
     noise: float = 0.0
     seed: int = 0
-    attempts: list[tuple[Choice, float]] = field(default_factory=list)
+    attempts: list[tuple[PlanChoice, float]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,11 +60,11 @@ class World:
         """Seconds of the fastest plan that works now."""
         return min(self.seconds(plan) for plan in self.plans if not self.broken & set(plan.busy))
 
-    def run(self, policy: Policy, times: int = 1) -> list[Choice]:
+    def run(self, policy: Policy, times: int = 1) -> list[PlanChoice]:
         """Runs as a session does; returns the choices that were answered."""
         return [self._run(policy) for _ in range(times)]
 
-    def _run(self, policy: Policy) -> Choice:
+    def _run(self, policy: Policy) -> PlanChoice:
         failed: set[str] = set()
         while True:
             choice = policy.choose(frozenset(failed))

@@ -1,4 +1,4 @@
-"""What plans take when nothing disturbs them: measured where they are compiled, and kept in their package."""
+"""Undisturbed latencies of plans: measured on the machine that compiles them, and stored in their package."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _ROUNDS = 3
 _WARMUP = 2
 _RUNS = 25
 _FEWEST = 5
-_BUDGET = 0.15  # seconds of a round's runs
+_BUDGET = 0.15  # seconds of runs per round
 _KEY = "calibration"
 
 log = logging.getLogger(__name__)
 
 
 def calibrate(sessions: Mapping[str, PlanSession]) -> list[PlanFacts]:
-    """Runs all plans in turn, as a caller would, and takes the median of each one's least disturbed round.
+    """Runs all plans in turn and takes the fastest round of each one, as a median over its runs.
 
     Args:
         sessions: by the plan's name.
 
     Returns:
-        Facts of the plans that ran; those that failed are told in a warning.
+        Facts of the plans that ran. Plans that fail are left out with a warning.
     """
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in sessions}
     for _ in range(_ROUNDS):
@@ -46,7 +46,7 @@ def calibrate(sessions: Mapping[str, PlanSession]) -> list[PlanFacts]:
 
 
 def _round(session: PlanSession) -> tuple[float, dict[str, float]]:
-    """Median seconds of a run, and those for which every processor is busy in it."""
+    """Median seconds of a run, and of every processor's steps in a run."""
     feeds = session.zeros()
     times: list[float] = []
     for number in range(_WARMUP + _RUNS):
@@ -61,16 +61,16 @@ def _round(session: PlanSession) -> tuple[float, dict[str, float]]:
 
 
 def to_metadata(facts: Sequence[PlanFacts]) -> dict[str, Any]:
-    """What a package's metadata say of its plans' times, and on which machine these were taken."""
+    """The facts, and the machine they were measured on, as metadata of a package."""
     plans = {plan.name: {"ms": plan.seconds * 1e3, "busy_ms": _scaled(plan.busy, 1e3)} for plan in facts}
     return {_KEY: {"machine": _machine(), "plans": plans}}
 
 
 def from_metadata(metadata: Mapping[str, Any], names: Sequence[str]) -> list[PlanFacts] | None:
-    """What `to_metadata` wrote of some plans, or None if it was not written, or on a machine of another kind.
+    """The facts of plans from a package's metadata; None if there are none, or they are from another kind of machine.
 
     Raises:
-        PackageError: it is damaged.
+        PackageError: the metadata are damaged.
     """
     if _KEY not in metadata:
         return None
@@ -80,9 +80,7 @@ def from_metadata(metadata: Mapping[str, Any], names: Sequence[str]) -> list[Pla
             return None
         return [_facts(name, known["plans"][name]) for name in names]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PackageError(
-            f"what the package says of its plans' times is damaged: {error!r}; compile it again"
-        ) from error
+        raise PackageError(f"the package's calibration is damaged: {error!r}; compile it again") from error
 
 
 def _facts(name: str, raw: Mapping[str, Any]) -> PlanFacts:

@@ -1,4 +1,4 @@
-"""Which plans fail, whose fault that is, and when they are worth another attempt."""
+"""Circuit breaker: which plans failed, because of which part, and when they are tried again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 FIRST_RUNS = 8
 MOST_DOUBLINGS = 7
 SHARE = 0.02
-"""Share of the time that failed attempts may take."""
+"""Largest share of the time that failed attempts may take."""
 
 
 class _Cause(NamedTuple):
-    """What failed: a part that plans may have in common, or a plan, where no part is to blame."""
+    """What failed: a part that several plans may use, or a plan if no part is known to have failed."""
 
     name: str
     is_part: bool
@@ -22,21 +22,21 @@ class _Cause(NamedTuple):
 @dataclass
 class _Failure:
     attempts: int
-    run: int  # from which on it may be tried again
-    seconds: float  # likewise, in seconds of all runs
+    run: int  # number of the run from which it may be tried again
+    seconds: float  # and total seconds of runs from which it may
 
 
 class CircuitBreaker:
-    """What failed rests for some runs, and with it all plans that use it.
+    """Plans that use a failed part are not used for some runs.
 
-    That is twice as many after each failure on, and more if failing takes long.
+    The number of runs doubles with each further failure, and is larger if the failed attempt took long.
     """
 
     def __init__(self, uses: Mapping[str, Collection[str]]) -> None:
         """Nothing has failed.
 
         Args:
-            uses: plan -> the parts that it needs. A plan that is not there shares none with others.
+            uses: plan -> the parts that it needs. Plans without an entry share no part with others.
         """
         self._uses = uses
         self._failures: dict[_Cause, _Failure] = {}
@@ -44,28 +44,34 @@ class CircuitBreaker:
         self._seconds = 0.0
 
     def usable(self, plans: Sequence[str], excluded: Collection[str]) -> list[str]:
-        """The plans that are not excluded and do not rest; if that is none, the one that has failed least often.
+        """The plans that are neither excluded nor blocked; if there are none, the one that has failed least often.
 
         Args:
             plans: all plans.
-            excluded: some of them, not all.
+            excluded: a proper subset of them.
         """
         left = [plan for plan in plans if plan not in excluded]
-        awake = [plan for plan in left if not any(self._rests(failure) for failure in self._known(plan).values())]
+        awake = [plan for plan in left if not any(self._is_blocked(failure) for failure in self._known(plan).values())]
         return awake or [min(left, key=lambda plan: max((f.attempts, f.run) for f in self._known(plan).values()))]
 
     def failed_at(self, plan: str) -> str:
-        """What of a plan has failed and was not seen to work since: the part, or the plan itself; "" if nothing has."""
+        """The part of a plan, or the plan itself, that has failed and has not worked since; "" if there is none."""
         return next((cause.name for cause in self._known(plan)), "")
 
     def ran(self, plan: str, seconds: float) -> None:
-        """A run was answered, so all of its plan works."""
+        """Records a successful run: all parts of its plan work."""
         self._pass(seconds)
         for cause in self._known(plan):
             del self._failures[cause]
 
     def failed(self, plan: str, seconds: float, lost: Collection[str] = ()) -> None:
-        """An attempt was not, because of these of the plan's parts; if none is known, it is the plan that fails."""
+        """Records a failed attempt.
+
+        Args:
+            plan: that failed.
+            seconds: duration of the attempt.
+            lost: parts that made it fail; empty if unknown, which blames the plan.
+        """
         self._pass(seconds)
         parts = [_Cause(part, is_part=True) for part in self._uses.get(plan, ()) if part in lost]
         for cause in parts or [_Cause(plan, is_part=False)]:
@@ -76,7 +82,7 @@ class CircuitBreaker:
             )
 
     def _known(self, plan: str) -> dict[_Cause, _Failure]:
-        """What has failed of a plan."""
+        """The recorded failures of a plan and its parts."""
         if not self._failures:
             return {}
         parts = [_Cause(part, is_part=True) for part in self._uses.get(plan, ())]
@@ -88,5 +94,5 @@ class CircuitBreaker:
         self._runs += 1
         self._seconds += seconds
 
-    def _rests(self, failure: _Failure) -> bool:
+    def _is_blocked(self, failure: _Failure) -> bool:
         return self._runs < failure.run or self._seconds < failure.seconds

@@ -1,4 +1,4 @@
-"""What plans are expected to take now, from what runs took of late."""
+"""Latency estimator: expected seconds of every plan, from recent runs of all plans."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanFacts
 from nnstretch.scheduler.runtime.adaptive.recent import Recent
 
 SLOWED = 1.15
-"""From this many times its undisturbed time on, something counts as slowed."""
+"""Ratio to its undisturbed time from which a plan or processor counts as slowed."""
 _FASTER = 0.97
-_LEARNING = 0.05  # how far what counts as undisturbed follows runs that are faster
+_LEARNING = 0.05  # step by which the undisturbed time follows faster runs
 
 
 @dataclass
 class _Known:
-    """A plan.
+    """State of a plan.
 
     Attributes:
-        facts: as they were given.
-        seconds: of a run that nothing disturbs, as far as is known now.
+        facts: as given.
+        seconds: current estimate of an undisturbed run.
         recent: its last runs.
-        blame: how many times as long it takes with its processors as they are.
-        blamed: the same as it was at its last run.
-        settled: whether its last traced run said the same of its processors as those before.
+        blame: ratio to its undisturbed time that the current slowness of its processors explains.
+        blamed: `blame` at its last run.
+        settled: whether its last traced run agreed with the known slowness of its processors.
     """
 
     facts: PlanFacts
@@ -36,72 +36,69 @@ class _Known:
 
 
 class LatencyEstimator:
-    """How slow processors are, and what that makes of the plans that use them.
+    """Estimates how slow processors are, and the latency of plans from that.
 
-    A plan that was run is known by its own runs. Those of another plan tell of its processors too: a processor that takes
-    twice as long makes every plan slower that uses it, by as much as it is busy there. Which processor slows a plan of
-    several is only known from a run that was traced.
+    A plan's own runs come first. Runs of other plans count through shared processors: a processor that takes
+    twice as long slows every plan that uses it, in proportion to its busy time there. Only a traced run shows
+    which of several processors is slow.
     """
 
     def __init__(self, plans: Sequence[PlanFacts]) -> None:
-        """Nothing is disturbed, as far as is known."""
+        """Begins with no plan disturbed."""
         self._plans = {plan.name: _Known(plan, plan.seconds) for plan in plans}
         self._processors = {name: Recent() for plan in plans for name in plan.busy}
         self._slowness = dict.fromkeys(self._processors, 1.0)
 
     def observe(self, run: Observation) -> None:
-        """Takes note of a run that was answered."""
+        """Updates the estimates with a successful run."""
         plan = self._plans[run.plan]
-        if not _alike(plan.blame, plan.blamed):
-            plan.recent = Recent()  # what it holds is from when its processors were otherwise
+        if not _is_close(plan.blame, plan.blamed):
+            plan.recent = Recent()  # older runs met other speeds of its processors
         plan.recent.add(run.seconds, plan.seconds)
         slowness = plan.recent.slowness
         if slowness < _FASTER and plan.recent.is_full:
             plan.seconds *= 1.0 - _LEARNING * (1.0 - slowness)
         if run.busy is not None:
             times = {name: (seconds, plan.facts.busy[name]) for name, seconds in run.busy.items()}
-            self._tell(times)
-            plan.settled = all(_alike(a / b, self._slowness[name]) for name, (a, b) in times.items())
-        elif self._tells(plan):
-            self._tell(dict.fromkeys(plan.facts.busy, (run.seconds, plan.seconds)))
+            self._update_processors(times)
+            plan.settled = all(_is_close(a / b, self._slowness[name]) for name, (a, b) in times.items())
+        elif self._is_informative(plan):
+            self._update_processors(dict.fromkeys(plan.facts.busy, (run.seconds, plan.seconds)))
         plan.blamed = plan.blame
 
     def slowness(self, name: str) -> float:
-        """How many times as long as undisturbed a plan's recent runs took."""
+        """Time of a plan's recent runs over its undisturbed time."""
         return self._plans[name].recent.slowness
 
     def undisturbed(self, name: str) -> float:
-        """Seconds of a run that nothing disturbs."""
+        """Seconds of an undisturbed run."""
         return self._plans[name].seconds
 
     def expected(self, name: str) -> float:
-        """Seconds that a run is expected to take: as its last runs, less as its processors have recovered since.
-
-        If these have become slower, it takes what they make of it, unless its last runs were slower still for that reason.
-        """
+        """Expected seconds of a run: those of its last runs, corrected by how its processors have changed since."""
         plan = self._plans[name]
         now = plan.recent.slowness * min(1.0, plan.blame / plan.blamed)
         return plan.seconds * (max(now, plan.blame) if plan.blame > plan.blamed * SLOWED else now)
 
     def hoped(self, name: str, seen: Collection[str]) -> float:
-        """As `expected`, but if all processors that are not among `seen` are undisturbed."""
+        """Expected seconds of a run if all processors outside `seen` are undisturbed."""
         plan = self._plans[name]
         return plan.seconds * _blame(plan, {n: s for n, s in self._slowness.items() if n in seen})
 
     def is_diagnosed(self, name: str) -> bool:
-        """Whether what is known of a plan's processors explains how slow it is."""
+        """Whether the known slowness of its processors explains the slowness of a plan."""
         plan = self._plans[name]
         return plan.settled and plan.recent.slowness < plan.blame * SLOWED
 
     @staticmethod
-    def _tells(plan: _Known) -> bool:
-        """Whether a plan's last runs, of which only the seconds are known, say something new of each of its processors."""
+    def _is_informative(plan: _Known) -> bool:
+        """Whether a plan's last untraced runs tell how slow each of its processors is."""
         if plan.recent.slowness < SLOWED:
             return plan.blame >= SLOWED
         return len(plan.facts.busy) == 1
 
-    def _tell(self, times: Mapping[str, tuple[float, float]]) -> None:
-        """Takes note of seconds that processors took, with those that they take undisturbed."""
+    def _update_processors(self, times: Mapping[str, tuple[float, float]]) -> None:
+        """Updates processors by their (seconds, undisturbed seconds) in a run."""
         for name, (seconds, undisturbed) in times.items():
             self._processors[name].add(seconds, undisturbed)
             self._slowness[name] = self._processors[name].slowness
@@ -109,11 +106,11 @@ class LatencyEstimator:
             plan.blame = _blame(plan, self._slowness)
 
 
-def _alike(one: float, other: float) -> bool:
+def _is_close(one: float, other: float) -> bool:
     return other / SLOWED < one < other * SLOWED
 
 
 def _blame(plan: _Known, slowness: Mapping[str, float]) -> float:
-    """How many times as long a plan takes whose processors are so slow: as the one says that holds it up most."""
+    """Ratio to its undisturbed time of a plan with this slowness of processors: that of the processor that delays it most."""
     shares = {name: min(1.0, busy / plan.seconds) for name, busy in plan.facts.busy.items()}
     return max(1.0, *(1.0 + share * (slowness.get(name, 1.0) - 1.0) for name, share in shares.items()))

@@ -1,4 +1,4 @@
-"""The policies: a fixed order of plans, the fastest plan at the moment, and the thriftiest one that meets a deadline."""
+"""Policies: a fixed order of plans, the currently fastest plan, or the one with the fewest processors that meets a deadline."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import Protocol
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.runtime.adaptive.circuit_breaker import CircuitBreaker
 from nnstretch.scheduler.runtime.adaptive.estimator import SLOWED, LatencyEstimator
-from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts, Policy
+from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice, PlanFacts, Policy
 from nnstretch.scheduler.runtime.adaptive.recent import SPAN
 from nnstretch.support.durations import parse_milliseconds
 
 GAIN = 0.9
-"""A plan is changed for one that takes less than this share of its time: what is hardly faster is not worth it."""
+"""A plan replaces the one in use if it takes less than this share of its time."""
 PROBING = 0.02
-"""Share of the time that may be lost by trying plans that were too slow the last time."""
+"""Largest share of the time that probing slower plans may lose."""
 PROBE_RUNS = 8
-"""Runs between two such attempts at least."""
+"""Smallest number of runs between two probes."""
 EXPLORING_RUNS = 500
-"""Runs after which any other plan is tried too: what is known of it may have been measured when something disturbed it."""
+"""Runs after which any plan may be probed: its known time may have been measured under disturbance."""
 TRACING = 0.05
-"""Share of the time that may go into traced runs where a plan stays slow."""
+"""Largest share of the time for traced runs while a plan stays slow."""
 _TRACED_RUNS = 12
 
 Rank = tuple[float, ...]
-"""The smaller, the better."""
+"""Smaller is better."""
 
 
 class Goal(Protocol):
-    """What makes a plan better than another."""
+    """Ranks plans."""
 
     def rank(self, plan: PlanFacts, seconds: float, *, staying: bool) -> Rank:
-        """How good a plan is.
+        """The rank of a plan.
 
         Args:
             plan: the plan.
-            seconds: that a run takes with it.
-            staying: whether it is in use already, which is worth something.
+            seconds: of a run with it.
+            staying: whether it is in use, which improves its rank.
         """
 
 
 class Fastest:
-    """The less time, the better."""
+    """Ranks plans by their latency."""
 
     def rank(self, plan: PlanFacts, seconds: float, *, staying: bool) -> Rank:
-        """Seconds; those of a change count more."""
+        """Seconds; plans that are not in use count as slower."""
         return (seconds if staying else seconds / GAIN,)
 
 
 class Deadline:
-    """Few processors that are busy for a short time, of plans that are done in time; if none is, the less time the better."""
+    """Ranks plans within the deadline by their number of processors and busy time, others by latency."""
 
     def __init__(self, seconds: float) -> None:
-        """A run shall take at most `seconds`."""
+        """`seconds` is the deadline of a run."""
         self._limit = seconds
 
     def rank(self, plan: PlanFacts, seconds: float, *, staying: bool) -> Rank:
-        """Plans that are done in time come first; a change must leave some of it."""
+        """Plans within the deadline first; plans that are not in use need a margin."""
         needed = seconds if staying else seconds / GAIN
         if needed > self._limit:
             return (1.0, needed, 0.0)
@@ -66,44 +66,45 @@ class Deadline:
 
 
 class Fixed:
-    """The first plan, and while that fails the next one."""
+    """The first plan in a fixed order that works."""
 
     def __init__(self, names: Sequence[str], uses: Mapping[str, Collection[str]]) -> None:
         """Begins with the first plan.
 
         Args:
-            names: of the plans, in the order in which they are to be used.
-            uses: plan -> the parts that it needs and others may need, too.
+            names: of the plans, in order of preference.
+            uses: plan -> the parts that it needs; plans may share them.
         """
         self._names = list(names)
         self._breaker = CircuitBreaker(uses)
         self._current = self._names[0]
 
-    def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
+    def choose(self, excluded: frozenset[str] = frozenset()) -> PlanChoice:
         """The first plan that works."""
         before, self._current = self._current, self._breaker.usable(self._names, excluded)[0]
-        return Choice(self._current, _failure_reason(before, self._current, self._breaker))
+        return PlanChoice(self._current, _failure_reason(before, self._current, self._breaker))
 
     def observe(self, observation: Observation) -> None:
-        """Only failures count."""
-        _note(self._breaker, observation)
+        """Records failures."""
+        _record(self._breaker, observation)
 
 
-class Watching:
-    """Whichever plan is best by what runs took of late; plans that were left are tried again now and then.
+class Adaptive:
+    """The plan that is best by recent runs; other plans are probed now and then.
 
-    A plan of several processors that has become slow is traced for a few runs, to learn which of them it is. What is not used
-    is not known: as long as a plan could be better if the processors that the current one does not use were undisturbed, a
-    single run of it finds out, as well as every `EXPLORING_RUNS`. Such runs cost at most `PROBING` of the time.
+    A slow plan of several processors is traced for a few runs to find the slow processor. The speed of
+    processors that the current plan does not use is unknown. If a plan would be better with those
+    undisturbed, and every `EXPLORING_RUNS`, it is probed by a single run. Probes cost at most `PROBING` of
+    the time.
     """
 
     def __init__(self, plans: Sequence[PlanFacts], goal: Goal, uses: Mapping[str, Collection[str]]) -> None:
-        """Begins with the plan that is best undisturbed; of equals the first.
+        """Begins with the plan that is best undisturbed; the first of equals.
 
         Args:
-            plans: one at least, with different names.
-            goal: what is better.
-            uses: plan -> the parts that it needs and others may need, too.
+            plans: at least one, with distinct names.
+            goal: ranks plans.
+            uses: plan -> the parts that it needs; plans may share them.
         """
         self._facts = {plan.name: plan for plan in plans}
         self._names = list(self._facts)
@@ -113,34 +114,34 @@ class Watching:
         self._current = min(plans, key=lambda plan: goal.rank(plan, plan.seconds, staying=False)).name
         self._unbeaten = self._best_of_others()
         self._run = 0
-        self._credit = 0.0  # seconds that may be lost by trying, as saved since the last attempt or change of plan
-        self._tracing = 0.0  # seconds of traced runs, less what they may take
+        self._credit = 0.0  # seconds that probes may lose, saved since the last probe or switch
+        self._tracing = 0.0  # seconds of traced runs beyond their share
         self._probe: str | None = None
         self._probed: dict[str, int] = {}
         self._explore_at = EXPLORING_RUNS
         self._promising = False
 
-    def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
-        """The plan that is best now, or one that may have become better."""
+    def choose(self, excluded: frozenset[str] = frozenset()) -> PlanChoice:
+        """The plan with the best expected rank, or a plan to probe."""
         self._probe = None
         here = self._estimator.expected(self._current)
         mine = self._rank(self._current, here)
         settled = mine <= self._unbeaten and self._run < self._explore_at
         if settled and not excluded and not self._breaker.failed_at(self._current):
-            return Choice(self._current, traced=self._wants_trace())
+            return PlanChoice(self._current, traced=self._wants_trace())
         usable = self._breaker.usable(self._names, excluded)
         best = min(usable, key=lambda name: (self._rank(name, self._estimator.expected(name)), name != self._current))
         if best != self._current:
             return self._change(best, here)
         self._probe = self._worth_trying(usable, here, mine)
         if self._probe is None:
-            return Choice(self._current, traced=self._wants_trace())
+            return PlanChoice(self._current, traced=self._wants_trace())
         reason = f"{self._probe} may have recovered"
-        return Choice(self._probe, reason, traced=len(self._facts[self._probe].busy) > 1, probing=True)
+        return PlanChoice(self._probe, reason, traced=len(self._facts[self._probe].busy) > 1, probing=True)
 
     def observe(self, observation: Observation) -> None:
-        """Learns from a run."""
-        _note(self._breaker, observation)
+        """Updates estimates, failures and the time that probes may lose."""
+        _record(self._breaker, observation)
         self._run += 1
         if observation.plan == self._probe:
             self._probed[observation.plan] = self._run
@@ -166,21 +167,21 @@ class Watching:
         return self._goal.rank(self._facts[name], seconds, staying=name == self._current)
 
     def _best_of_others(self) -> Rank:
-        """What no other plan can be better than."""
+        """A bound: the best rank of other plans if undisturbed."""
         ranks = (self._rank(n, self._estimator.undisturbed(n)) for n in self._names if n != self._current)
         return min(ranks, default=(float("inf"),))
 
-    def _change(self, name: str, here: float) -> Choice:
+    def _change(self, name: str, here: float) -> PlanChoice:
         before, self._current = self._current, name
         self._unbeaten = self._best_of_others()
         self._credit, self._tracing, self._promising = 0.0, 0.0, False
         reason = _failure_reason(before, name, self._breaker) or (
             f"{before} takes {here * 1e3:.3g} ms, {name} is expected to take {self._estimator.expected(name) * 1e3:.3g} ms"
         )
-        return Choice(name, reason)
+        return PlanChoice(name, reason)
 
     def _worth_trying(self, usable: Sequence[str], here: float, mine: Rank) -> str | None:
-        """A plan that would be better if all was well that nobody looks at, if there is time to find out."""
+        """A plan that would be better if the unused processors were undisturbed, if there is time to probe it."""
         seen = self._facts[self._current].busy
         hopeful = [n for n in usable if n != self._current and self._rank(n, self._estimator.hoped(n, seen)) < mine]
         if not hopeful and self._run >= self._explore_at:
@@ -196,7 +197,7 @@ class Watching:
         return name if rested and loss <= self._credit else None
 
     def _wants_trace(self) -> bool:
-        """Whether the current plan is slow and it is not known, or not for sure any more, which of its processors it is."""
+        """Whether the current plan is slow and the slow processor is unknown or no longer certain."""
         name = self._current
         if len(self._facts[name].busy) < 2 or self._estimator.slowness(name) < SLOWED:
             return False
@@ -205,7 +206,7 @@ class Watching:
         return self._tracing < max(_TRACED_RUNS * self._estimator.expected(name), 3 * SPAN)
 
 
-def _note(breaker: CircuitBreaker, run: Observation) -> None:
+def _record(breaker: CircuitBreaker, run: Observation) -> None:
     if run.failed:
         breaker.failed(run.plan, run.seconds, run.lost)
     else:
@@ -213,7 +214,7 @@ def _note(breaker: CircuitBreaker, run: Observation) -> None:
 
 
 def _failure_reason(before: str, now: str, breaker: CircuitBreaker) -> str:
-    """Why a plan was changed, if that is because one failed."""
+    """Why the plan changed, if a failure is the reason."""
     if before == now:
         return ""
     if lost := breaker.failed_at(before):
@@ -222,7 +223,7 @@ def _failure_reason(before: str, now: str, breaker: CircuitBreaker) -> str:
 
 
 def parse_policy(text: str) -> str | float:
-    """What `fixed`, `adaptive` or `deadline=12ms` stands for: its name, or seconds.
+    """Parses `fixed`, `adaptive` or `deadline=12ms`: the name, or the deadline in seconds.
 
     Raises:
         UsageError: it is none of them.
@@ -238,14 +239,14 @@ def parse_policy(text: str) -> str | float:
 def make_policy(
     kind: str | float, names: Sequence[str], facts: Sequence[PlanFacts], uses: Mapping[str, Collection[str]]
 ) -> Policy:
-    """The policy that `parse_policy` has read.
+    """Makes the policy that `parse_policy` has parsed.
 
     Args:
-        kind: which.
+        kind: result of `parse_policy`.
         names: of the plans, in the order of `fixed`.
-        facts: what each of them takes undisturbed; `fixed` needs none.
-        uses: plan -> the parts that it needs and others may need, too: if one fails, plans without it are better.
+        facts: undisturbed times of the plans; `fixed` needs none.
+        uses: plan -> the parts that it needs; plans may share them. If a part fails, plans without it are preferred.
     """
     if kind == "fixed":
         return Fixed(names, uses)
-    return Watching(facts, Fastest() if isinstance(kind, str) else Deadline(kind), uses)
+    return Adaptive(facts, Fastest() if isinstance(kind, str) else Deadline(kind), uses)

@@ -1,4 +1,4 @@
-"""What a policy is told and what it answers. Policies know plans by name and how long runs took; they know no device."""
+"""The interface of policies, which choose the plan of each run. Policies know names of plans and times of runs, no devices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """A plan as it is when nothing disturbs it.
+    """Undisturbed times of a plan.
 
     Attributes:
         name: of the plan.
-        seconds: that a run takes.
-        busy: processor -> seconds of a run in which it computes; all processors of the plan are in it.
+        seconds: of a run.
+        busy: processor -> seconds that it computes in a run, for all processors of the plan.
     """
 
     name: str
@@ -24,14 +24,14 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class Observation:
-    """What became of a run.
+    """The outcome of a run.
 
     Attributes:
-        plan: that was run.
-        seconds: that it took, or took to fail.
-        busy: processor -> seconds that it computed, of a run that was traced.
-        failed: whether there is no answer.
-        lost: parts of the plan, as the policy was told of them, that made it fail; empty if that is not known.
+        plan: its plan.
+        seconds: its duration, up to the failure if it failed.
+        busy: processor -> seconds that it computed; None if the run was not traced.
+        failed: whether it failed.
+        lost: parts of the plan that made it fail; empty if unknown.
     """
 
     plan: str
@@ -42,14 +42,14 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which plan the next run takes.
+class PlanChoice:
+    """The plan of the next run.
 
     Attributes:
         plan: its name.
-        reason: why it is not the one before, in a few words; empty if it is, or if there was none.
-        traced: whether the run shall tell what each processor took, which costs a little.
-        probing: whether this run is to find out how fast a plan has become; the run after it may take the former plan again.
+        reason: why the plan has changed, in a few words; empty if it has not.
+        traced: whether to trace the run, which shows the times of processors and costs a little.
+        probing: whether the run only measures how fast a plan is now. The plan in use stays the same.
     """
 
     plan: str
@@ -59,14 +59,14 @@ class Choice:
 
 
 class Policy(Protocol):
-    """Decides which plan a run takes. Not thread-safe; runs are told in the order of their choices."""
+    """Chooses the plan of each run. Not thread-safe; runs are observed in the order of their choices."""
 
-    def choose(self, excluded: frozenset[str] = frozenset()) -> Choice:
+    def choose(self, excluded: frozenset[str] = frozenset()) -> PlanChoice:
         """The plan of the next run.
 
         Args:
-            excluded: plans that failed with the inputs of this run; not all there are.
+            excluded: plans that failed with the inputs of this run; never all plans.
         """
 
     def observe(self, observation: Observation) -> None:
-        """Takes note of what became of the run that was chosen last."""
+        """Observes the outcome of the run that was chosen last."""

@@ -1,4 +1,4 @@
-"""The last few measurements of something, and what is typical of them."""
+"""A window of the last measurements, and their mean slowness."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import deque
 
 FEWEST = 5
 SPAN = 0.02
-"""Seconds that the measurements make together at least: short runs are disturbed rarely, each time by a whole time slice."""
+"""Seconds that the window covers at least. Short runs are disturbed rarely, but by a whole time slice each time."""
 MOST = 64
 
 
 class Recent:
-    """Ratios of measured over undisturbed seconds: the last few runs, more of them where they are short."""
+    """The last runs with their undisturbed times: more of them where runs are short."""
 
     def __init__(self) -> None:
-        """No measurement yet."""
+        """Begins empty."""
         self._values: deque[tuple[float, float, float]] = deque()  # ratio, seconds, undisturbed seconds
         self._seconds = 0.0
         self._undisturbed = 0.0
@@ -25,12 +25,12 @@ class Recent:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many as are kept."""
+        """Whether the window has its final length."""
         return len(self._values) >= MOST or (len(self._values) >= FEWEST and self._seconds >= SPAN)
 
     @property
     def slowness(self) -> float:
-        """How many times as long as undisturbed it takes: a mean without the slowest, maybe an accident; 1 if unknown."""
+        """Mean time over undisturbed time, without the slowest run, which may be an outlier; 1 if unknown."""
         if not self._values:
             return 1.0
         if len(self._values) < 3:
@@ -39,7 +39,7 @@ class Recent:
         return (self._seconds - seconds) / (self._undisturbed - undisturbed)
 
     def add(self, seconds: float, undisturbed: float) -> None:
-        """One more measurement, of something that takes so long when nothing disturbs it."""
+        """Adds a run of `seconds` that takes `undisturbed` seconds if nothing disturbs it."""
         values = self._values
         added = (seconds / undisturbed, seconds, undisturbed)
         values.append(added)

@@ -1,4 +1,4 @@
-"""A session that holds several plans of one network and runs the one that its policy chooses."""
+"""Sessions with several plans of one network; a policy chooses the plan of each run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,27 @@ from nnstretch.scheduler.plan.packaging import check_alike, packaged, unpackaged
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
 from nnstretch.scheduler.runtime.adaptive.policies import make_policy, parse_policy
-from nnstretch.scheduler.runtime.adaptive.policy import Choice, Observation, PlanFacts
+from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice, PlanFacts
 from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session, Switch
 from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 
 HISTORY = 10_000
-"""Runs, and changes of plan, that are remembered."""
+"""Number of runs, and of plan switches, that are kept."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Ran:
-    """An attempt of a run: its plan and seconds, whether it was to find out how fast the plan is, and how it failed."""
+class Attempt:
+    """An attempt of a run.
+
+    Attributes:
+        plan: its plan.
+        seconds: its duration.
+        probing: whether it only measured how fast the plan is.
+        failure: why it failed; empty if it did not.
+    """
 
     plan: str
     seconds: float
@@ -42,9 +49,10 @@ class Ran:
 
 
 class AdaptiveSession(Session):
-    """Runs one of several plans of a network, and another one when that has become slow or fails.
+    """Runs one of several plans of a network, and switches when that one fails or another one is better.
 
-    All plans compute the same outputs, within the error that routines may have. Thread-safe: concurrent runs take turns.
+    All plans compute the same outputs, within the error that routines may have. Thread-safe: concurrent runs
+    take turns.
     """
 
     def __init__(
@@ -55,19 +63,19 @@ class AdaptiveSession(Session):
         sources: Mapping[str, str] | None = None,
         facts: Sequence[PlanFacts] | None = None,
     ) -> None:
-        """Binds plans to this machine. Those whose processors are not here are left out with a warning.
+        """Binds plans to this machine. Plans whose processors are missing are left out with a warning.
 
         Args:
-            plans: name -> plan; the order is that of the policy `fixed`.
-            policy: `adaptive` (the plan that is fastest at the moment), `fixed` (the first plan, others while it fails), or
-                `deadline=12ms` (the plan with the fewest processors that takes no longer).
-            sources: OpenCL sources to build instead of the installed ones (from a package).
-            facts: what plans take when nothing disturbs them; measured if None, except for the policy `fixed`.
+            plans: name -> plan, in the order of the policy `fixed`.
+            policy: `adaptive` (the currently fastest plan), `fixed` (the first plan that works), or
+                `deadline=12ms` (the plan with the fewest processors that meets the deadline).
+            sources: OpenCL sources from a package, built instead of the installed ones.
+            facts: undisturbed times of the plans; measured if None, except for the policy `fixed`.
 
         Raises:
-            UsageError: there is no such policy, or no plan.
-            PackageError: a plan is inconsistent, or plans have other inputs or outputs.
-            DeviceError, BuildError, MissingExtraError: no plan can run here; says why the first one cannot.
+            UsageError: the policy is unknown, or there is no plan.
+            PackageError: a plan is inconsistent, or the plans differ in inputs or outputs.
+            DeviceError, BuildError, MissingExtraError: no plan can run here; the message says why the first one cannot.
         """
         self._kind = parse_policy(policy)
         if not plans:
@@ -79,7 +87,7 @@ class AdaptiveSession(Session):
         self._names: list[str] = []
         self._facts: list[PlanFacts] = []
         self._turn = threading.RLock()
-        self._history: deque[Ran] = deque(maxlen=HISTORY)
+        self._history: deque[Attempt] = deque(maxlen=HISTORY)
         self._switches: deque[Switch] = deque(maxlen=HISTORY)
         self._attempts = 0
         self._is_closed = False
@@ -94,7 +102,7 @@ class AdaptiveSession(Session):
 
     @classmethod
     def load(cls, path: str | Path, policy: str = "adaptive") -> Self:
-        """A session for a package file of one plan or several; weights are mapped, not copied.
+        """A session for all plans of a package file; weights are mapped, not copied.
 
         Raises:
             FileError, PackageError: it cannot be read, is damaged or too new.
@@ -104,7 +112,7 @@ class AdaptiveSession(Session):
         return cls(plans, policy, sources=package.sources, facts=from_metadata(package.metadata, list(plans)))
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
-        """Writes a package (.nns) with all plans that can run here, and with what they take.
+        """Writes a package (.nns) with all plans that can run here and their facts.
 
         Raises:
             FileError: the place is not writable or the disk is full.
@@ -123,12 +131,12 @@ class AdaptiveSession(Session):
 
     @property
     def facts(self) -> list[PlanFacts]:
-        """What every plan takes when nothing disturbs it; empty where nobody needed to know."""
+        """Undisturbed times of the plans; may be empty with the policy `fixed`."""
         return list(self._facts)
 
     @property
     def current(self) -> str:
-        """The plan in use: that of the last run, unless that was to find out how fast another plan is."""
+        """The plan in use: that of the last run that was no probe."""
         return self._current
 
     @property
@@ -136,25 +144,26 @@ class AdaptiveSession(Session):
         return self._compiled[self._current]
 
     @property
-    def history(self) -> list[Ran]:
+    def history(self) -> list[Attempt]:
         """The last attempts, failed ones included, oldest first."""
         return list(self._history)
 
     @property
     def switches(self) -> list[Switch]:
-        """The last changes of plan, oldest first; runs that only were to find out something are none."""
+        """The last changes of plan, oldest first, without probes."""
         return list(self._switches)
 
     @property
     def busy(self) -> bool:
-        """Whether an attempt that missed its deadline is not over: until it is, its plan fails."""
+        """Whether an attempt that missed its deadline still runs; its plan fails until it ends."""
         return any(session.busy for session in self._sessions.values())
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
         """As `Session.run`; if a plan fails, the same inputs are run with another one.
 
-        Plans that do not need what failed come first. A plan that misses the deadline counts as failed: it is not run again
-        before it has ended, and plans on its CPU cores may have to wait for it too. Runs with a deadline are not traced.
+        Plans that do not use the failed part come first. A plan that misses the deadline counts as failed: it
+        is not run again before that run has ended, and plans on the same CPU cores may have to wait too. Runs
+        with a deadline are not traced.
 
         Raises:
             DeviceError: all plans failed; the session stays usable.
@@ -163,17 +172,17 @@ class AdaptiveSession(Session):
         with self._turn:
             while len(failures) < len(self._names):
                 choice = self._policy.choose(frozenset(failures))
-                self._note_switch(choice)
+                self._record_switch(choice)
                 begin = perf_counter()
                 try:
                     outputs, busy = self._attempt(choice, output_names, feeds, deadline)
                 except UNUSABLE as error:
                     failures[choice.plan] = error
-                    self._note_failure(choice, perf_counter() - begin, error)
+                    self._record_failure(choice, perf_counter() - begin, error)
                     continue
                 seconds = perf_counter() - begin
                 self._policy.observe(Observation(choice.plan, seconds, busy))
-                self._history.append(Ran(choice.plan, seconds, choice.probing))
+                self._history.append(Attempt(choice.plan, seconds, choice.probing))
                 self._attempts += 1
                 return outputs
         first, failure = next(iter(failures.items()))
@@ -183,7 +192,7 @@ class AdaptiveSession(Session):
         raise DeviceError(f"all {len(failures)} plans failed, {first} because {why}") from failure
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
-        """As `PlanSession.profile`, of the plan in use; policies do not hear of these runs."""
+        """As `PlanSession.profile`, of the plan in use; the policy does not observe these runs."""
         with self._turn:
             return self._session(self._current).profile(feeds, runs)
 
@@ -208,7 +217,7 @@ class AdaptiveSession(Session):
                 session.close()
 
     def _open_plans(self) -> None:
-        """Opens all plans, or as few as the policy `fixed` begins with, and leaves out those that do not open."""
+        """Opens all plans, or for `fixed` the first that opens, and leaves out those that fail."""
         failures: dict[str, Exception] = {}
         for name in self._compiled:
             try:
@@ -223,7 +232,7 @@ class AdaptiveSession(Session):
         self._names = [name for name in self._compiled if name not in failures]
 
     def _learn_facts(self, known: Sequence[PlanFacts] | None) -> None:
-        """Takes over what plans take undisturbed, or measures it, and leaves out plans that fail then."""
+        """Takes over known facts, or measures them and leaves out plans that fail."""
         self._facts = [plan for plan in known or () if plan.name in self._names]
         if len(self._facts) == len(self._names) or self._kind == "fixed":
             return
@@ -243,7 +252,7 @@ class AdaptiveSession(Session):
         return {name: _parts(self._compiled[name].plan.queues) for name in self._names}
 
     def _attempt(
-        self, choice: Choice, output_names: Sequence[str] | None, feeds: Feeds, deadline: float | None
+        self, choice: PlanChoice, output_names: Sequence[str] | None, feeds: Feeds, deadline: float | None
     ) -> tuple[Outputs, dict[str, float] | None]:
         session = self._session(choice.plan)
         if not choice.traced or deadline is not None:
@@ -252,30 +261,30 @@ class AdaptiveSession(Session):
         return outputs, session.busy_seconds(trace)
 
     def _drop(self, name: str) -> None:
-        """Lets go of a plan's session after a failure, as its device may be lost; it is opened anew when it is needed."""
+        """Closes a plan's session after a failure, as its device may be lost. It is opened again when needed."""
         session = self._sessions.get(name)
         if session is not None and not session.busy:
             del self._sessions[name]
             session.close()
 
-    def _note_switch(self, choice: Choice) -> None:
+    def _record_switch(self, choice: PlanChoice) -> None:
         if choice.plan != self._current and not choice.probing:
             self._switches.append(Switch(self._attempts, self._current, choice.plan, choice.reason))
             self._current = choice.plan
 
-    def _note_failure(self, choice: Choice, seconds: float, error: Exception) -> None:
+    def _record_failure(self, choice: PlanChoice, seconds: float, error: Exception) -> None:
         log.warning("plan %s failed: %s", choice.plan, error)
         lost = _parts(
             queue for queue in self._compiled[choice.plan].plan.queues if queue.processor == _processor(error)
         )
         self._policy.observe(Observation(choice.plan, seconds, failed=True, lost=lost))
         self._drop(choice.plan)
-        self._history.append(Ran(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
+        self._history.append(Attempt(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
         self._attempts += 1
 
 
 def _parts(queues: Iterable[PlanQueue]) -> frozenset[str]:
-    """What queues need that queues of other plans may need, too: cores of the CPU, and devices, whichever cores serve these."""
+    """Parts that plans may share: CPU cores, and devices regardless of the cores that serve them."""
     parts: set[str] = set()
     for queue in queues:
         name = queue.processor.partition("@")[0]
@@ -287,5 +296,5 @@ def _parts(queues: Iterable[PlanQueue]) -> frozenset[str]:
 
 
 def _processor(error: Exception) -> str | None:
-    """The one that an error blames, if any."""
+    """The processor that an error names, if any."""
     return (error.processor or None) if isinstance(error, DeviceError) else None

@@ -1,1 +1,1 @@
-"""Streams: several inputs on their way at a time, for throughput instead of latency."""
+"""Streams: several inputs in flight, for throughput instead of latency."""

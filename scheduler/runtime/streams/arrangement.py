@@ -1,15 +1,17 @@
-"""Who computes which inputs when several are on their way: groups of processors, and what is predicted of them.
+"""Arrangements: which replica groups compute the inputs in flight, and their predicted rates.
 
-A group is one processor or several that compute inputs by one plan. Two ways lie at the ends:
+A replica group is one or more processors that compute inputs by one plan. The two extremes are:
 
-- *apart*: every processor is a group of its own and computes whole inputs by the plan that is best for it alone. Rates add
-  up, and nobody ever waits for anybody. Cores of one CPU may be divided among groups, too.
-- *together*: all processors are one group, whose plan spreads every input over them. With several inputs on their way no
-  processor waits at meeting points, it computes for another input meanwhile; the busiest processor sets the rate.
+- *apart*: every processor is a group and computes whole inputs by the plan that is best for it alone. Rates
+add up, and no
+  processor waits for another. The cores of one CPU may be divided among groups.
+- *together*: all processors are one group, and its plan spreads every input over them. A processor that would
+wait at a join
+  computes another input instead. The busiest processor sets the rate.
 
-For equal processors the rates are the same at best, and apart wins, since together pays for meetings and never shares work out
-evenly. Together wins where processors are good at different layers: then each gets what it is better at, while apart
-every processor computes everything. So it is a matter of prediction, by the plans' own step costs.
+On equal processors *apart* wins: *together* has the same rate at best, and pays for joins and uneven shares.
+*Together* wins where processors are good at different layers. The step costs of the plans predict which one
+is faster.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 
 _MARGIN = 0.03
-"""Share by which an arrangement must be predicted to be faster than one that stands before it: what predictions miss by."""
+"""Prediction error: an arrangement replaces an earlier one only if its predicted rate is higher by this share."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,11 @@ class ReplicaGroup:
     """Processors that compute inputs by one plan.
 
     Attributes:
-        compiled: the plan with its constants. ReplicaGroups that have the same one share its weights.
-        streams: how many inputs it has on their way.
-        latency: seconds that one input takes alone, as predicted; None if nothing was measured.
-        contention_factor: how many times as long queues take while all groups work; at least 1.
-        sources: OpenCL sources to build instead of the installed ones (of a package).
+        compiled: the plan with its constants. Groups with the same `compiled` share its weights.
+        streams: number of inputs in flight.
+        latency: predicted seconds of one input alone; None if nothing was measured.
+        contention_factor: time of a queue while all groups work over its time alone; at least 1.
+        sources: OpenCL sources from a package, built instead of the installed ones.
     """
 
     compiled: Compiled
@@ -46,12 +48,12 @@ class ReplicaGroup:
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """Names of the processors that have something to compute."""
+        """Names of the processors that compute something."""
         return working(self.compiled.plan)
 
     @property
     def interval(self) -> float | None:
-        """Seconds from one input's end to the next one's while all streams have work, as predicted."""
+        """Predicted seconds between the ends of two inputs while all streams have work."""
         busy = busy_seconds(self.compiled.plan)
         if self.latency is None or busy is None:
             return None
@@ -59,47 +61,49 @@ class ReplicaGroup:
 
     @property
     def rate(self) -> float | None:
-        """Inputs per second then."""
+        """Predicted inputs per second while all streams have work."""
         return None if self.interval is None else 1 / self.interval
 
     @property
     def duration(self) -> float | None:
-        """Seconds that every input is on its way then."""
+        """Predicted seconds from begin to end of an input while all streams have work."""
         return None if self.interval is None else self.interval * self.streams
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """ReplicaGroups that take inputs from one queue."""
+    """Replica groups that take inputs from one queue of work."""
 
     name: str
     groups: tuple[ReplicaGroup, ...]
 
     @property
     def streams(self) -> int:
-        """Inputs on their way at a time."""
+        """Number of inputs in flight."""
         return sum(group.streams for group in self.groups)
 
     @property
     def rate(self) -> float | None:
-        """Inputs per second as predicted; None if nothing was measured."""
+        """Predicted inputs per second; None if nothing was measured."""
         return known_sum(group.rate for group in self.groups)
 
     @property
     def weight_bytes(self) -> int:
-        """Of all plans that differ."""
+        """Bytes of the weights of all plans; shared weights count once."""
         plans = {id(group.compiled.weights): group.compiled.plan for group in self.groups}
         return sum(size for plan in plans.values() for _, size in plan.constant_ranges.values())
 
     @property
     def stream_bytes(self) -> int:
-        """What all streams take together for what lies between input and output."""
+        """Bytes of intermediate tensors of all streams."""
         return sum(group.streams * state_bytes(group.compiled.plan) for group in self.groups)
 
     def with_streams(self, streams: int) -> Arrangement:
-        """The arrangement for a number of streams: the fastest groups where there are more, and spare streams shared out.
+        """The arrangement for a number of streams.
 
-        A second stream keeps a group busy while the first one's answer is handed over; one processor has no use for more.
+        If there are more groups than streams, the fastest ones are kept. Spare streams are given to groups in
+        turn. A group of one processor gets two at most: the second one keeps it busy while the answer of the
+        first is returned.
         """
         groups = sorted(self.groups, key=lambda group: group.latency or math.inf)[:streams]
         kept = [group for group in self.groups if group in groups]
@@ -113,7 +117,7 @@ class Arrangement:
 
 
 def choose(candidates: Sequence[Arrangement]) -> Arrangement:
-    """The one with the highest predicted rate; an earlier one where a later one is not clearly faster, or not measured."""
+    """The arrangement with the highest predicted rate; the earlier of two whose rates are close or unknown."""
     best = candidates[0]
     for candidate in candidates[1:]:
         if best.rate is not None and candidate.rate is not None and candidate.rate > best.rate * (1 + _MARGIN):
@@ -122,12 +126,12 @@ def choose(candidates: Sequence[Arrangement]) -> Arrangement:
 
 
 def relocated(compiled: Compiled, processor: str, cores: tuple[int, ...]) -> Compiled:
-    """A plan for one CPU on another one like it, with the same constants.
+    """The same plan on other cores of the CPU, with the same constants.
 
     Args:
-        compiled: its only queue is a CPU's.
-        processor: name of the other one.
-        cores: of the other one, as many.
+        compiled: a plan with a single host queue.
+        processor: name of the processor to run it on.
+        cores: of that processor; as many as the plan has.
     """
     (queue,) = compiled.plan.queues
     queues = (replace(queue, processor=processor, cores=cores),)
@@ -135,15 +139,15 @@ def relocated(compiled: Compiled, processor: str, cores: tuple[int, ...]) -> Com
 
 
 def working(plan: Plan) -> tuple[str, ...]:
-    """Names of the processors that have something to compute in a plan."""
+    """Names of the processors that compute something in a plan."""
     queues = dict.fromkeys(subgraph.queue for subgraph in plan.subgraphs if subgraph.count)
     return tuple(plan.queues[queue].processor for queue in sorted(queues) if plan.queues[queue].processor)
 
 
 def busy_seconds(plan: Plan) -> Mapping[int, float] | None:
-    """Seconds that each queue computes for one input, by the costs of its steps; None if a step has none.
+    """Seconds that each queue computes for one input, by the costs of its steps; None if the plan has no costs.
 
-    Steps of a host that only serves a device have no cost where nothing is measured there, and count as nothing.
+    Unmeasured steps of a host queue that only serves a device count as zero.
     """
     if plan.predicted_ms is None:
         return None
@@ -155,5 +159,5 @@ def busy_seconds(plan: Plan) -> Mapping[int, float] | None:
 
 
 def state_bytes(plan: Plan) -> int:
-    """Memory that one stream takes for what lies between its input and output."""
+    """Bytes of the intermediate tensors of one stream."""
     return plan.host_bytes + sum(plan.shared_bytes) + sum(plan.device_bytes.values())

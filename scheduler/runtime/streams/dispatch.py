@@ -1,4 +1,4 @@
-"""One queue of work for runners of different speed."""
+"""One queue of work for workers of different speed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from typing import Generic, TypeVar
 Work = TypeVar("Work")
 
 _NEWEST = 0.25
-"""Weight of the latest run in what is known of a runner's speed."""
+"""Weight of the latest run in the moving average of a worker's time."""
 _FASTER = 0.8
-"""Times of a runner that counts as faster than another one, over that one's; nearer ones may be so by chance."""
+"""A worker counts as faster than another one if its time is below this share of the other's."""
 
 
 @dataclass
-class _Runner:
-    """What is known of a runner: seconds for one piece of work (None: nothing yet), and since when it has been at one."""
+class _Worker:
+    """A worker.
+
+    Attributes:
+        seconds: average time of one piece of work; None while unknown.
+        since: when it began its current piece; None if it is free.
+    """
 
     seconds: float | None
     since: float | None = None
 
     def free_in(self, now: float) -> float:
-        """Seconds until it can begin with something else, as far as can be told."""
+        """Expected seconds until it is free."""
         if self.since is None or self.seconds is None:
             return 0.0
         return max(0.0, self.since + self.seconds - now)
@@ -34,17 +39,18 @@ class _Runner:
 
 @dataclass(eq=False)
 class _Waiting(Generic[Work]):
-    """A piece of work, and the runners that have given it back."""
+    """A piece of work, and the workers that have given it back."""
 
     work: Work
     refused: set[int] = field(default_factory=set)
 
 
 class Dispatch(Generic[Work]):
-    """Hands out work in order to whoever is free, the oldest first.
+    """Hands out work to free workers, the oldest piece first.
 
-    So a runner gets work in proportion to its speed. A slow one leaves work to faster ones where these would be done with all
-    that waits before it would be with one: the last pieces do not wait for the slowest runner. Thread-safe.
+    A worker gets work in proportion to its speed. A slow worker gets none if faster ones are expected to
+    finish all waiting work before it would finish one piece, so the last pieces do not wait for the slowest
+    worker. Thread-safe.
     """
 
     def __init__(
@@ -53,11 +59,11 @@ class Dispatch(Generic[Work]):
         """Makes an empty queue.
 
         Args:
-            seconds: that each runner takes for a piece of work, as far as is known; what they take from now on corrects it.
-            capacity: pieces of work that wait at most.
+            seconds: expected time of one piece of work on each worker, or None; corrected by measured times.
+            capacity: largest number of pieces that wait.
             clock: seconds.
         """
-        self._runners = [_Runner(s) for s in seconds]
+        self._workers = [_Worker(s) for s in seconds]
         self._capacity = capacity
         self._clock = clock
         self._waiting: deque[_Waiting[Work]] = deque()
@@ -66,7 +72,7 @@ class Dispatch(Generic[Work]):
         self._changed = threading.Condition()
 
     def put(self, work: Work, timeout: float | None = None) -> bool:
-        """Adds work to the end, once there is room for it. False if there is none for `timeout` seconds.
+        """Adds work at the end, waiting for room; False if there is none for `timeout` seconds.
 
         Raises:
             ValueError: the queue is closed.
@@ -80,46 +86,46 @@ class Dispatch(Generic[Work]):
                 self._changed.notify_all()
             return there_is
 
-    def take(self, runner: int) -> Work | None:
-        """The next piece of work for a runner that is free, waited for; None if there will be none."""
+    def take(self, worker: int) -> Work | None:
+        """Waits for the next piece of work for a free worker; None once the queue is closed and empty."""
         with self._changed:
             while True:
-                found = self._next(runner)
+                found = self._next(worker)
                 if found is not None:
                     self._waiting.remove(found)
-                    self._running[runner] = found
-                    self._runners[runner].since = self._clock()
-                    self._changed.notify_all()  # somebody may wait for room
+                    self._running[worker] = found
+                    self._workers[worker].since = self._clock()
+                    self._changed.notify_all()  # wakes `put`
                     return found.work
                 if self._closed and not self._waiting and not self._running:
                     return None
                 self._changed.wait()
 
-    def done(self, runner: int) -> None:
-        """A runner has finished what it took, and is free."""
+    def done(self, worker: int) -> None:
+        """A worker has finished its piece and is free."""
         with self._changed:
-            self._measure(self._runners[runner])
-            self._free(runner)
+            self._measure(self._workers[worker])
+            self._free(worker)
 
-    def give_back(self, runner: int) -> bool:
-        """A runner cannot finish what it took, which is the next piece of work for the others. False if all have tried."""
+    def give_back(self, worker: int) -> bool:
+        """A worker cannot finish its piece, which goes to the front for the others; False if all have tried it."""
         with self._changed:
-            piece = self._running[runner]
-            piece.refused.add(runner)
-            others = len(piece.refused) < len(self._runners)
+            piece = self._running[worker]
+            piece.refused.add(worker)
+            others = len(piece.refused) < len(self._workers)
             if others:
                 self._waiting.appendleft(piece)
-            self._free(runner)
+            self._free(worker)
             return others
 
     def close(self) -> None:
-        """Takes no more work; what waits is handed out still."""
+        """Accepts no more work; waiting pieces are still handed out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def discard(self) -> list[Work]:
-        """Takes back all that waits."""
+        """Removes and returns all waiting pieces."""
         with self._changed:
             found = [piece.work for piece in self._waiting]
             self._waiting.clear()
@@ -128,22 +134,22 @@ class Dispatch(Generic[Work]):
 
     # -- under the lock ------------------------------------------------------------------------------------------
 
-    def _next(self, runner: int) -> _Waiting[Work] | None:
+    def _next(self, worker: int) -> _Waiting[Work] | None:
         for piece in self._waiting:
-            if runner not in piece.refused:
-                return piece if self._pays(runner, piece) else None
+            if worker not in piece.refused:
+                return piece if self._pays(worker, piece) else None
         return None
 
     def _pays(self, number: int, piece: _Waiting[Work]) -> bool:
-        """Whether a runner would be done with a piece before the faster ones would be with all that waits."""
-        mine = self._runners[number].seconds
+        """Whether a worker would finish a piece before the faster ones finish all waiting work."""
+        mine = self._workers[number].seconds
         if mine is None:
             return True
         now = self._clock()
         faster = [
-            (runner.free_in(now), runner.seconds)
-            for other, runner in enumerate(self._runners)
-            if runner.seconds is not None and runner.seconds < _FASTER * mine and other not in piece.refused
+            (worker.free_in(now), worker.seconds)
+            for other, worker in enumerate(self._workers)
+            if worker.seconds is not None and worker.seconds < _FASTER * mine and other not in piece.refused
         ]
         if not faster:
             return True
@@ -154,12 +160,12 @@ class Dispatch(Generic[Work]):
             heapq.heapreplace(ends, (end + seconds, seconds))
         return mine <= ends[0][0]
 
-    def _measure(self, runner: _Runner) -> None:
-        assert runner.since is not None
-        took = self._clock() - runner.since
-        runner.seconds = took if runner.seconds is None else runner.seconds + _NEWEST * (took - runner.seconds)
+    def _measure(self, worker: _Worker) -> None:
+        assert worker.since is not None
+        took = self._clock() - worker.since
+        worker.seconds = took if worker.seconds is None else worker.seconds + _NEWEST * (took - worker.seconds)
 
-    def _free(self, runner: int) -> None:
-        del self._running[runner]
-        self._runners[runner].since = None
+    def _free(self, worker: int) -> None:
+        del self._running[worker]
+        self._workers[worker].since = None
         self._changed.notify_all()

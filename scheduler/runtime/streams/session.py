@@ -1,4 +1,4 @@
-"""Sessions for many inputs: a queue, and a thread for every input that is on its way."""
+"""Sessions for many inputs: a queue of work, and a thread per input in flight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
 from nnstretch.scheduler.runtime.timeline import Timeline
 
 _WAITING = 2
-"""Inputs that wait at most, for each one on its way."""
+"""Largest number of waiting inputs per input in flight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,10 @@ class _Job:
 class StreamSession(Session):
     """A session that computes several inputs at the same time.
 
-    Inputs are begun in the order in which they come and answered in that order by `run_many` and `stream`. One that is
-    submitted must not be changed before its answer is there. Where processors of different kinds compute whole inputs, the
-    last bits of an answer depend on which one did: each is what a run on that processor alone gives.
+    Inputs are started in the order of submission; `run_many` and `stream` answer in that order. A submitted
+    input must not be changed before its answer is there. Where processors of different kinds compute whole
+    inputs, the last bits of an answer depend on the processor: each answer is what a run on that processor
+    alone gives.
 
     Attributes:
         arrangement: which processors compute which inputs.
@@ -150,10 +151,10 @@ class StreamSession(Session):
         raise UsageError("a session with streams cannot be saved; save one without, and open its package with streams")
 
     def close(self, *, cancel: bool = False) -> None:
-        """Finishes all that was submitted, then frees memory, kernels and threads.
+        """Finishes all submitted inputs, then frees memory, kernels and threads.
 
         Args:
-            cancel: inputs that nobody has begun with are cancelled instead.
+            cancel: whether inputs that have not started are cancelled.
         """
         self._dispatch.close()
         if cancel:
@@ -167,28 +168,28 @@ class StreamSession(Session):
     def _first(self) -> PlanSession:
         return self._sessions[0][1]
 
-    def _work(self, runner: int, session: PlanSession) -> None:
+    def _work(self, worker: int, session: PlanSession) -> None:
         """The body of a stream's thread."""
-        while (job := self._dispatch.take(runner)) is not None:
+        while (job := self._dispatch.take(worker)) is not None:
             if not job.answer.running() and not job.answer.set_running_or_notify_cancel():
-                self._dispatch.done(runner)
+                self._dispatch.done(worker)
                 continue
             try:
                 outputs = session.run(job.output_names, job.feeds)
             except DeviceError as error:
-                # Another processor may be able to; nobody waits for a device that has failed.
-                if not self._dispatch.give_back(runner):
+                # Another processor may compute it; a failed device holds up no other input.
+                if not self._dispatch.give_back(worker):
                     job.answer.set_exception(error)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the answer gets it
-                self._dispatch.done(runner)
+            except BaseException as error:  # noqa: BLE001 - raised again where the answer is read
+                self._dispatch.done(worker)
                 job.answer.set_exception(error)
             else:
-                self._dispatch.done(runner)
+                self._dispatch.done(worker)
                 job.answer.set_result(outputs)
 
 
 def _sessions(arrangement: Arrangement, stack: ExitStack) -> Iterator[tuple[int, PlanSession]]:
-    """A session for every stream with its number in its group."""
+    """For every stream its number in its group, and a session."""
     for group in arrangement.groups:
         first = stack.enter_context(PlanSession(group.compiled, group.sources))
         yield 0, first

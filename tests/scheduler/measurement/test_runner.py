@@ -272,7 +272,9 @@ def test_who_waits_for_a_device_leaves_its_core_alone(is_device: bool) -> None:
         seen.append(os.sched_getaffinity(0))
         return 1.0
 
-    layer: Any = SimpleNamespace(core=core, loaded=SimpleNamespace(runtimes=[object()] if is_device else []), time=run)
+    layer: Any = SimpleNamespace(
+        core=core, loaded=SimpleNamespace(device_queues=[object()] if is_device else []), time=run
+    )
     memory = os.memfd_create("worker")
     try:
         os.ftruncate(memory, PAGE)

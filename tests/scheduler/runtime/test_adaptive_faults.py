@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from nnstretch.compiler.several_plans import compile_plans
+from nnstretch.devices.opencl import queues
 from nnstretch.errors import DeviceError
 from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.runtime import loading
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
@@ -96,7 +96,7 @@ def test_a_device_that_cannot_be_opened_is_named(
     def gone(*_: object) -> NoReturn:
         raise DeviceError("there is no OpenCL device 0")
 
-    monkeypatch.setattr(loading, "_runtime", gone)
+    monkeypatch.setattr(queues, "installed_runtime", gone)
     with pytest.raises(DeviceError, match="no OpenCL device") as caught:
         PlanSession(plans[BOTH])
     assert caught.value.processor == G

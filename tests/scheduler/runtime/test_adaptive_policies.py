@@ -13,9 +13,9 @@ from nnstretch.scheduler.runtime.adaptive.circuit_breaker import CircuitBreaker
 from nnstretch.scheduler.runtime.adaptive.policies import (
     GAIN,
     PROBING,
+    Adaptive,
     Deadline,
     Fastest,
-    Watching,
     make_policy,
     parse_policy,
 )
@@ -26,8 +26,8 @@ from tests.kits.adaptive_world import THREE, World, facts, uses
 SLOWNESS = st.fixed_dictionaries({name: st.sampled_from([1.0, 1.0, 1.3, 2.0, 3.0, 8.0]) for name in "CG"})
 
 
-def adaptive() -> Watching:
-    return Watching(THREE, Fastest(), uses(THREE))
+def adaptive() -> Adaptive:
+    return Adaptive(THREE, Fastest(), uses(THREE))
 
 
 def names(policy: Policy, world: World, runs: int) -> list[str]:
@@ -87,7 +87,7 @@ def test_a_slowed_processor_is_noticed_within_a_few_runs_and_used_again_when_it_
 def test_times_that_were_measured_on_a_busy_machine_are_found_out(plan: str, wrong: float) -> None:
     world = World(THREE, noise=0.02)
     told = [replace(one, seconds=one.seconds * wrong) if one.name == plan else one for one in THREE]
-    policy = Watching(told, Fastest(), uses(THREE))
+    policy = Adaptive(told, Fastest(), uses(THREE))
     world.run(policy, 2_500)
     assert names(policy, world, 100)[-1] == "both"
 
@@ -197,9 +197,9 @@ def test_when_everything_fails_every_run_tries_every_plan() -> None:
 
 def test_a_deadline_takes_the_fewest_processors_that_meet_it() -> None:
     for limit, plan in ((0.02, "C"), (0.012, "C"), (0.0095, "both"), (0.004, "both")):
-        world, policy = World(THREE), Watching(THREE, Deadline(limit), uses(THREE))
+        world, policy = World(THREE), Adaptive(THREE, Deadline(limit), uses(THREE))
         assert set(names(policy, world, 30)) == {plan}
-    world, policy = World(THREE), Watching(THREE, Deadline(0.02), uses(THREE))
+    world, policy = World(THREE), Adaptive(THREE, Deadline(0.02), uses(THREE))
     world.run(policy, 20)
     for slowness, plan in (({"C": 4.0}, "G"), ({"C": 2.5, "G": 4.0}, "both"), ({"C": 9.0, "G": 6.0}, "both")):
         world.slowness = slowness

@@ -9,6 +9,7 @@ from typing import Any
 from nnstretch.devices.base.spec import format_cores, parse_processors, usable_cores
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.binding.library import engine
+from nnstretch.devices.engine.build.cpu_features import local_features
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.external.processor import EXTERNAL_KINDS, open_external_processor
 from nnstretch.devices.opencl.runtime.drivers import probe
@@ -28,6 +29,7 @@ class DeviceInfo:
         usable: whether it works.
         why_not: the reason if it does not.
         isa: instruction set of a CPU.
+        cpu_features: of a CPU, as /proc/cpuinfo names them; those that kernels may require.
         peak_gflops_per_core: measured float32 peak of a CPU, if it was asked for.
     """
 
@@ -39,11 +41,12 @@ class DeviceInfo:
     usable: bool
     why_not: str | None
     isa: str | None = None
+    cpu_features: tuple[str, ...] = ()
     peak_gflops_per_core: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields."""
-        return dict(vars(self)) | {"dtypes": list(self.dtypes)}
+        return dict(vars(self)) | {"dtypes": list(self.dtypes), "cpu_features": list(self.cpu_features)}
 
 
 def list_devices(*, peak: bool = False, progress: Callable[[int, int, str], None] | None = None) -> list[DeviceInfo]:
@@ -76,7 +79,8 @@ def _cpu(*, peak: bool) -> DeviceInfo:
     except (BuildError, DeviceError) as error:
         why_not = str(error)
     name = f"cpu:{format_cores(cores)}"
-    return DeviceInfo(name, "cpu", cpu_model(), len(cores), ("float32",), why_not is None, why_not, isa, gflops)
+    features, usable = local_features(), why_not is None
+    return DeviceInfo(name, "cpu", cpu_model(), len(cores), ("float32",), usable, why_not, isa, features, gflops)
 
 
 def _opencl() -> list[DeviceInfo]:

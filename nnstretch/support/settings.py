@@ -2,6 +2,7 @@
 
 ==========================  ===========================================================================
 NNSTRETCH_CACHE_DIR         where the engine, OpenCL kernels and the profile store live
+NNSTRETCH_CPU_FEATURES      CPU features to hide, for tests and debugging: "-fma,-avx512f"; the engine reads it, too
 NNSTRETCH_CC                C compiler command used instead of the ziglang wheel's clang
 NNSTRETCH_REQUIRE_OPENCL    "1": tests that need an OpenCL device fail instead of being skipped
 ==========================  ===========================================================================
@@ -19,7 +20,7 @@ from typing import IO
 
 import platformdirs
 
-from nnstretch.errors import FileError
+from nnstretch.errors import FileError, UsageError
 
 
 def cache_dir(inside: str = "") -> Path:
@@ -43,6 +44,19 @@ def compiler_override() -> list[str] | None:
     """The C compiler command of NNSTRETCH_CC, split like a shell does, or None."""
     configured = os.environ.get("NNSTRETCH_CC")
     return shlex.split(configured) if configured else None
+
+
+def hidden_cpu_features() -> frozenset[str]:
+    """The names that NNSTRETCH_CPU_FEATURES lists.
+
+    Raises:
+        UsageError: an entry does not begin with a minus: features can be hidden, not added.
+    """
+    entries = [entry for entry in os.environ.get("NNSTRETCH_CPU_FEATURES", "").split(",") if entry]
+    for entry in entries:
+        if not entry.startswith("-"):
+            raise UsageError(f"NNSTRETCH_CPU_FEATURES has {entry!r}; write -NAME, as in -fma,-avx512f")
+    return frozenset(entry[1:] for entry in entries)
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import heavy_routines
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build import build
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_isa
 from nnstretch.devices.opencl.runtime import drivers
 from tests.kits import kernel_driver
+from tests.kits.cpu_features import masked_engine, variant_masks
 
 if TYPE_CHECKING:
     import pyopencl
@@ -24,17 +24,26 @@ if TYPE_CHECKING:
 RUNNABLE = [isa for isa in ISAS if isa.features <= local_isa().features or isa == local_isa()]
 
 
-@pytest.fixture(scope="module", params=RUNNABLE, ids=[isa.name for isa in RUNNABLE])
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """Each instruction set in turn."""
-    assert isinstance(request.param, Isa)
-    return request.param
+VARIANTS = [(isa, mask) for isa in RUNNABLE for mask in variant_masks(isa)]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=[f"{isa.name}{mask}" for isa, mask in VARIANTS])
+def variant(request: pytest.FixtureRequest) -> tuple[Isa, str]:
+    """Each instruction set in turn, and the features to hide so that each variant of its kernels is chosen once."""
+    isa, mask = request.param
+    return isa, mask
 
 
 @pytest.fixture(scope="module")
-def native(isa: Isa) -> Iterator[Engine]:
-    """The engine of one instruction set, which the kernel driver uses meanwhile."""
-    made = Engine(build.build_engine(isa))
+def isa(variant: tuple[Isa, str]) -> Isa:
+    """The instruction set of the variant."""
+    return variant[0]
+
+
+@pytest.fixture(scope="module")
+def native(variant: tuple[Isa, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The engine of one instruction set and variant, which the kernel driver uses meanwhile."""
+    made = masked_engine(*variant, tmp_path_factory.mktemp("engine"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_driver, "engine", lambda: made)
         patch.setattr("nnstretch.devices.engine.binding.program.engine", lambda: made)

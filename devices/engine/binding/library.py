@@ -105,6 +105,10 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "nns_kernel_count": (ctypes.c_int64, ()),
     "nns_kernel_name": (ctypes.c_char_p, (ctypes.c_int64,)),
     "nns_kernel_find": (ctypes.c_int64, (ctypes.c_char_p,)),
+    "nns_kernel_features": (ctypes.c_uint64, (ctypes.c_int64,)),
+    "nns_kernel_missing_feature": (ctypes.c_char_p, (ctypes.c_char_p,)),
+    "nns_cpu_features": (ctypes.c_uint64, ()),
+    "nns_cpu_feature_name": (ctypes.c_char_p, (ctypes.c_int32,)),
     "nns_opencl_load": (ctypes.c_int32, (ctypes.c_char_p, *_TEXT)),
     "nns_program_create": (
         ctypes.c_int32,
@@ -166,11 +170,30 @@ class Engine:
 
         Raises:
             PackageError: it has none of that name.
+            DeviceError: it has one, which requires a feature that this CPU lacks.
         """
         number = self._numbers.get(kernel)
         if number is None:
+            missing = self.library.nns_kernel_missing_feature(kernel.encode())
+            if missing:
+                raise DeviceError(
+                    f"this CPU lacks {missing.decode()}, which the kernel {kernel!r} requires; compile the package here"
+                )
             raise PackageError(f"the engine has no kernel {kernel!r}; compile the package again with this version")
         return number
+
+    @property
+    def cpu_features(self) -> tuple[str, ...]:
+        """The features of this CPU, as /proc/cpuinfo names them."""
+        return self._feature_names(self.library.nns_cpu_features())
+
+    def kernel_features(self, kernel: str) -> tuple[str, ...]:
+        """The features that a kernel requires beyond the engine's instruction set. Errors as for `find`."""
+        return self._feature_names(self.library.nns_kernel_features(self.find(kernel)))
+
+    def _feature_names(self, mask: int) -> tuple[str, ...]:
+        bits = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+        return tuple(self.library.nns_cpu_feature_name(bit).decode() for bit in bits)
 
     def load_opencl(self, path: str | Path) -> None:
         """Resolves the OpenCL functions from a shared library that links an ICD loader.

@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from nnstretch.devices.engine.build.cpu_features import cpu_features
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain, openmp_toolchain
 from nnstretch.errors import BuildError, FileError
 from nnstretch.support.settings import cache_dir
 
 JOBS = 2
+_FOR_OLDEST_CPU = frozenset({"cpu_features.c", "status.c"})
 log = logging.getLogger(__name__)
 
 
@@ -51,19 +53,42 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp:
         FileError: the cache cannot be written.
     """
     isa = isa or local_isa()
-    toolchain = make_toolchain(BuildTarget(isa), sanitize)
-    sources = engine_sources(toolchain)
+    sources = engine_sources(BuildTarget(isa), sanitize)
     if not openmp:
-        return build_file(isa.name, ".so", sources, toolchain, "-shared")
+        return build_file(isa.name, ".so", sources, make_toolchain(BuildTarget(isa), sanitize), "-shared")
     gcc = openmp_toolchain(isa)
     sources = [s for s in sources if s.path.name != "pool.c" or s.path.parent.name != "runtime"]
     sources += source_files(gcc, c_files("openmp/*.c"), ("include", "runtime"))
     return build_file(f"{isa.name}-openmp", ".so", sources, gcc, "-shared")
 
 
-def engine_sources(toolchain: Toolchain) -> list[SourceFile]:
-    """The engine's C files."""
-    return source_files(toolchain, c_files("runtime/*.c", "kernels/**/*.c"), ("include", "runtime", "kernels"))
+def engine_sources(target: BuildTarget, sanitize: str | None = None) -> list[SourceFile]:
+    """The engine's C files, each with the compiler options that it needs.
+
+    Files that run before the CPU is known are compiled for the oldest one. Kernels in files named `NAME@FEATURE.c` (several
+    features: `NAME@FEATURE+FEATURE.c`) are compiled with these features; instruction sets that include them all leave the file
+    out, and so do other architectures.
+    """
+    sources: list[SourceFile] = []
+    for path in c_files("runtime/*.c", "kernels/**/*.c"):
+        features = variant_features(path)
+        if features and not _is_variant_of(target.isa, features):
+            continue
+        oldest = path.name in _FOR_OLDEST_CPU
+        toolchain = make_toolchain(target, sanitize, oldest=oldest, features=features)
+        sources += source_files(toolchain, [path], ("include", "runtime", "kernels"))
+    return sources
+
+
+def variant_features(path: Path) -> tuple[str, ...]:
+    """The CPU features that a C file's name says it requires; none for most files."""
+    _, _, features = path.stem.partition("@")
+    return tuple(features.split("+")) if features else ()
+
+
+def _is_variant_of(isa: Isa, features: Sequence[str]) -> bool:
+    known = cpu_features()
+    return not isa.features.issuperset(features) and all(known[f].architecture == isa.architecture for f in features)
 
 
 def c_files(*patterns: str) -> list[Path]:
@@ -79,9 +104,17 @@ def source_files(toolchain: Toolchain, paths: Iterable[Path], headers_in: Sequen
     headers = _hash(*(path.read_bytes() for path in included))
     identity = toolchain.identity.encode()
     return [
-        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), path.read_bytes()))
+        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), *_contents(path)))
         for path in paths
     ]
+
+
+def _contents(path: Path) -> Iterator[bytes]:
+    """A C file, and the one that it is a variant of and may include."""
+    yield path.read_bytes()
+    base = path.with_name(f"{path.stem.partition('@')[0]}.c")
+    if base != path and base.exists():
+        yield base.read_bytes()
 
 
 def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
+from nnstretch.devices.engine.build.cpu_features import gcc_flags, level_features, local_features, zig_cpu
 from nnstretch.errors import DeviceError, UsageError
 
 
@@ -19,14 +20,12 @@ class Isa:
         zig_flags: what selects it with the ziglang wheel's compiler.
         flags: what selects it with GCC and Clang.
         block: floats per vector, the block of the blocked layout.
-        features: flags in /proc/cpuinfo that a CPU must have.
     """
 
     name: str
     zig_flags: tuple[str, ...]
     flags: tuple[str, ...]
     block: int
-    features: frozenset[str]
 
     @property
     def architecture(self) -> str:
@@ -35,8 +34,20 @@ class Isa:
 
     @property
     def level(self) -> int:
-        """The level of an x86-64 instruction set, else 0."""
-        return int(self.name[-1]) if self.architecture == "x86_64" else 0
+        """The level of the architecture: 2 to 4 for x86-64-v2 to v4, 1 for aarch64."""
+        return int(self.name[-1]) if self.architecture == "x86_64" else 1
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The features that a CPU must have, as /proc/cpuinfo names them."""
+        return level_features(self.architecture, self.level)
+
+    def with_features(self, features: Sequence[str]) -> Isa:
+        """The instruction set with the compiler options of more features."""
+        if not features:
+            return self
+        zig_flags = (self.zig_flags[0] + zig_cpu(features), *self.zig_flags[1:])
+        return replace(self, zig_flags=zig_flags, flags=gcc_flags(self.flags, features))
 
     @property
     def oldest_flags(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -46,17 +57,14 @@ class Isa:
         return self.zig_flags, self.flags
 
 
-_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"})
-_V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
-_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 # Without the last flag clang splits vectors of 16 floats into halves.
 _WIDE = "-mprefer-vector-width=512"
 
 ISAS: tuple[Isa, ...] = (
-    Isa("x86-64-v4", ("-mcpu=x86_64_v4", _WIDE), ("-march=x86-64-v4", _WIDE), 16, _V4),
-    Isa("x86-64-v3", ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",), 8, _V3),
-    Isa("x86-64-v2", ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",), 4, _V2),
-    Isa("aarch64", ("-mcpu=baseline",), ("-march=armv8-a",), 4, frozenset({"asimd"})),
+    Isa("x86-64-v4", ("-mcpu=x86_64_v4", _WIDE), ("-march=x86-64-v4", _WIDE), 16),
+    Isa("x86-64-v3", ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",), 8),
+    Isa("x86-64-v2", ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",), 4),
+    Isa("aarch64", ("-mcpu=baseline",), ("-march=armv8-a",), 4),
 )
 """Best first for each machine."""
 
@@ -68,15 +76,9 @@ def local_isa() -> Isa:
     Raises:
         DeviceError: the CPU has none that the engine is written for.
     """
-    found: set[str] = set()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            found.update(value.split())
-            break
-    prefix = "aarch64" if platform.machine() == "aarch64" else "x86-64"
+    found = frozenset(local_features())
     for isa in ISAS:
-        if isa.name.startswith(prefix) and isa.features <= found:
+        if isa.architecture == platform.machine() and isa.features <= found:
             return isa
     names = ", ".join(isa.name for isa in ISAS)
     raise DeviceError(f"this CPU ({platform.machine()}) has none of the instruction sets {names}; use another machine")

@@ -47,7 +47,7 @@ def build_binaries(target: BuildTarget, sanitize: str | None = None) -> Binaries
         FileError: the cache cannot be written.
     """
     front = make_toolchain(target, sanitize, oldest=True)
-    library = [*engine_sources(make_toolchain(target, sanitize)), *_front_sources(front, "standalone/*.c")]
+    library = [*engine_sources(target, sanitize), *_front_sources(front, "standalone/*.c")]
     executable = [*library, *_front_sources(front, "standalone/cli/*.c")]
     strip = () if sanitize else ("-s",)
     static = ("-static", _STACK) if target.system == "linux-musl" else ()

@@ -56,20 +56,25 @@ class Toolchain:
     identity: str
 
 
-def make_toolchain(target: BuildTarget, sanitize: str | None = None, *, oldest: bool = False) -> Toolchain:
+def make_toolchain(
+    target: BuildTarget, sanitize: str | None = None, *, oldest: bool = False, features: Sequence[str] = ()
+) -> Toolchain:
     """The compiler for a target: the ziglang wheel's, unless NNSTRETCH_CC names one for this machine's system.
 
     Args:
         target: what to build for.
         sanitize: as for `build_engine`.
         oldest: compile for the oldest CPU of the architecture instead of for the instruction set, which is only named.
+        features: CPU features that the code may use beyond the instruction set.
 
     Raises:
         BuildError: the compiler cannot be asked for its version.
     """
-    override, isa = compiler_override(), target.isa
+    override, isa = compiler_override(), target.isa.with_features(features)
     folders = ("include", "runtime", "kernels", *(("standalone",) if oldest else ()))
     defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", *(f"-I{ENGINE_FOLDER / folder}" for folder in folders))
+    if features:
+        defines += ("-DNNS_REQUIRES=" + "|".join(f"NNS_CPU({name})" for name in features),)
     if oldest:
         defines += (f'-DNNS_ISA="{isa.name}"', f"-DNNS_ISA_LEVEL={isa.level}")
     link: tuple[str, ...] = LINK_FLAGS

@@ -158,6 +158,17 @@ NNS_EXPORT int32_t nns_block(void);
 NNS_EXPORT int64_t nns_kernel_count(void);
 NNS_EXPORT const char *nns_kernel_name(int64_t id);     /* NULL out of range */
 NNS_EXPORT int64_t nns_kernel_find(const char *name);   /* -1 if there is none */
+/* The CPU features that a kernel requires beyond the library's instruction set: a mask of nns_cpu_feature_name's bits. Of
+ * several kernels with one name the library takes the one that requires the most features among those this CPU can run. */
+NNS_EXPORT uint64_t nns_kernel_features(int64_t id);
+/* The first feature that this CPU lacks for a kernel of that name; NULL if the library has no such kernel, or can run it. */
+NNS_EXPORT const char *nns_kernel_missing_feature(const char *name);
+
+/* The features of this CPU (CPUID, HWCAP) that the operating system supports, detected once per process. The environment
+ * variable NNSTRETCH_CPU_FEATURES hides some of them, for tests: "-fma,-avx512f". */
+NNS_EXPORT uint64_t nns_cpu_features(void);
+/* The name of a bit of these masks, as in /proc/cpuinfo; NULL out of range. */
+NNS_EXPORT const char *nns_cpu_feature_name(int32_t bit);
 
 /* Resolves the OpenCL functions that OpenCL queues need from the shared library at `path` (anything that links an ICD
  * loader). Needed once before a program with OpenCL queues is created. */

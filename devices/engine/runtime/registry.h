@@ -1,4 +1,4 @@
-/* Kernels by number: the families of src/registry.c one after another. */
+/* The kernels that this CPU can run, by number. */
 #ifndef NNS_REGISTRY_H
 #define NNS_REGISTRY_H
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "isa.h"
 #include "nns_engine.h"
 #include "words.h"
 
@@ -109,7 +108,17 @@ typedef struct {
     int64_t count;
 } kernel_list;
 
-static int32_t read_kernels(reader *r, kernel_list *kernels) {
+static int32_t refuse_kernel(reader *r, const char *name) {
+    const char *missing = nns_kernel_missing_feature(name);
+    if (!missing)
+        return nns_fail(r->words.report, NNS_EINVALID,
+                        "this library has no kernel %.60s; use the library that came with the model", name);
+    return nns_fail(r->words.report, NNS_EINVALID,
+                    "this CPU lacks %s, which the kernel %.60s requires; compile the model for another --target", missing,
+                    name);
+}
+
+static int32_t read_kernels(reader *r, nns_image *image, kernel_list *kernels) {
     TRY(nns_take(&r->words, &kernels->count, "the number of kernels", 0, r->text_end - r->text));
     kernels->numbers = make_array(r, kernels->count, sizeof *kernels->numbers);
     if (!kernels->numbers) return r->words.report->status;
@@ -117,9 +126,8 @@ static int32_t read_kernels(reader *r, kernel_list *kernels) {
         const char *name = NULL;
         TRY(take_text(r, &name, "the name of a kernel"));
         kernels->numbers[i] = nns_kernel_find(name);
-        if (kernels->numbers[i] < 0)
-            return nns_fail(r->words.report, NNS_EINVALID,
-                            "this library has no kernel %.60s; use the library that came with the model", name);
+        if (kernels->numbers[i] < 0) return refuse_kernel(r, name);
+        image->features |= nns_kernel_features(kernels->numbers[i]);
     }
     return NNS_OK;
 }
@@ -275,7 +283,7 @@ int32_t nns_image_make(const nns_file *file, const nns_model_options *options, n
     TRY(read_queues(&r, &queues));
     TRY(nns_queues_place(&queues, options, report));
     image->threads = queues.total;
-    if (read_kernels(&r, &kernels) == NNS_OK) put_program(&r, image, file, &queues, &kernels);
+    if (read_kernels(&r, image, &kernels) == NNS_OK) put_program(&r, image, file, &queues, &kernels);
     free(kernels.numbers);
     return report->status;
 }

@@ -26,6 +26,7 @@ typedef struct {
     int64_t *image;
     int64_t words;
     int32_t threads;
+    uint64_t features; /* that its kernels require beyond the instruction set (nns_kernel_features) */
 } nns_image;
 
 /* Makes the image of a file's program on cores that `options` allow. What it cannot vouch for, the engine checks when

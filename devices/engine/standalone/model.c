@@ -1,22 +1,28 @@
 /* The library's functions (nnstretch.h): a model file becomes a program of the engine. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cpu_features.h"
 #include "file.h"
 #include "image.h"
-#include "isa.h"
 #include "nns_engine.h"
 #include "nnstretch.h"
 
-enum { HUGE_PAGE = 2 << 20 };
+#ifndef NNS_ISA
+#error "NNS_ISA must be the name of the instruction set, NNS_ISA_LEVEL its level (x86-64-v2: 2, aarch64: 1)"
+#endif
+
+enum { HUGE_PAGE = 2 << 20, FEATURES_TEXT = 256 };
 
 struct nns_model {
     nns_file file;
     nns_image image;
     nns_program *program;
     void *arena; /* NULL if the model needs none */
+    char features[FEATURES_TEXT];
 };
 
 /* Zeros, in huge pages where the system has them: networks sweep over all of it. */
@@ -47,14 +53,23 @@ static int32_t make_program(nns_model *model, nns_report *report) {
     return report->status;
 }
 
+static void name_features(nns_model *model) {
+    size_t used = 0;
+    for (int32_t bit = 0; nns_cpu_feature_name(bit) && used < FEATURES_TEXT; bit++)
+        if (model->image.features >> bit & 1)
+            used += (size_t)snprintf(model->features + used, FEATURES_TEXT - used, used ? ",%s" : "%s",
+                                     nns_cpu_feature_name(bit));
+}
+
 static int32_t load(nns_model *model, const char *path, const nns_model_options *options, nns_report *report) {
-    const char *missing = nns_isa_missing();
+    const char *missing = nns_features_missing(nns_features_of_level(NNS_ISA_LEVEL));
     if (missing)
         return nns_fail(report, NNS_EINVALID, "this CPU lacks %s, which %s has; compile the model for another --target",
                         missing, nns_library_isa());
     if (!path) return nns_fail(report, NNS_EINVALID, "no model file is named");
     if (nns_file_open(path, &model->file, report)) return report->status;
     if (nns_image_make(&model->file, options, &model->image, report)) return report->status;
+    name_features(model);
     if (make_arena(model, report)) return report->status;
     return make_program(model, report);
 }
@@ -83,9 +98,13 @@ void nns_model_free(nns_model *model) {
     free(model);
 }
 
+const char *nns_library_isa(void) { return NNS_ISA; }
+
 const char *nns_model_name(const nns_model *model) { return model->image.name; }
 
 int32_t nns_model_threads(const nns_model *model) { return model->image.threads; }
+
+const char *nns_model_features(const nns_model *model) { return model->features; }
 
 int32_t nns_model_input_count(const nns_model *model) { return model->image.n_inputs; }
 

@@ -46,6 +46,9 @@ NNS_API int nns_model_load(const char *path, const nns_model_options *options, n
 NNS_API void nns_model_free(nns_model *model); /* NULL is fine */
 
 NNS_API const char *nns_model_name(const nns_model *model);
+/* The CPU features beyond the instruction set that the model's kernels use here, such as "fma"; "" if there are none. One file
+ * holds several variants of a kernel, and each machine takes the best that it can run. */
+NNS_API const char *nns_model_features(const nns_model *model);
 NNS_API int32_t nns_model_threads(const nns_model *model);
 NNS_API int32_t nns_model_input_count(const nns_model *model);
 NNS_API int32_t nns_model_output_count(const nns_model *model);

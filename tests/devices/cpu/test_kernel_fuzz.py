@@ -18,7 +18,10 @@ from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolch
 HERE = Path(__file__).parent
 SANITIZE = "address,undefined"
 ROUNDS = 300
-KERNELS = [*build.c_files("kernels/**/*.c"), ENGINE_FOLDER / "runtime" / "registry.c"]
+KERNELS = [
+    *build.c_files("kernels/**/*.c"),
+    *(ENGINE_FOLDER / "runtime" / name for name in ("registry.c", "cpu_features.c")),
+]
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")]
 
@@ -28,14 +31,18 @@ def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: Isa) -> N
     """Random parameters, among them hostile ones, for every kernel that the engine has."""
     # The objects that sanitized engines are made of, which other tests build too.
     toolchain = make_toolchain(BuildTarget(isa), SANITIZE)
-    tested = [file for file in build.engine_sources(toolchain) if file.path in KERNELS]
+    tested = [file for file in build.engine_sources(BuildTarget(isa), SANITIZE) if file.path in KERNELS]
+    hidden = {feature for file in tested for feature in build.variant_features(file.path)}
     tested += build.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime"))
     program = build.build_file(f"{isa.name}-kernel-fuzz", "", tested, toolchain)
-    done = subprocess.run([str(program), str(ROUNDS), "1"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    ran = dict(line.split() for line in done.stdout.splitlines())
-    if isa == local_isa():
-        assert set(ran) == set(engine().kernel_names())
+    for mask in dict.fromkeys(("", ",".join(f"-{feature}" for feature in sorted(hidden)))):
+        environment = {**os.environ, "NNSTRETCH_CPU_FEATURES": mask}
+        command = [str(program), str(ROUNDS), "1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        ran = dict(line.split() for line in done.stdout.splitlines())
+        if isa == local_isa():
+            assert set(ran) == set(engine().kernel_names())
 
 
 @pytest.mark.parametrize(

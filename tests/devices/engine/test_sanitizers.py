@@ -31,12 +31,11 @@ def library(sanitize: str) -> Path:
     if sanitize != "thread":
         return build.build_engine(sanitize=sanitize)
     target = BuildTarget(local_isa())
-    watched, plain = make_toolchain(target, sanitize), make_toolchain(target)
     sources = [
         one if one.path.parent.name == "runtime" or one.path.name in RUN_BY_SCENARIOS else other
-        for one, other in zip(build.engine_sources(watched), build.engine_sources(plain), strict=True)
+        for one, other in zip(build.engine_sources(target, sanitize), build.engine_sources(target), strict=True)
     ]
-    return build.build_file(f"{target}-scenarios", ".so", sources, watched, "-shared")
+    return build.build_file(f"{target}-scenarios", ".so", sources, make_toolchain(target, sanitize), "-shared")
 
 
 @pytest.mark.parametrize(

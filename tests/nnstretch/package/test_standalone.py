@@ -22,6 +22,7 @@ from nnstretch.compiler.processors import foreign_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.build import toolchains
+from nnstretch.devices.engine.build.cpu_features import local_features
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, local_isa, parse_target
 from nnstretch.devices.engine.build.standalone import build_binaries
 from nnstretch.errors import DeviceError, PackageError, UsageError
@@ -93,18 +94,25 @@ def case_of(folder: Path, name: str, onnx_file: Path) -> Case:
     return Case(folder, name, x, np.asarray(session.run(None, {wanted.name: x})[0]))
 
 
-def run(*command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs a program with an empty environment: no Python, no library paths."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=250, env={})
+def run(*command: str | Path, status: int = 0, features: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a program without Python and library paths; its environment holds NNSTRETCH_CPU_FEATURES alone, or nothing."""
+    environment = {} if features is None else {"NNSTRETCH_CPU_FEATURES": features}
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, timeout=250, env=environment
+    )
     assert done.returncode == status, (done.stdout, done.stderr)
     return done
 
 
-def answer(case: Case, folder: Path, *prefix: str | Path, threads: int | None = None) -> np.ndarray:
+def answer(
+    case: Case, folder: Path, *prefix: str | Path, threads: int | None = None, features: str | None = None
+) -> np.ndarray:
     """What the executable makes of the case's input."""
     np.save(folder / "x.npy", case.x)
     options = () if threads is None else ("--threads", str(threads))
-    run(*prefix, case.executable, folder / "x.npy", "-o", folder / "y.npy", "--repeat", "1", *options)
+    run(
+        *prefix, case.executable, folder / "x.npy", "-o", folder / "y.npy", "--repeat", "1", *options, features=features
+    )
     return np.asarray(np.load(folder / "y.npy"))
 
 
@@ -318,7 +326,7 @@ def test_lower_levels_of_this_machine(isa: Isa, network: Path, tmp_path: Path) -
     assert relative_error(answer(case, tmp_path), case.y) < TOLERANCE
 
 
-LESSER = {"x86-64-v4": ("Haswell", "AVX-512F"), "x86-64-v3": ("Nehalem", "FMA"), "x86-64-v2": ("Conroe", "SSE4.2")}
+LESSER = {"x86-64-v4": ("Haswell", "avx512f"), "x86-64-v3": ("Nehalem", "fma"), "x86-64-v2": ("Conroe", "sse4_2")}
 """For each instruction set an emulated CPU below it, and what that lacks."""
 
 
@@ -328,6 +336,31 @@ def test_a_cpu_that_lacks_the_instruction_set_is_told(small: Case) -> None:
     cpu, missing = LESSER[local_isa().name]
     done = run(qemu, "-cpu", cpu, small.executable, status=2)
     assert done.stderr.splitlines()[-1].startswith(f"error: this CPU lacks {missing}, which {local_isa().name} has")
+
+
+def test_a_hidden_feature_of_the_instruction_set_is_missing(small: Case) -> None:
+    feature = max(local_isa().features)
+    done = run(small.executable, status=2, features=f"-{feature}")
+    assert done.stderr.startswith(
+        f"error: this CPU lacks {feature}, which {local_isa().name} has; compile the model for"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("fma" not in local_features(), reason="this CPU has no fused multiply-add")
+def test_one_executable_holds_the_variants_of_its_kernels(network: Path, tmp_path: Path) -> None:
+    """A model for x86-64-v2 uses fused multiply-add where the CPU has it."""
+    target = BuildTarget(next(isa for isa in ISAS if isa.name == "x86-64-v2"))
+    write_standalone(planned(network, target, 1), "small", target, tmp_path)
+    case = case_of(tmp_path, "small", network)
+    answers = []
+    for mask, used in ((None, "x86-64-v2 + fma"), ("-fma", "x86-64-v2"), ("-fma,-avx2", "x86-64-v2")):
+        info = run(case.executable, "--info", features=mask).stdout.splitlines()[0]
+        assert info == f"small on 1 thread, {used}"
+        answers.append(answer(case, tmp_path, features=mask))
+        assert relative_error(answers[-1], case.y) < TOLERANCE
+    assert not np.array_equal(answers[0], answers[1])
+    assert np.array_equal(answers[1], answers[2])
 
 
 def test_targets_are_read_as_they_are_written() -> None:

@@ -190,8 +190,9 @@ static void time_runs(nns_model *model, float **inputs, float **outputs, int64_t
 
 static void tell_model(const nns_model *model) {
     char shape[NNS_SHAPE_TEXT];
-    printf("%s on %d thread%s, %s\n", nns_model_name(model), (int)nns_model_threads(model),
-           nns_model_threads(model) == 1 ? "" : "s", nns_library_isa());
+    const char *features = nns_model_features(model);
+    printf("%s on %d thread%s, %s%s%s\n", nns_model_name(model), (int)nns_model_threads(model),
+           nns_model_threads(model) == 1 ? "" : "s", nns_library_isa(), *features ? " + " : "", features);
     for (int32_t i = 0; i < nns_model_input_count(model); i++)
         printf("input %s: float32 %s\n", nns_model_input(model, i)->name,
                nns_shape_text(nns_model_input(model, i), shape));

@@ -183,6 +183,7 @@ def test_detection_on_this_cpu(tmp_path: Path) -> None:
     assert missing == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cpu", "has", "lacks"),
     [

@@ -1,7 +1,7 @@
 """Processors as people write them: `cpu:0-3,opencl:0@1`.
 
     spec      := processor ("," processor)*
-    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "tflite" [":" delegate] ["@" cores]
+    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "litert" [":" delegate] ["@" cores]
                | "ort" ["@" cores] | "sim:" profile "/" name
     cores     := range ("+" range)*          range := N | N "-" M
     ratios    := N (":" N)*
@@ -10,8 +10,9 @@ A comma separates processors, so several core ranges of one processor are joined
 the cores are beside each other, in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of
 the first two.
 
-A delegate (`nnstretch.devices.external.litert.delegate`) is what LiteRT hands the layers to: `xnnpack` (the default),
-`builtin`, `gpu`, or the path of a library, each with options if it has any: `tflite:/usr/lib/libnpu.so?speed=2@0`.
+A delegate (`nnstretch.devices.external.litert.delegate`) is the part of LiteRT that computes: `xnnpack` (the default),
+`builtin`, `gpu`, or the path of a library, each with options if it has any: `litert:/usr/lib/libnpu.so?speed=2@0`. `tflite` is
+an older name of `litert`.
 
 `sim:PROFILE/NAME` is the processor NAME of a profile (`nnstretch.devices.simulated`): one that comes with nnstretch, or the
 path of a .json file. Such processors can be planned for and simulated, but run nothing; they have no cores.
@@ -26,10 +27,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nnstretch.devices.base.cgroup import cpu_quota
-from nnstretch.devices.external.litert.delegate import XNNPACK, parse_delegate
+from nnstretch.devices.external.registry import ALIASES, FOLDERS, external_engine
 from nnstretch.errors import UsageError
 
-KINDS = ("cpu", "opencl", "tflite", "ort", "sim")
+KINDS = ("cpu", "opencl", *FOLDERS, "sim")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class ProcessorSpec:
         index: the OpenCL device's number.
         cores: ascending; empty until resolved.
         ratios: relative speeds of a CPU's cores, one for each; empty if they are equal.
-        delegate: of LiteRT, as written; empty for other kinds.
+        argument: of an external engine, such as LiteRT's delegate; empty for its default and for other kinds.
         profile, part: of a simulated processor: name or path of the profile, and the processor in it.
         shares: whether the cores are everybody's, since none were left. It is then written without them, so that what
             is written means the same when it is read again.
@@ -51,7 +52,7 @@ class ProcessorSpec:
     index: int = 0
     cores: tuple[int, ...] = ()
     ratios: tuple[int, ...] = ()
-    delegate: str = ""
+    argument: str = ""
     profile: str = ""
     part: str = ""
     shares: bool = field(default=False, compare=False)
@@ -68,8 +69,8 @@ class ProcessorSpec:
             ratios = f"*{':'.join(map(str, self.ratios))}" if self.ratios else ""
             return f"cpu:{cores}{ratios}" if cores else "cpu"
         which = f":{self.index}" if self.kind == "opencl" else ""
-        if self.delegate not in ("", XNNPACK):
-            which = f":{self.delegate}"
+        if self.argument:
+            which = f":{self.argument}"
         return f"{self.kind}{which}" + (f"@{cores}" if cores else "")
 
 
@@ -130,12 +131,13 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     if text == "sim" or text.startswith("sim:"):
         return _parse_simulated(text)
     match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)
-    if not match or match[1] not in KINDS:
+    if not match or ALIASES.get(match[1], match[1]) not in KINDS:
         raise UsageError(
             f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], "
-            "tflite[:DELEGATE][@CORES], ort[@CORES], sim:PROFILE/NAME"
+            "litert[:DELEGATE][@CORES], ort[@CORES], sim:PROFILE/NAME"
         )
     kind, argument, cores, ratios = match.groups()
+    kind = ALIASES.get(kind, kind)
     if kind == "cpu":
         if cores is not None:
             raise UsageError(f"processor {text!r}: a CPU's cores follow a colon, as in cpu:0-3")
@@ -144,10 +146,8 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     if ratios is not None:
         raise UsageError(f"processor {text!r}: only a CPU's cores have ratios, as in cpu:0-3*1:1:3:3")
     found = _parse_cores(cores, text, usable) if cores else ()
-    if kind == "tflite":
-        return ProcessorSpec(kind, cores=found, delegate=str(parse_delegate(argument or XNNPACK)))
-    if kind == "ort" and argument:
-        raise UsageError(f"processor {text!r}: ort has nothing to choose but its cores, as in ort@0-3")
+    if kind in FOLDERS:
+        return ProcessorSpec(kind, cores=found, argument=external_engine(kind).canonical_argument(argument or ""))
     if argument and not argument.isdigit():
         raise UsageError(f"processor {text!r}: {argument!r} is not a device number; see `nnstretch devices`")
     return ProcessorSpec(kind, int(argument or 0), found)

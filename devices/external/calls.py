@@ -10,7 +10,8 @@ import numpy as np
 from nnstretch.devices.base.loading import LoadableStep, LoadedQueues, LoadRequest, OperandPlace, StepTarget
 from nnstretch.devices.engine.binding.execution import CallFunction
 from nnstretch.devices.engine.binding.image import Queue, QueueKind
-from nnstretch.devices.external.engine import ExternalModel, open_external_model
+from nnstretch.devices.external.engine import ExternalModel
+from nnstretch.devices.external.registry import open_external_model
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
 

@@ -1,11 +1,9 @@
-"""External engines: engines of others that compute a layer, or a run of layers, as one step of a plan.
+"""External engines: programs of others that compute a layer, or a fusion group, as one step of a plan.
 
-An external engine's step reads and writes plain tensors in the plan's memory. It runs on the thread of its queue and
-as many threads as
-that queue has cores, on these cores alone. On a queue of the CPU, where it competes with native kernels, the queue's
-own threads
-sleep meanwhile. As a processor of its own (`nnstretch.devices.external.processor`) it has a queue where nothing but calls run,
-on a thread that keeps no other queue waiting.
+An external engine's step reads and writes plain tensors in the plan's memory. It runs on the thread of its queue and on as many
+threads as that queue has cores, on these cores alone. On a queue of the CPU the queue's own threads sleep meanwhile. As a
+processor of its own (`nnstretch.devices.external.processor`) an external engine has a call queue, whose thread keeps no other
+queue waiting.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import (
     NO_PARAMETERS,
     PLAIN,
@@ -29,13 +28,13 @@ from nnstretch.devices.base.routine import (
     Routine,
     has_constant_weights,
 )
+from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
-ONNXRUNTIME = "cpu:float32/onnxruntime"
-ONNXRUNTIME_INT8 = "cpu:int8/onnxruntime"
-LITERT = "cpu:float32/litert"
+_FALLBACK = "onnxruntime"
+"""The engine that computes layers that no native routine covers."""
 ExternalDtype = Literal["float32", "int8"]
 """What an external engine's layers compute in: float32 alone, or int8 in some or all of them."""
 
@@ -57,39 +56,85 @@ class ExternalModel(ABC):
         """
 
 
-def open_external_model(
-    routine: str, content: bytes, cores: Sequence[int], reads: Sequence[TensorType], writes: Sequence[TensorType]
-) -> ExternalModel:
-    """Loads a model into the external engine that a step's routine names.
+class ExternalEngine(ABC):
+    """An external engine: its names, its routine on a CPU, its processors and its models.
 
-    Args:
-        routine: descriptor of the step's routine.
-        content: the model, which need not be trusted.
-        cores: those of the step's queue; the external engine gets a thread for each.
-        reads: types of what the step gives it.
-        writes: types of what the step wants of it.
-
-    Raises:
-        MissingExtraError: the external engine is not installed.
-        ModelError: the external engine refuses the model.
-        DeviceError: a delegate cannot be used.
-        PackageError: there is no such external engine, or the model is for other tensors.
+    Attributes:
+        name: in processors (`litert@0`), in `--engines`, and in descriptors of routines of its own processors.
+        title: for people.
     """
-    threads = max(1, len(cores))
-    with _on(cores):
-        processor, _, rest = routine.partition(":")
-        _, _, delegate_name = rest.partition("/")
-        if routine in (ONNXRUNTIME, ONNXRUNTIME_INT8) or processor == "ort":
-            from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel
 
-            return OnnxRuntimeModel(content, threads, reads, writes)
-        if routine == LITERT or processor == "tflite":
-            from nnstretch.devices.external.litert.delegate import Delegate, parse_delegate
-            from nnstretch.devices.external.litert.model import LiteRtModel
+    name: str
+    title: str
 
-            delegate = Delegate() if routine == LITERT else parse_delegate(delegate_name)
-            return LiteRtModel(content, threads, reads, writes, delegate)
-    raise PackageError(f"plan is inconsistent: {routine} runs no models; compile it again")
+    @abstractmethod
+    def release(self) -> str:
+        """Version of the engine.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+
+    def canonical_argument(self, argument: str) -> str:
+        """The text that follows a processor's colon, such as a delegate, in one spelling; empty for the default.
+
+        Raises:
+            UsageError: it is not understood.
+        """
+        if argument:
+            raise UsageError(
+                f"{self.name} has nothing to choose but its cores, as in {self.name}@0-3; found {argument!r}"
+            )
+        return ""
+
+    @abstractmethod
+    def routine(self) -> ExternalRoutine:
+        """Its routine on a CPU.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+
+    @abstractmethod
+    def processor(self, spec: ProcessorSpec) -> Processor:
+        """A processor that computes by this engine alone.
+
+        Raises:
+            MissingExtraError: the engine is not installed.
+            DeviceError: it does not work here, or a delegate cannot be used.
+        """
+
+    @abstractmethod
+    def load(
+        self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType], argument: str
+    ) -> ExternalModel:
+        """Loads a model; arguments and errors as for `open_model`."""
+
+    def open_model(
+        self,
+        content: bytes,
+        cores: Sequence[int],
+        reads: Sequence[TensorType],
+        writes: Sequence[TensorType],
+        argument: str = "",
+    ) -> ExternalModel:
+        """Loads a model, whose threads stay on some cores.
+
+        Args:
+            content: the model, which need not be trusted.
+            cores: one thread each.
+            reads: types of the tensors that the model reads.
+            writes: types of the tensors that it makes.
+            argument: as for a processor.
+
+        Raises:
+            MissingExtraError: the engine is not installed.
+            ModelError: it refuses the model.
+            DeviceError: a delegate cannot be used.
+            PackageError: the model is for other tensors.
+        """
+        with _on(cores):
+            return self.load(content, max(1, len(cores)), reads, writes, argument)
 
 
 @contextmanager
@@ -118,7 +163,7 @@ def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[Ten
 
 def fallback_descriptor(layer: Layer) -> str:
     """What computes layers that no native routine covers."""
-    return ONNXRUNTIME_INT8 if layer.is_int8 else ONNXRUNTIME
+    return f"cpu:{'int8' if layer.is_int8 else 'float32'}/{_FALLBACK}"
 
 
 class ModelRoutine(Routine):
@@ -167,11 +212,10 @@ class ExternalRoutine(ModelRoutine):
         self._said: dict[str, bool] = {}
 
     def supports(self, layer: Layer) -> bool:
-        """Whatever nnstretch computes itself, in its element type, with something to compute and something to read.
+        """Whether the engine computes `layer`: canonical operators in its element type that read and compute something.
 
-        An external engine that has no others beside it takes layers that move nothing too, so that its calls go on
-        through them; but none
-        that its format has no words for.
+        An external engine that is a processor of its own also takes layers that move nothing, so that they do not divide its
+        calls, but no layer that its format cannot express.
         """
         links = layer.parts or (layer,)
         types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
@@ -207,29 +251,3 @@ def release_number(version: str) -> int:
     parts = [int(part) if part.isdigit() else 0 for part in version.split(".")[:3]]
     parts += [0] * (3 - len(parts))
     return sum(min(part, 99) * 100**place for place, part in enumerate(reversed(parts)))
-
-
-def routines_of_engines(names: Sequence[str]) -> tuple[Routine, ...]:
-    """The routines of external engines by their short names, `ort` and `litert`.
-
-    Raises:
-        UsageError: there is no external engine of that name, or one is named twice.
-        MissingExtraError: one is not installed.
-    """
-    known = ("ort", "litert")
-    wrong = [name for name in names if name not in known]
-    if wrong or len(set(names)) != len(names):
-        raise UsageError(
-            f"engines {','.join(names)!r} are not understood; name each of {', '.join(known)} at most once"
-        )
-    made: list[Routine] = []
-    for name in names:
-        if name == "ort":
-            from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeRoutine
-
-            made.append(OnnxRuntimeRoutine())
-        else:
-            from nnstretch.devices.external.litert.routine import LiteRtRoutine
-
-            made.append(LiteRtRoutine())
-    return tuple(made)

@@ -1,14 +1,14 @@
-"""External engines as processors: an engine of others on cores of its own, or on what its delegate drives.
+"""External engines as processors: a program of others on cores of its own, or on the device of its delegate.
 
-Such an engine has a synchronous interface: a call returns when the answer is there. In a plan its queue has a thread of its own
-that makes these calls, so that the other queues go on meanwhile, and meets them as any queue does. All that lies between two
-meetings is one call: one model with an interpreter or session of its own (`nnstretch.scheduler.lowering.calls`).
+Such an engine has a synchronous interface: a call returns when the answer is there. In a plan it has a call queue, whose thread
+makes these calls, so that other queues go on meanwhile. Everything between two waits is one call: one model with an interpreter
+or session of its own (`nnstretch.scheduler.lowering.calls`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts
@@ -16,26 +16,12 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.external.backend import CALLS
-from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, ModelRoutine, open_external_model
+from nnstretch.devices.external.engine import ExternalDtype, ExternalEngine, ExternalRoutine, ModelRoutine
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 
-GUEST_DTYPES: Sequence[ExternalDtype] = ("float32", "int8")
-"""What external engines as processors compute in."""
-
-EXTERNAL_KINDS: Mapping[str, str] = {"tflite": "LiteRT", "ort": "ONNX Runtime"}
-"""Kinds of processors that are external engines, and what the external engines are called."""
-
-
-def open_external_processor(spec: ProcessorSpec) -> ExternalProcessor:
-    """The processor of a kind in `EXTERNAL_KINDS`; errors as for `ExternalProcessor`."""
-    if spec.kind == "tflite":
-        from nnstretch.devices.external.litert.processor import TfliteProcessor
-
-        return TfliteProcessor(spec)
-    from nnstretch.devices.external.onnxruntime.processor import OnnxRuntimeProcessor
-
-    return OnnxRuntimeProcessor(spec)
+EXTERNAL_DTYPES: Sequence[ExternalDtype] = ("float32", "int8")
+"""Element types that external engines as processors compute in."""
 
 
 class HandThrough(ModelRoutine):
@@ -43,7 +29,9 @@ class HandThrough(ModelRoutine):
 
     def supports(self, layer: Layer) -> bool:
         """A plain copy of what external engines compute in."""
-        return layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype in GUEST_DTYPES
+        return (
+            layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype in EXTERNAL_DTYPES
+        )
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:
@@ -57,24 +45,24 @@ class ExternalProcessor(Processor):
         device: the external engine with its release, for people.
     """
 
-    dtypes = tuple(GUEST_DTYPES)
+    dtypes = tuple(EXTERNAL_DTYPES)
     backend = CALLS
 
     def __init__(
         self,
         spec: ProcessorSpec,
+        engine: ExternalEngine,
         routines: Sequence[ExternalRoutine],
         through: HandThrough,
-        release: str,
         settings: str = "",
     ) -> None:
         """Tries the external engine with a model that computes nothing.
 
         Args:
-            spec: with its cores, of which the external engine gets a thread each.
-            routines: for layers that compute in each of `GUEST_DTYPES`.
-            through: tells what a call costs.
-            release: of the external engine.
+            spec: with its cores; the external engine gets a thread for each.
+            engine: the external engine.
+            routines: for layers that compute in each of `EXTERNAL_DTYPES`.
+            through: measures what a call costs.
             settings: what else must be equal for a measured latency to hold.
 
         Raises:
@@ -84,15 +72,15 @@ class ExternalProcessor(Processor):
         self.spec = spec
         self.blocked = Layout(local_isa().block)
         self._routines, self._through = tuple(routines), through
-        self.device = f"{EXTERNAL_KINDS[spec.kind]} {release}"
+        self.device = f"{engine.title} {engine.release()}"
         self._settings = settings
-        self._try()
+        self._try(engine)
 
-    def _try(self) -> None:
+    def _try(self, engine: ExternalEngine) -> None:
         kind = TensorType((1, 1, 1, 1))
         content = self._through.model(reorder_layer(kind, PLAIN, PLAIN))
         try:
-            open_external_model(str(self._through.descriptor), content, self.spec.cores, [kind], [kind])
+            engine.open_model(content, self.spec.cores, [kind], [kind], self.spec.argument)
         except ModelError as error:
             raise DeviceError(f"processor {self.name} does not work: {error}; use another one") from error
 

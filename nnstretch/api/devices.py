@@ -11,7 +11,7 @@ from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build.cpu_features import local_features
 from nnstretch.devices.engine.build.instruction_sets import local_isa
-from nnstretch.devices.external.processor import EXTERNAL_KINDS, open_external_processor
+from nnstretch.devices.external.registry import FOLDERS, external_engine
 from nnstretch.devices.opencl.runtime.drivers import probe
 from nnstretch.errors import BuildError, DeviceError, MissingExtraError
 
@@ -59,7 +59,7 @@ def list_devices(*, peak: bool = False, progress: Callable[[int, int, str], None
     steps: dict[str, Callable[[], list[DeviceInfo]]] = {
         "CPU": lambda: [_cpu(peak=peak)],
         "OpenCL": _opencl,
-        "external engines": lambda: [_external(kind) for kind in EXTERNAL_KINDS],
+        "external engines": lambda: [_external(name) for name in FOLDERS],
     }
     found: list[DeviceInfo] = []
     for done, (what, step) in enumerate(steps.items()):
@@ -98,13 +98,15 @@ def _opencl() -> list[DeviceInfo]:
     ]
 
 
-def _external(kind: str) -> DeviceInfo:
+def _external(name: str) -> DeviceInfo:
     """An external engine as a processor on all cores."""
     cores = usable_cores()
-    (spec,) = parse_processors(f"{kind}@{format_cores(cores)}")
-    device, why_not = EXTERNAL_KINDS[kind], None
+    (spec,) = parse_processors(f"{name}@{format_cores(cores)}")
+    external = external_engine(name)
+    device, why_not = external.title, None
     try:
-        device = open_external_processor(spec).device
+        external.processor(spec)
+        device = f"{external.title} {external.release()}"
     except (DeviceError, MissingExtraError) as error:
         why_not = str(error)
-    return DeviceInfo(str(spec), kind, device, len(cores), ("float32",), why_not is None, why_not)
+    return DeviceInfo(str(spec), name, device, len(cores), ("float32",), why_not is None, why_not)

@@ -94,7 +94,7 @@ def _milliseconds(text: str | None) -> float | None:
 
 
 _PROCESSORS = (
-    "cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], tflite[:DELEGATE][@CORES], ort[@CORES], separated by commas"
+    "cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], litert[:DELEGATE][@CORES], ort[@CORES], separated by commas"
 )
 
 

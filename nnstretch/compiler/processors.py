@@ -12,8 +12,7 @@ from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
 from nnstretch.devices.engine.binding.library import MAX_CORES
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.external.engine import routines_of_engines
-from nnstretch.devices.external.processor import EXTERNAL_KINDS, open_external_processor
+from nnstretch.devices.external.registry import FOLDERS, external_engine, routines_of_engines
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.measurement.profiler import TOLERANCE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
@@ -118,8 +117,8 @@ def _open(
         from nnstretch.devices.simulated.processor import SimulatedProcessor
 
         return SimulatedProcessor(spec)
-    if spec.kind in EXTERNAL_KINDS:
-        return open_external_processor(spec)
+    if spec.kind in FOLDERS:
+        return external_engine(spec.kind).processor(spec)
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(spec, dtypes)

@@ -94,7 +94,7 @@ def _check_library(path: str) -> None:
 
 
 def parse_delegate(text: str) -> Delegate:
-    """Reads a delegate as it is written behind `tflite:`.
+    """Reads a delegate as it is written behind `litert:`.
 
     Raises:
         UsageError: it is not understood.

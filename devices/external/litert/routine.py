@@ -15,7 +15,7 @@ from nnstretch.devices.external.processor import HandThrough
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.quantization import Grid
 
-_LITERT = Descriptor("cpu", "float32", "litert")
+_ON_CPU = Descriptor("cpu", "float32", "litert")
 
 
 class LiteRtRoutine(ExternalRoutine):
@@ -29,7 +29,7 @@ class LiteRtRoutine(ExternalRoutine):
         """
         load_schema()
         super().__init__(release_number(litert_release()[1]), alone=delegate is not None, dtype=dtype)
-        self.descriptor = _LITERT if delegate is None else delegate_descriptor(delegate, dtype)
+        self.descriptor = _ON_CPU if delegate is None else delegate_descriptor(delegate, dtype)
 
     def model(self, layer: Layer) -> bytes:
         """The layer as a TFLite file whose inputs and outputs are plain."""
@@ -68,7 +68,7 @@ _TO_LAST, _TO_PLAIN = (0, 2, 3, 1), (0, 3, 1, 2)
 
 def delegate_descriptor(delegate: Delegate, dtype: ExternalDtype) -> Descriptor:
     """What the routines of LiteRT with a delegate are called."""
-    return Descriptor("tflite", dtype, str(delegate))
+    return Descriptor("litert", dtype, str(delegate))
 
 
 def litert_release() -> tuple[str, str]:

@@ -12,7 +12,7 @@ from nnstretch.graph.layer import FUSION_GROUP, Layer
 _LIMIT = (1 << 31) - (1 << 20)
 """Bytes of weights that an ONNX file without external data holds beside the rest."""
 
-_GUEST = Descriptor("cpu", "float32", "onnxruntime")
+_ON_CPU = Descriptor("cpu", "float32", "onnxruntime")
 
 
 class OnnxRuntimeRoutine(ExternalRoutine):
@@ -25,7 +25,7 @@ class OnnxRuntimeRoutine(ExternalRoutine):
             MissingExtraError: ONNX Runtime is not installed.
         """
         super().__init__(release_number(load_onnxruntime().__version__), alone=alone, dtype=dtype)
-        self.descriptor = Descriptor("ort", dtype, "cpu") if alone else _GUEST
+        self.descriptor = Descriptor("ort", dtype, "cpu") if alone else _ON_CPU
 
     def supports(self, layer: Layer) -> bool:
         """Whether ONNX Runtime computes `layer`: fusion groups of any ONNX operators too, if their inputs are numeric."""

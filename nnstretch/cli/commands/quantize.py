@@ -49,7 +49,7 @@ def quantize_command(
     """Write a network in int8 as an ONNX file, its ranges learned from examples.
 
     Weights get a scale per channel. The file has a QuantizeLinear and a DequantizeLinear around every layer, as other engines
-    read it too; `nnstretch run FILE -p tflite` computes it in int8.
+    read it too; `nnstretch run FILE -p litert` computes it in int8.
 
     Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
     """

@@ -17,14 +17,11 @@ from torch.nn import functional as fn
 
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.external.engine import (
-    LITERT,
-    ONNXRUNTIME,
     ExternalModel,
     ExternalRoutine,
-    open_external_model,
     release_number,
-    routines_of_engines,
 )
+from nnstretch.devices.external.registry import open_external_model, routines_of_engines
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError, UsageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_layer, fused_pair
@@ -33,6 +30,7 @@ from nnstretch.graph.reference import relative_error
 pytest.importorskip("ai_edge_litert.interpreter")
 
 RELU = Activation(ActivationKind.RELU)
+ONNXRUNTIME, LITERT = "cpu:float32/onnxruntime", "cpu:float32/litert"
 ROUTINES = routines_of_engines(("ort", "litert"))
 every_engine = pytest.mark.parametrize("routine", ROUTINES, ids=["ort", "litert"])
 few = settings(max_examples=12)

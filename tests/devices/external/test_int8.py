@@ -17,13 +17,14 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.routine import PLAIN
-from nnstretch.devices.base.spec import parse_processors, usable_cores
-from nnstretch.devices.external.engine import open_external_model
+from nnstretch.devices.base.spec import ProcessorSpec, parse_processors, usable_cores
+from nnstretch.devices.external import registry
 from nnstretch.devices.external.litert.delegate import Delegate
 from nnstretch.devices.external.litert.flatbuffer import load_schema
 from nnstretch.devices.external.litert.routine import LiteRtRoutine
 from nnstretch.devices.external.litert.writer import write_tflite
-from nnstretch.devices.external.processor import ExternalProcessor, open_external_processor
+from nnstretch.devices.external.processor import ExternalProcessor
+from nnstretch.devices.external.registry import open_external_model
 from nnstretch.errors import ModelError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.frontends.resolve import load_model
@@ -45,10 +46,16 @@ TWICE = ("AveragePool", "Resize", "Softmax")
 """Operators that TFLite has on one grid: a result is rounded to that and then to the layer's."""
 
 
-@pytest.fixture(scope="module", params=["tflite", "tflite:builtin", "ort"])
+def opened(spec: ProcessorSpec) -> ExternalProcessor:
+    processor = registry.external_engine(spec.kind).processor(spec)
+    assert isinstance(processor, ExternalProcessor)
+    return processor
+
+
+@pytest.fixture(scope="module", params=["litert", "litert:builtin", "ort"])
 def external_engine(request: pytest.FixtureRequest) -> ExternalProcessor:
     (spec,) = parse_processors(f"{request.param}@{CORE}")
-    return open_external_processor(spec)
+    return opened(spec)
 
 
 def steps_allowed(layer: Layer) -> int:
@@ -112,7 +119,7 @@ def squeezenet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return files
 
 
-@pytest.mark.parametrize("kind", ["tflite", "ort"])
+@pytest.mark.parametrize("kind", ["litert", "ort"])
 def test_a_quantised_network(squeezenet: tuple[Path, Path], kind: str, tmp_path: Path) -> None:
     """One call in int8. That 40 layers round now and then to the other side adds up, that they round at all even more."""
     floating, quantized = squeezenet
@@ -122,7 +129,7 @@ def test_a_quantised_network(squeezenet: tuple[Path, Path], kind: str, tmp_path:
     (wanted,), (unrounded,) = (run_proto(onnx.load(path), {name: x}) for path in (quantized, floating))
     with compile_model(model, build_processors(f"{kind}@{CORE}"), tune=False) as session:
         (step,) = session.plan.steps
-        assert step.routine == {"tflite": "tflite:int8/xnnpack", "ort": "ort:int8/cpu"}[kind]
+        assert step.routine == {"litert": "litert:int8/xnnpack", "ort": "ort:int8/cpu"}[kind]
         assert session.plan.fallback_layers == ()
         (y,) = session.run(None, {name: x})
         session.save(tmp_path / "quantized.nns")
@@ -135,8 +142,8 @@ def test_a_quantised_network(squeezenet: tuple[Path, Path], kind: str, tmp_path:
 
 def test_a_measured_plan(squeezenet: tuple[Path, Path]) -> None:
     """Answers in int8 pass the check against the reference, one layer's and a whole call's."""
-    with compile_model(load(squeezenet[1]), build_processors(f"tflite@{CORE}")) as session:
-        assert [step.routine for step in session.plan.steps] == ["tflite:int8/xnnpack"]
+    with compile_model(load(squeezenet[1]), build_processors(f"litert@{CORE}")) as session:
+        assert [step.routine for step in session.plan.steps] == ["litert:int8/xnnpack"]
 
 
 def test_what_a_file_says(squeezenet: tuple[Path, Path]) -> None:
@@ -217,7 +224,7 @@ def test_what_tflite_does_not_say_in_int8(name: str) -> None:
     x = np.random.default_rng(1).integers(-128, 128, (1, 4, 6, 6), np.int8)
     content = LiteRtRoutine(Delegate(), "int8").model(layer)
     found = np.empty_like(x)
-    open_external_model("tflite:int8/xnnpack", content, (CORE,), [layer.type_of(0)], layer.outputs).run([x], [found])
+    open_external_model("litert:int8/xnnpack", content, (CORE,), [layer.type_of(0)], layer.outputs).run([x], [found])
     assert np.abs(np.subtract(found, run_layer(layer, x)[0], dtype=np.int32)).max() <= 1
     model = load_schema().ModelT.InitFromObj(load_schema().Model.GetRootAs(content, 0))
     codes = {code.builtinCode for code in model.operatorCodes}

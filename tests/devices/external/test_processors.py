@@ -12,10 +12,14 @@ import pytest
 
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.routine import PLAIN, Layout, reorder_layer
-from nnstretch.devices.base.spec import parse_processors, usable_cores
+from nnstretch.devices.base.spec import ProcessorSpec, parse_processors, usable_cores
+from nnstretch.devices.external import registry
 from nnstretch.devices.external.litert.delegate import Delegate, parse_delegate
-from nnstretch.devices.external.processor import ExternalProcessor, open_external_processor
+from nnstretch.devices.external.litert.routine import LiteRtRoutine
+from nnstretch.devices.external.processor import ExternalProcessor
+from nnstretch.devices.external.registry import open_external_model
 from nnstretch.errors import DeviceError, MissingExtraError, UsageError
+from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import relative_error
 from nnstretch.passes import optimize
@@ -33,26 +37,50 @@ def written(text: str) -> str:
     return ",".join(map(str, parse_processors(text, (0, 1, 2, 3))))
 
 
+def opened(spec: ProcessorSpec) -> ExternalProcessor:
+    processor = registry.external_engine(spec.kind).processor(spec)
+    assert isinstance(processor, ExternalProcessor)
+    return processor
+
+
+def test_the_older_name_of_litert_is_understood() -> None:
+    assert written("tflite@1,tflite:builtin@2") == "litert@1,litert:builtin@2"
+    routine = LiteRtRoutine(Delegate())
+    assert str(routine.descriptor) == "litert:float32/xnnpack"
+    layer = Layer("relu", "Activation", (IMAGE,), (IMAGE,), activation=Activation(ActivationKind.RELU))
+    x = np.random.default_rng(0).standard_normal(IMAGE.shape).astype(np.float32)
+    y = np.empty_like(x)
+    open_external_model("tflite:float32/xnnpack", routine.model(layer), (CORE,), [IMAGE], [IMAGE]).run([x], [y])
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("name", registry.FOLDERS)
+def test_every_engine_is_registered_by_its_own_name(name: str) -> None:
+    engine = registry.external_engine(name)
+    assert engine.name == name
+    assert str(engine.routine().descriptor) == f"cpu:float32/{registry.FOLDERS[name]}"
+
+
 def test_how_they_are_written() -> None:
-    assert written("cpu:0,tflite@1,ort@2-3") == "cpu:0,tflite@1,ort@2-3"
-    assert written("tflite:xnnpack@1") == "tflite@1"
-    assert written("tflite:builtin@1,tflite:gpu@2") == "tflite:builtin@1,tflite:gpu@2"
-    assert written("tflite:/lib/a.so?speed=2&fp16=1@0") == "tflite:/lib/a.so?speed=2&fp16=1@0"
-    assert written("tflite:./a.so@0") == f"tflite:{Path('a.so').absolute()}@0"
-    assert written("cpu:0-1,tflite") == "cpu:0-1,tflite@2-3"
+    assert written("cpu:0,litert@1,ort@2-3") == "cpu:0,litert@1,ort@2-3"
+    assert written("litert:xnnpack@1") == "litert@1"
+    assert written("litert:builtin@1,litert:gpu@2") == "litert:builtin@1,litert:gpu@2"
+    assert written("litert:/lib/a.so?speed=2&fp16=1@0") == "litert:/lib/a.so?speed=2&fp16=1@0"
+    assert written("litert:./a.so@0") == f"litert:{Path('a.so').absolute()}@0"
+    assert written("cpu:0-1,litert") == "cpu:0-1,litert@2-3"
     assert parse_delegate("./a.so?speed=2").options == {"speed": "2"}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("tflite:npu@1", "path of a library"),
-        ("tflite:xnnpack?fast=1@1", "has no options"),
-        ("tflite:/a.so?fast@1", "options as in"),
+        ("litert:npu@1", "path of a library"),
+        ("litert:xnnpack?fast=1@1", "has no options"),
+        ("litert:/a.so?fast@1", "options as in"),
         ("ort:gpu@1", "nothing to choose but its cores"),
-        ("tflite@0*1:2", "only a CPU's cores have ratios"),
-        ("tflite:1@0,cpu:0", "path of a library"),
-        ("tflite@0,cpu:0", "one core to two processors"),
+        ("litert@0*1:2", "only a CPU's cores have ratios"),
+        ("litert:1@0,cpu:0", "path of a library"),
+        ("litert@0,cpu:0", "one core to two processors"),
     ],
 )
 def test_what_is_not_understood(text: str, said: str) -> None:
@@ -70,10 +98,10 @@ def test_a_build_of_a_library_is_known_by_its_file(tmp_path: Path) -> None:
     assert Delegate().identity == "xnnpack"
 
 
-@pytest.fixture(scope="module", params=["tflite", "ort"])
+@pytest.fixture(scope="module", params=["litert", "ort"])
 def external_engine(request: pytest.FixtureRequest) -> ExternalProcessor:
     (spec,) = parse_processors(f"{request.param}@{CORE}")
-    return open_external_processor(spec)
+    return opened(spec)
 
 
 def test_what_they_compute(external_engine: ExternalProcessor) -> None:
@@ -85,14 +113,12 @@ def test_what_they_compute(external_engine: ExternalProcessor) -> None:
     assert routine.supports(Layer("rows", "Reshape", (IMAGE,), (TensorType((1, 200)),)))
     many = Layer("many", "Concat", (IMAGE,) * 17, (TensorType((1, 136, 5, 5)),), {"axis": 1})
     assert not routine.supports(many), "the engine's steps read 16 tensors"
-    again = open_external_processor(external_engine.spec)
+    again = opened(external_engine.spec)
     assert again.fingerprint == external_engine.fingerprint
 
 
 @pytest.mark.parametrize("kind", [IMAGE, TensorType((3, 7)), TensorType((1, 3, 4, 4), "int8")])
 def test_what_is_handed_through_stays_as_it_is(external_engine: ExternalProcessor, kind: TensorType) -> None:
-    from nnstretch.devices.external.engine import open_external_model
-
     through = external_engine.reorder()
     assert not through.supports(reorder_layer(IMAGE, PLAIN, Layout(8)))
     layer = reorder_layer(kind, PLAIN, PLAIN)
@@ -111,7 +137,7 @@ def test_without_litert(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     monkeypatch.setitem(sys.modules, "tflite_runtime", None)
     with pytest.raises(MissingExtraError, match=r"nnstretch\[litert\]"):
-        build_processors(f"tflite@{CORE}")
+        build_processors(f"litert@{CORE}")
 
 
 # ---- delegates ----------------------------------------------------------------------------------------------------
@@ -133,7 +159,7 @@ Fails = Callable[[str], PlanSession]
 @pytest.fixture
 def fails(library: Path) -> Fails:
     def session(how: str) -> PlanSession:
-        usable = build_processors(f"tflite:{library}?fail={how}@{CORE}")
+        usable = build_processors(f"litert:{library}?fail={how}@{CORE}")
         network = RandomNetwork(1, processors=0, nodes=4)
         return PlanSession(make_plan(optimize(network.graph()), usable.named, usable.host))
 
@@ -159,7 +185,7 @@ def test_a_delegate_that_fails_in_a_run_leaves_the_session_usable(library: Path,
     if len(usable_cores()) < 2:
         pytest.skip("two processors need two cores")
     obstacle, network = tmp_path / "lost", RandomNetwork(1, processors=2, nodes=8)
-    usable = build_processors(f"cpu:{CORE},tflite:{library}?fail={obstacle}@{usable_cores()[-1]}")
+    usable = build_processors(f"cpu:{CORE},litert:{library}?fail={obstacle}@{usable_cores()[-1]}")
     with PlanSession(make_plan(optimize(network.graph()), usable.named, usable.host)) as session:
         assert "call" in {queue.kind for queue in session.plan.queues}
         session.run(None, {"x": network.input})
@@ -171,7 +197,7 @@ def test_a_delegate_that_fails_in_a_run_leaves_the_session_usable(library: Path,
             session.run(None, {"x": network.input})
     obstacle.touch()
     with pytest.raises(DeviceError, match="does not work"):
-        build_processors(f"tflite:{library}?fail={obstacle}@{CORE}")
+        build_processors(f"litert:{library}?fail={obstacle}@{CORE}")
 
 
 @pytest.mark.parametrize(
@@ -184,5 +210,5 @@ def test_libraries_that_make_no_delegate(name: str, said: str) -> None:
 
         name = str(engine().path)
     with pytest.raises(DeviceError, match=said) as raised:
-        build_processors(f"tflite:{name}@{CORE}")
+        build_processors(f"litert:{name}@{CORE}")
     assert "\n" not in str(raised.value)

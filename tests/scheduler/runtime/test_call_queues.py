@@ -48,7 +48,7 @@ CORES = usable_cores()
 FIRST, LAST = CORES[0], CORES[-1]
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
 
-TOGETHER = (f"cpu:{FIRST},tflite@{LAST}", f"tflite@{FIRST},ort@{LAST}", f"cpu:{FIRST},ort@{LAST}")
+TOGETHER = (f"cpu:{FIRST},litert@{LAST}", f"litert@{FIRST},ort@{LAST}", f"cpu:{FIRST},ort@{LAST}")
 
 
 @pytest.fixture(scope="module", params=TOGETHER)
@@ -110,7 +110,7 @@ def test_any_placement_computes_the_same(
 @pytest.mark.opencl
 @pytest.mark.parametrize("seed", range(4))
 def test_beside_a_device(seed: int) -> None:
-    usable = build_processors(f"cpu:{FIRST},tflite@{LAST},opencl:0")
+    usable = build_processors(f"cpu:{FIRST},litert@{LAST},opencl:0")
     network = RandomNetwork(seed, processors=3, kept=1, size=6)
     with PlanSession(planned(network.graph(), usable, seed)) as session:
         found = session.run(None, {"x": network.input})
@@ -133,15 +133,15 @@ def test_a_branch_is_one_call() -> None:
     usable = build_processors(TOGETHER[0])
     plan = planned(placed(*BRANCHES), usable).plan
     (call,) = [step for step in plan.steps if step.kind == "call"]
-    assert call.op == "Chain" and call.routine == "tflite:float32/xnnpack"
+    assert call.op == "Chain" and call.routine == "litert:float32/xnnpack"
     (subgraph,) = [s for s in plan.subgraphs if plan.queues[s.queue].kind == "call"]
     assert subgraph.count == 1 and not subgraph.waits
-    assert plan.queues[subgraph.queue] == PlanQueue("call", f"tflite@{LAST}", (LAST,))
+    assert plan.queues[subgraph.queue] == PlanQueue("call", f"litert@{LAST}", (LAST,))
     assert plan.macs == 4 * 16 * 16 * 9 * 144
 
 
 def test_alone_a_processor_makes_one_call() -> None:
-    for name in ("tflite", "ort"):
+    for name in ("litert", "ort"):
         usable = build_processors(f"{name}@{LAST}")
         plan = planned(placed(*((kind, i, o, 0) for kind, i, o, _ in BRANCHES)), usable).plan
         assert [step.kind for step in plan.steps] == ["call"]
@@ -171,7 +171,7 @@ def test_calls_end_where_queues_meet() -> None:
 
 def test_calls_fit_the_steps_of_the_engine() -> None:
     """Four tensors may leave a call, sixteen may enter it."""
-    usable = build_processors(f"tflite@{LAST}")
+    usable = build_processors(f"litert@{LAST}")
     ends = [(kind, ["x"], f"e{i}", 0) for i, kind in enumerate(["Conv"] * 9)]
     plan = planned(placed(*ends, outputs=[e[2] for e in ends]), usable).plan
     assert max(len(step.writes) for step in plan.steps) <= 4
@@ -292,7 +292,7 @@ def test_changes_of_layout_are_queue_0s() -> None:
 
 def test_cores_that_are_not_there_are_replaced() -> None:
     """A plan made for other cores runs on those that there are, its calls on those of their queue."""
-    (spec,) = parse_processors(f"tflite@{LAST}")
+    (spec,) = parse_processors(f"litert@{LAST}")
     compiled = planned(placed(*BRANCHES), build_processors(TOGETHER[0]))
     queues = tuple(replace(queue, cores=(1000 + i,)) for i, queue in enumerate(compiled.plan.queues))
     moved = replace(compiled, plan=replace(compiled.plan, queues=queues))

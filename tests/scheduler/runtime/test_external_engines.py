@@ -19,7 +19,6 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.external.engine import LITERT, ONNXRUNTIME
 from nnstretch.devices.external.litert.routine import LiteRtRoutine
 from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeRoutine
 from nnstretch.errors import ModelError, PackageError, UsageError
@@ -40,7 +39,8 @@ from tests.kits.graphs import RandomNetwork
 pytest.importorskip("ai_edge_litert.interpreter")
 
 CPU = f"cpu:{usable_cores()[0]}"
-EXTERNAL_KINDS = ("ort", "litert")
+ENGINES = ("ort", "litert")
+ONNXRUNTIME, LITERT = "cpu:float32/onnxruntime", "cpu:float32/litert"
 
 
 class RandomPrices(CostModel):
@@ -64,7 +64,7 @@ class RandomPrices(CostModel):
 
 
 def planned(network: RandomNetwork, seed: int, processors: str = CPU) -> Compiled:
-    usable = build_processors(processors, engines=EXTERNAL_KINDS)
+    usable = build_processors(processors, engines=ENGINES)
     return make_plan(optimize(network.graph()), usable.named, usable.host, RandomPrices(seed))
 
 
@@ -144,7 +144,7 @@ def test_plans_and_models_that_do_not_fit() -> None:
 
 
 def tuned(network: RandomNetwork, folder: Path) -> tuple[Compiled, ProfileStore]:
-    usable = build_processors(CPU, engines=EXTERNAL_KINDS)
+    usable = build_processors(CPU, engines=ENGINES)
     store = ProfileStore(folder / "profiles.sqlite")
     with Profiler(store, usable.host) as profiler:
         return make_plan(optimize(network.graph()), usable.named, usable.host, profiler), store
@@ -157,7 +157,7 @@ def failures(folder: Path) -> list[str]:
         return [row[0] for row in database.execute("SELECT failure FROM measurement WHERE failure IS NOT NULL")]
 
 
-def test_guests_are_measured_like_any_routine(tmp_path: Path) -> None:
+def test_external_engines_are_measured_like_any_routine(tmp_path: Path) -> None:
     network = RandomNetwork(3, processors=0, nodes=5)
     compiled, store = tuned(network, tmp_path)
     store.close()
@@ -246,7 +246,7 @@ def foreign(network: RandomNetwork) -> ir.Model:
 def test_the_option_of_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnstretch.compiler.costs.ProfileStore", lambda: ProfileStore(tmp_path / "profiles.sqlite"))
     network = RandomNetwork(1, processors=0, nodes=4)
-    with nnstretch.compile(network.graph(), processors=CPU, engines=EXTERNAL_KINDS) as session:
+    with nnstretch.compile(network.graph(), processors=CPU, engines=ENGINES) as session:
         check(session, network)
 
 
@@ -258,15 +258,15 @@ def test_without_the_option_there_are_none() -> None:
 def test_engines_are_for_tuned_plans_on_a_cpu() -> None:
     graph = RandomNetwork(1, processors=0, nodes=4).graph()
     with pytest.raises(UsageError, match="tune, or leave them out"):
-        plan_model(graph, build_processors(CPU, engines=EXTERNAL_KINDS), tune=False)
+        plan_model(graph, build_processors(CPU, engines=ENGINES), tune=False)
     with pytest.raises(UsageError, match="no CPU"):
-        build_processors("opencl:0", engines=EXTERNAL_KINDS)
+        build_processors("opencl:0", engines=ENGINES)
     with pytest.raises(UsageError, match="abacus"):
         build_processors(CPU, engines=("abacus",))
 
 
 def test_untuned_plans_have_none() -> None:
-    usable = build_processors(CPU, engines=EXTERNAL_KINDS)
+    usable = build_processors(CPU, engines=ENGINES)
     for seed in range(4):
         compiled = make_plan(optimize(RandomNetwork(seed, 0).graph()), usable.named, usable.host)
         assert not {ONNXRUNTIME, LITERT} & routines(compiled)
@@ -296,7 +296,7 @@ def test_only_the_first_cpu_has_external_engines() -> None:
     cores = usable_cores()
     if len(cores) < 2:
         pytest.skip("needs two cores")
-    first, second = build_processors(f"cpu:{cores[0]},cpu:{cores[1]}", engines=EXTERNAL_KINDS).named
+    first, second = build_processors(f"cpu:{cores[0]},cpu:{cores[1]}", engines=ENGINES).named
     assert [str(r.descriptor) for r in first.routines][-2:] == [ONNXRUNTIME, LITERT]
     assert ONNXRUNTIME not in {str(r.descriptor) for r in second.routines}
 

@@ -44,15 +44,7 @@ WITHOUT_OPTIONAL = (*BASE, "nnstretch.devices", "nnstretch.scheduler", "nnstretc
 
 
 # Imports in functions that may close a cycle, as (importing, imported), and why.
-_OPENS = "to be removed: a base module opens its implementations, whose libraries are optional"
-LAZY_CYCLES: dict[tuple[str, str], str] = {
-    ("nnstretch.devices.external.engine", "nnstretch.devices.external.litert.model"): _OPENS,
-    ("nnstretch.devices.external.engine", "nnstretch.devices.external.litert.routine"): _OPENS,
-    ("nnstretch.devices.external.engine", "nnstretch.devices.external.onnxruntime.model"): _OPENS,
-    ("nnstretch.devices.external.engine", "nnstretch.devices.external.onnxruntime.routine"): _OPENS,
-    ("nnstretch.devices.external.processor", "nnstretch.devices.external.litert.processor"): _OPENS,
-    ("nnstretch.devices.external.processor", "nnstretch.devices.external.onnxruntime.processor"): _OPENS,
-}
+LAZY_CYCLES: dict[tuple[str, str], str] = {}
 
 
 def is_inside(module: str, package: str) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nnstretch.bench.ablation.result import Ablation
     from nnstretch.branching.stretch import StretchResult
-    from nnstretch.training.data import Dataset
+    from nnstretch.training.data.split import Dataset
     from nnstretch.training.loop import TrainingResult
     from nnstretch.training.recipe import Recipe
 

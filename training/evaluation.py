@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nnstretch.errors import ModelError
-from nnstretch.training.data import Dataset, batches
+from nnstretch.training.data.split import Dataset, batches
 
 Predict = Callable[[NDArray[np.float32]], NDArray[Any]]
 

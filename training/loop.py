@@ -18,7 +18,7 @@ from torch.nn import functional
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.training.averaging import WeightAverage, recompute_batch_norms
 from nnstretch.training.checkpoint import Checkpoint, EpochRecord, load_checkpoint
-from nnstretch.training.data import Dataset
+from nnstretch.training.data.split import Dataset
 from nnstretch.training.distillation import distillation_loss, hard_loss
 from nnstretch.training.evaluation import top1
 from nnstretch.training.recipe import Recipe

@@ -16,6 +16,7 @@ import typer
 
 from nnstretch.api.options import Option, declared_options
 from nnstretch.errors import UsageError
+from nnstretch.training.data import usage
 
 Model = Annotated[
     str,
@@ -47,7 +48,7 @@ DesignFile = Annotated[
     Path | None,
     typer.Option("--design", metavar="FILE", help="A branching that `nnstretch stretch` wrote.", show_default=False),
 ]
-Data = Annotated[str, typer.Option("--data", metavar="SET", help="digits or folder:PATH.", show_default=False)]
+Data = Annotated[str, typer.Option("--data", metavar="SET", help=f"Images: {usage()}.", show_default=False)]
 Classes = Annotated[
     int | None, typer.Option("--num-classes", min=1, metavar="N", help="Classes of a zoo network.", show_default="1000")
 ]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nnstretch.errors import FileError, UsageError
-from nnstretch.training.data import batches, load_dataset, stratified_split
+from nnstretch.training.data import load_dataset
+from nnstretch.training.data.split import batches, stratified_split
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.floats(0.1, 0.9), st.integers(0, 2**31))

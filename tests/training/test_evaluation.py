@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nnstretch.errors import ModelError
-from nnstretch.training.data import Dataset, TensorSplit
+from nnstretch.training.data.split import Dataset, TensorSplit
 from nnstretch.training.evaluation import top1
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from nnstretch.errors import FileError, ModelError, UsageError
 from nnstretch.training.augmentation import Augmentation
 from nnstretch.training.checkpoint import load_checkpoint
-from nnstretch.training.data import Dataset, TensorSplit, load_dataset
+from nnstretch.training.data import load_dataset
+from nnstretch.training.data.split import Dataset, TensorSplit
 from nnstretch.training.loop import TrainingEvent, train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import save_weights

@@ -101,7 +101,8 @@ def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
         raise ModelError(
             f"the model's inputs are {wanted}; for others than one of square images N,C,S,S give a .npz file"
         )
-    from nnstretch.training.data import batches, load_dataset
+    from nnstretch.training.data import load_dataset
+    from nnstretch.training.data.split import batches
 
     split = load_dataset(data, shape[2], shape[1]).train
     whole = (images for images, _ in batches(split, shape[0]) if len(images) == shape[0])

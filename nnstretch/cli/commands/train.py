@@ -17,7 +17,7 @@ from nnstretch.support.progress import Progress
 if TYPE_CHECKING:
     from torch import nn
 
-    from nnstretch.training.data import Dataset
+    from nnstretch.training.data.split import Dataset
     from nnstretch.training.loop import TrainingEvent
     from nnstretch.training.recipe import Recipe
 

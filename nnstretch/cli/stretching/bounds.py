@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.networks import Network
     from nnstretch.latency.profile_files import Profiled
     from nnstretch.support.progress import Progress
-    from nnstretch.training.data import Dataset
+    from nnstretch.training.data.split import Dataset
     from nnstretch.training.loop import TrainingEvent
     from nnstretch.training.recipe import Recipe
 

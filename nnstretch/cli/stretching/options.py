@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nnstretch.training.data import usage
+
 _LIMITS = "Limits"
 _BOUNDS = "Learning bounds"
 _ELSEWHERE = "Processors of another machine"
@@ -44,7 +46,7 @@ LearningData = Annotated[
     typer.Option(
         "--data",
         metavar="SET",
-        help="Images to train and test on: digits or folder:PATH.",
+        help=f"Images to train and test on: {usage()}.",
         show_default=False,
         rich_help_panel=_BOUNDS,
     ),

@@ -12,6 +12,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.lowering.candidates import is_native
+from nnstretch.scheduler.lowering.queue_pool import queue_pool
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.scheduler.measurement.integrated import NEAR, refined
 from nnstretch.scheduler.measurement.profiler import Profiler
@@ -20,7 +21,7 @@ from nnstretch.scheduler.parameter_search.explorer import Exploration
 from nnstretch.scheduler.parameter_search.thoroughness import explore
 from nnstretch.scheduler.placement.interference import MeasuredInterference
 from nnstretch.scheduler.placement.joint import completed, is_placed, placed
-from nnstretch.scheduler.planner import ChoiceSpace, choice_space, queue_pool
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, one_soc
 from nnstretch.scheduler.simulation.timing import ProfiledInterference
 from nnstretch.support.progress import Progress

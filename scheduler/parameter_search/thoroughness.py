@@ -20,7 +20,8 @@ from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
-from nnstretch.scheduler.lowering.candidates import QueuePool, queue_workloads, searchable_routines
+from nnstretch.scheduler.lowering.candidates import queue_workloads, searchable_routines
+from nnstretch.scheduler.lowering.queue_pool import QueuePool
 from nnstretch.scheduler.lowering.units import UnitGraph, working_set
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.store.rows import CacheState

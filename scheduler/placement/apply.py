@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nnstretch.errors import ModelError
-from nnstretch.scheduler.lowering.candidates import selection_problem, single_choices
+from nnstretch.scheduler.lowering.candidates import single_choices
+from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.placement.contraction import Contraction, Grouping
 from nnstretch.scheduler.placement.problem import Placement, Turn
 from nnstretch.scheduler.placement.splitting import Division, Divisions, Origin, Split, split_graph

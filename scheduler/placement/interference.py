@@ -6,7 +6,7 @@ from nnstretch.devices.base.routine import PLAIN
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.contention import Contention, ContentionFactors
 from nnstretch.scheduler.costmodel.costs import CostModel
-from nnstretch.scheduler.lowering.candidates import QueuePool
+from nnstretch.scheduler.lowering.queue_pool import QueuePool
 
 _SMALL = TensorType((1, 16, 7, 7))
 _LARGE = TensorType((1, 64, 56, 56))

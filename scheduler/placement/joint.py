@@ -22,7 +22,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nnstretch.graph.placement import branch_of, branched_segments
-from nnstretch.scheduler.lowering.candidates import selection_problem, single_choices
+from nnstretch.scheduler.lowering.candidates import single_choices
+from nnstretch.scheduler.lowering.queue_pool import queue_pool
+from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.placement.apply import Applied, apply, narrowed
 from nnstretch.scheduler.placement.contraction import Contraction, contract
 from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
@@ -30,7 +32,7 @@ from nnstretch.scheduler.placement.regions import place
 from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.planner import ChoiceSpace, plan_of, queue_pool
+from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Assignment, Selector

@@ -11,7 +11,8 @@ import numpy as np
 
 from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.lowering.candidates import all_choices, selection_problem
+from nnstretch.scheduler.lowering.candidates import all_choices
+from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import Unit
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.selection.choice import Choice

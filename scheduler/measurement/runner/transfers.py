@@ -7,10 +7,11 @@ import numpy as np
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, reorder_layer
 from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.lowering.assembly import assemble
 from nnstretch.scheduler.lowering.lower import lower_units
+from nnstretch.scheduler.lowering.queue_pool import queue_pool
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.planner import assemble, queue_pool
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection.choice import Choice
 

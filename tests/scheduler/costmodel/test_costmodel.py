@@ -27,12 +27,12 @@ from nnstretch.scheduler.costmodel.samples import Sample, stored_count, stored_s
 from nnstretch.scheduler.costmodel.trees import CostTrees, Point, cross_validate
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
 from nnstretch.scheduler.lowering.candidates import is_native
+from nnstretch.scheduler.lowering.queue_pool import queue_pool
 from nnstretch.scheduler.lowering.units import unit_graph, working_set
 from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, Task
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, explore, remembered_settings
-from nnstretch.scheduler.planner import queue_pool
 from tests.kits.graphs import RandomNetwork
 
 pytest.importorskip("xgboost", reason="the cost model's trees are xgboost's")

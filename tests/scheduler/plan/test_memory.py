@@ -16,7 +16,7 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.graph.reference import relative_error, run_proto
-from nnstretch.scheduler import planner
+from nnstretch.scheduler.lowering import assembly
 from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.memory import Tenant, least_bytes, plan_arena
 from nnstretch.scheduler.plan.schema import ALIGNMENT, PlanSubgraph
@@ -82,7 +82,7 @@ def test_networks_take_no_more_than_their_live_tensors(network: str, monkeypatch
         asked.append(list(tenants))
         return plan_arena(tenants, before)
 
-    monkeypatch.setattr(planner, "plan_arena", spy)
+    monkeypatch.setattr(assembly, "plan_arena", spy)
     plan = plan_model(load_any(network), build_processors(f"cpu:{min(os.sched_getaffinity(0))}"), tune=False).plan
     (tenants,) = asked
     assert plan.host_bytes <= 1.05 * least_bytes(tenants)

@@ -20,7 +20,7 @@ from nnstretch.errors import PackageError
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.reference import relative_error, run_layer
 from nnstretch.passes import optimize
-from nnstretch.scheduler.lowering.candidates import selection_problem
+from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.plan.validate import validate

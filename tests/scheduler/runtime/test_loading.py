@@ -14,6 +14,7 @@ from nnstretch.errors import DeviceError, NNStretchError
 from nnstretch.graph.reference import relative_error
 from nnstretch.passes import optimize
 from nnstretch.scheduler import planner
+from nnstretch.scheduler.lowering import assembly
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.loading import place_queues
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -89,7 +90,7 @@ def test_a_plan_for_more_cores_than_allowed_runs_on_fewer() -> None:
 
 def test_weights_are_packed_when_they_are_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     packings: list[int] = []
-    monkeypatch.setattr(planner, "write_constants", lambda jobs, *_: packings.append(len(jobs)))
+    monkeypatch.setattr(assembly, "write_constants", lambda jobs, *_: packings.append(len(jobs)))
     network = RandomNetwork(4, 1)
     processors = build_processors("cpu")
     compiled = planner.make_plan(optimize(network.graph()), processors.named, processors.host)

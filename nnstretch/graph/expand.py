@@ -15,7 +15,7 @@ from nnstretch.graph.layer import DOMAIN, Layer, TensorType
 from nnstretch.graph.layers import CAPTURES, ENCODED, OPSET, GraphNode
 from nnstretch.graph.onnx_operators import write_float
 from nnstretch.graph.onnx_writer import OPSET_VERSION, OnnxWriter
-from nnstretch.graph.quantization import LOWEST, Grid
+from nnstretch.graph.quantization import LOWEST, QuantizationParameters
 
 
 def expand(layer: Layer) -> onnx.ModelProto:
@@ -182,24 +182,24 @@ def _write_int8(writer: OnnxWriter, layer: Layer, inputs: Sequence[str | None], 
 
     Inside the model tensors are uint8 with other zero points: ONNX Runtime has faster kernels for that on most CPUs.
     """
-    grid = layer.outputs[0].grid
+    quantization = layer.outputs[0].quantization
     numbers = [_numbers(writer, layer, index, name) for index, name in enumerate(inputs)]
-    if grid is None:
+    if quantization is None:
         write_float(writer, layer, numbers, outputs)
         return
     result = writer.fresh(layer.op)
     write_float(writer, layer, numbers, [result])
-    unsigned = writer.add("QuantizeLinear", (result, *_unsigned(writer, grid)))
-    writer.unsigned[outputs[0]] = unsigned, grid
+    unsigned = writer.add("QuantizeLinear", (result, *_unsigned(writer, quantization)))
+    writer.unsigned[outputs[0]] = unsigned, quantization
     if outputs[0] in writer.signed:
         _write_signed(writer, outputs[0])
 
 
 def _write_signed(writer: OnnxWriter, name: str) -> None:
     """Makes an int8 tensor of the uint8 one that is there."""
-    unsigned, grid = writer.unsigned[name]
-    numbers = writer.add("DequantizeLinear", (unsigned, *_unsigned(writer, grid)))
-    writer.add("QuantizeLinear", (numbers, *_signed(writer, grid)), name)
+    unsigned, quantization = writer.unsigned[name]
+    numbers = writer.add("DequantizeLinear", (unsigned, *_unsigned(writer, quantization)))
+    writer.add("QuantizeLinear", (numbers, *_signed(writer, quantization)), name)
 
 
 def _numbers(writer: OnnxWriter, layer: Layer, index: int, name: str | None) -> str | None:
@@ -207,28 +207,31 @@ def _numbers(writer: OnnxWriter, layer: Layer, index: int, name: str | None) -> 
     if name is None or layer.type_of(index).dtype == "float32":
         return name
     kind = layer.type_of(index)
-    if kind.grid is not None:
+    if kind.quantization is not None:
         if name not in writer.unsigned:
-            given = writer.add("DequantizeLinear", (name, *_signed(writer, kind.grid)))
-            writer.unsigned[name] = writer.add("QuantizeLinear", (given, *_unsigned(writer, kind.grid))), kind.grid
+            given = writer.add("DequantizeLinear", (name, *_signed(writer, kind.quantization)))
+            writer.unsigned[name] = (
+                writer.add("QuantizeLinear", (given, *_unsigned(writer, kind.quantization))),
+                kind.quantization,
+            )
             writer.signed.add(name)
-        return writer.add("DequantizeLinear", (writer.unsigned[name][0], *_unsigned(writer, kind.grid)))
+        return writer.add("DequantizeLinear", (writer.unsigned[name][0], *_unsigned(writer, kind.quantization)))
     scales = layer.constants[4]
     if kind.dtype == "int32":
-        source = layer.type_of(0).grid
+        source = layer.type_of(0).quantization
         assert source is not None
         scales = scales * np.float32(source.scale)
     zero_points = writer.constant("zero", np.zeros(scales.shape, kind.dtype))
     return writer.add("DequantizeLinear", (name, writer.constant("scale", scales), zero_points), axis=0)
 
 
-def _signed(writer: OnnxWriter, grid: Grid) -> tuple[str, str]:
-    return _scale(writer, grid), writer.constant("zero", np.array(grid.zero_point, np.int8))
+def _signed(writer: OnnxWriter, quantization: QuantizationParameters) -> tuple[str, str]:
+    return _scale(writer, quantization), writer.constant("zero", np.array(quantization.zero_point, np.int8))
 
 
-def _unsigned(writer: OnnxWriter, grid: Grid) -> tuple[str, str]:
-    return _scale(writer, grid), writer.constant("zero", np.array(grid.zero_point - LOWEST, np.uint8))
+def _unsigned(writer: OnnxWriter, quantization: QuantizationParameters) -> tuple[str, str]:
+    return _scale(writer, quantization), writer.constant("zero", np.array(quantization.zero_point - LOWEST, np.uint8))
 
 
-def _scale(writer: OnnxWriter, grid: Grid) -> str:
-    return writer.constant("scale", np.array(grid.scale, np.float32))
+def _scale(writer: OnnxWriter, quantization: QuantizationParameters) -> str:
+    return writer.constant("scale", np.array(quantization.scale, np.float32))

@@ -36,7 +36,7 @@ Dequantize    x any shape, int8 -> float32
 
 Reshape, Transpose, Slice and Concat without activation move elements of any one type. Otherwise all tensors
 are float32, or those that a layer reads and makes in the run are int8, each with quantization parameters of
-its own (`TensorType.grid`). An int8 layer computes what the operator makes of the numbers that its inputs
+its own (`TensorType.quantization`). An int8 layer computes what the operator makes of the numbers that its inputs
 stand for, and rounds the result to the parameters of its output; it depends on the routine in what precision,
 so the last bit may differ. Int8 weights stand for themselves times the `scales` of their output channels, an
 int32 bias for itself times these and the scale of x. Reshape, Transpose, Slice and MaxPool have the same
@@ -61,7 +61,7 @@ import numpy as np
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 
 DOMAIN = "nnstretch"
 FUSION_GROUP = "Chain"
@@ -100,13 +100,13 @@ class TensorType:
     Attributes:
         shape: extents.
         dtype: name of the element type (`nnstretch.graph.dtypes`).
-        grid: of an int8 tensor that stands for float32 numbers, which ones. Types that differ in nothing else are equal: the
-            grid changes what elements mean, not how they are kept or what it costs to compute with them.
+        quantization: of an int8 tensor that stands for float32 numbers. Types that differ in nothing else are equal, because
+            storage and costs do not depend on it.
     """
 
     shape: tuple[int, ...]
     dtype: str = DEFAULT_DTYPE
-    grid: Grid | None = field(default=None, compare=False)
+    quantization: QuantizationParameters | None = field(default=None, compare=False)
 
     @property
     def elements(self) -> int:
@@ -175,7 +175,7 @@ class Layer:
     def is_int8(self) -> bool:
         """Whether it, or one of its parts, reads or makes int8 numbers in the run."""
         types = (*(self.type_of(i) for i in self.activations), *self.outputs)
-        return any(t.grid is not None for t in types) or any(link.is_int8 for link in self.parts)
+        return any(t.quantization is not None for t in types) or any(link.is_int8 for link in self.parts)
 
     @property
     def activations(self) -> tuple[int, ...]:

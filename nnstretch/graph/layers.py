@@ -15,7 +15,7 @@ from nnstretch.errors import ModelError
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import DOMAIN, Attribute, Layer, TensorType
 from nnstretch.graph.module_path import module_path
-from nnstretch.passes.rewriting import DEFAULT_DOMAINS, activation_of, grid_of
+from nnstretch.passes.rewriting import DEFAULT_DOMAINS, activation_of, quantization_of
 
 # Attributes of layers that only the fallback runs, beside the operator's own.
 OPSET = "opset_version"
@@ -87,7 +87,7 @@ def tensor_type(value: ir.Value) -> TensorType:
             f"tensor {value.name!r}{origin} has the shape {shape}, known only in the run; "
             "export the model with shapes that depend on nothing but the inputs' shapes"
         )
-    return TensorType(value.shape.numpy(), _dtype(value.type.dtype), grid_of(value))
+    return TensorType(value.shape.numpy(), _dtype(value.type.dtype), quantization_of(value))
 
 
 def _dtype(dtype: ir.DataType) -> str:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from nnstretch.graph.layer import TensorType
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 
 # What canonical layers alone are written in; their operators mean the same in every version from 13 on.
 OPSET_VERSION = 20
@@ -26,7 +26,7 @@ class OnnxWriter:
     Attributes:
         title: name of the graph.
         signed: names of int8 tensors that are to be there as such when they are made.
-        unsigned: name of an int8 tensor -> that of the same numbers as uint8, and the grid.
+        unsigned: name of an int8 tensor -> that of the same numbers as uint8, and the quantization.
         nodes: in topological order.
         initializers: constants by name.
         reserved: names that `fresh` must not give.
@@ -34,7 +34,7 @@ class OnnxWriter:
 
     title: str
     signed: set[str] = field(default_factory=set)
-    unsigned: dict[str, tuple[str, Grid]] = field(default_factory=dict)
+    unsigned: dict[str, tuple[str, QuantizationParameters]] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Grids: which numbers the integers of a quantised tensor stand for."""
+"""Quantization parameters: the numbers that the integers of a quantized tensor stand for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOWEST, HIGHEST = -128, 127
 
 
 @dataclass(frozen=True)
-class Grid:
+class QuantizationParameters:
     """An int8 `q` stands for `scale * (q - zero_point)`, in float32.
 
     Attributes:

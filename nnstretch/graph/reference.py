@@ -58,7 +58,7 @@ def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.nda
     rounds to the other one; in a run of layers such steps add up, some this way and some that way, like a random walk's.
     """
     rounded = sum(link.is_int8 for link in layer.parts or (layer,))
-    if layer.outputs[index].grid is None:
+    if layer.outputs[index].quantization is None:
         error = relative_error(result, reference)
     else:
         error = float(np.abs(np.subtract(result, reference, dtype=np.int32)).max(initial=0)) / _INT8_STEPS

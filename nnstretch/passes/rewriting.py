@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import DOMAIN, Attribute
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
-_GRID = "nnstretch.grid"  # of values' meta
+_QUANTIZATION = "nnstretch.quantization"  # of values' meta
 # Operators that can carry an activation as their last step.
 CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
 
@@ -127,15 +127,15 @@ def _rounded_constant(node: ir.Node) -> np.ndarray | None:
     return np.asarray(np.clip(np.rint(source / scales) + zero_points, limits.min, limits.max), limits.dtype)
 
 
-def grid_of(value: ir.Value | None) -> Grid | None:
-    """The grid of an int8 value that stands for numbers."""
-    return None if value is None else value.meta.get(_GRID)
+def quantization_of(value: ir.Value | None) -> QuantizationParameters | None:
+    """The quantization parameters of an int8 value that stands for numbers."""
+    return None if value is None else value.meta.get(_QUANTIZATION)
 
 
-def put_on_grid(value: ir.Value, grid: Grid) -> None:
+def set_quantization(value: ir.Value, quantization: QuantizationParameters) -> None:
     """Makes `value` int8 that stands for numbers."""
     value.type = ir.TensorType(ir.DataType.INT8)
-    value.meta[_GRID] = grid
+    value.meta[_QUANTIZATION] = quantization
 
 
 def scalar(value: ir.Value | None) -> float | None:

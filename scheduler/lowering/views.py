@@ -29,7 +29,10 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     shapes = [t.shape for t in layer.inputs if t is not None]
     if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
         return None
-    if layer.activation != NO_ACTIVATION or len({t.grid for t in (*layer.inputs, *layer.outputs) if t is not None}) > 1:
+    if (
+        layer.activation != NO_ACTIVATION
+        or len({t.quantization for t in (*layer.inputs, *layer.outputs) if t is not None}) > 1
+    ):
         return None
     if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
         return None

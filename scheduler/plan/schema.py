@@ -195,8 +195,8 @@ _DEVICE_MEMORY = "opencl"
 
 
 def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a plan's part as JSON has them; without grids, since a plan moves bytes whatever they stand for."""
-    kept = {_JSON_NAMES.get(name, name): value for name, value in fields if name != "grid"}
+    """The fields of a plan's part as JSON has them; without quantization parameters, because a plan moves bytes."""
+    kept = {_JSON_NAMES.get(name, name): value for name, value in fields if name != "quantization"}
     if kept.get("memory") == "device":
         kept["memory"] = _DEVICE_MEMORY
     return kept

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnstretch.devices.external.litert.flatbuffer import FlatModel
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 
 _FUSED = {
     NO_ACTIVATION: "NONE",
@@ -16,8 +16,12 @@ _FUSED = {
     Activation(ActivationKind.CLIP, 0.0, 6.0): "RELU6",
     Activation(ActivationKind.CLIP, -1.0, 1.0): "RELU_N1_TO_1",
 }
-FIXED_GRIDS = {"LOGISTIC": Grid(1 / 256, -128), "SOFTMAX": Grid(1 / 256, -128), "TANH": Grid(1 / 128)}
-"""Operators whose int8 results TFLite has on one grid alone."""
+FIXED_QUANTIZATION = {
+    "LOGISTIC": QuantizationParameters(1 / 256, -128),
+    "SOFTMAX": QuantizationParameters(1 / 256, -128),
+    "TANH": QuantizationParameters(1 / 128),
+}
+"""Quantization parameters of int8 results that TFLite fixes, by operator."""
 
 _WITHOUT_FUSION = ("MEAN", "SOFTMAX", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "CONCATENATION")
 _BOUNDED = "MaximumMinimumOptions"
@@ -57,11 +61,11 @@ class Activations:
         self.apply(before, result, activation)
 
     def emit_fixed(self, name: str, source: int, result: int, options: Mapping[str, object], table: str) -> None:
-        """Writes an operator that has one grid alone for int8, if it is one of these; from there to that of `result`."""
-        grid = self._file.grid(result)
+        """Writes an operator; where TFLite fixes its int8 parameters, the result is requantized to those of `result`."""
+        quantization = self._file.quantization(result)
         made = result
-        if grid is not None and FIXED_GRIDS.get(name, grid) != grid:
-            made = self._file.tensor(self._file.shape(result), f"fixed:{result}", FIXED_GRIDS[name])
+        if quantization is not None and FIXED_QUANTIZATION.get(name, quantization) != quantization:
+            made = self._file.tensor(self._file.shape(result), f"fixed:{result}", FIXED_QUANTIZATION[name])
         self._file.operator(name, [source], [made], options, table=table)
         if made != result:
             self._file.quantize(made, result)
@@ -106,7 +110,7 @@ class Activations:
         if (activation.a, activation.b) == (0.0, 6.0):
             self._file.operator("RELU6", [source], [result])
             return
-        raised, source = self._like(result), self._file.on_grid(source, self._file.grid(result))
+        raised, source = self._like(result), self._file.requantized(source, self._file.quantization(result))
         self._file.operator("MAXIMUM", [source, self._file.number(activation.a, result)], [raised], table=_BOUNDED)
         self._file.operator("MINIMUM", [raised, self._file.number(activation.b, result)], [result], table=_BOUNDED)
 

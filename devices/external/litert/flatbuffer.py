@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.errors import MissingExtraError, ModelError
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of every TFLite file."""
@@ -52,17 +52,17 @@ class FlatModel:
         self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all that is computed
         self._tensors: list[Any] = []
         self._operators: list[Any] = []
-        self._grids: dict[int, Grid] = {}
+        self._quantization: dict[int, QuantizationParameters] = {}
         self._codes: dict[tuple[int, int], int] = {}
         self._bytes = 0
 
-    def tensor(self, shape: Sequence[int], name: str, grid: Grid | None = None) -> int:
-        """A tensor that the run computes, or an input: int8 on a grid, or else float32."""
-        if grid is None:
+    def tensor(self, shape: Sequence[int], name: str, quantization: QuantizationParameters | None = None) -> int:
+        """A tensor that the run computes, or an input: int8 with quantization parameters, else float32."""
+        if quantization is None:
             return self._add(shape, self.schema.TensorType.FLOAT32, name, 0)
         made = self._add(shape, self.schema.TensorType.INT8, name, 0)
-        self._quantize(made, np.array([grid.scale]), grid.zero_point)
-        self._grids[made] = grid
+        self._quantize(made, np.array([quantization.scale]), quantization.zero_point)
+        self._quantization[made] = quantization
         return made
 
     def constant(
@@ -89,34 +89,36 @@ class FlatModel:
         return made
 
     def number(self, value: float, like: int) -> int:
-        """A scalar for an operator that reads a tensor too: on the grid of `like` if that has one, else float32."""
-        grid, name = self.grid(like), f"scalar:{value:g}"
-        if grid is None:
+        """A scalar for an operator that reads a tensor too: int8 like `like` if that is quantized, else float32."""
+        quantization, name = self.quantization(like), f"scalar:{value:g}"
+        if quantization is None:
             return self.constant(np.array(value, np.float32), name)
-        return self.constant(grid.quantize(value), name, np.array([grid.scale]), zero_point=grid.zero_point)
+        return self.constant(
+            quantization.quantize(value), name, np.array([quantization.scale]), zero_point=quantization.zero_point
+        )
 
     def shape(self, tensor: int) -> tuple[int, ...]:
         """The shape of a tensor."""
         return tuple(self._tensors[tensor].shape)
 
-    def grid(self, tensor: int) -> Grid | None:
-        """The grid of a tensor that the run computes, or an input; None if it is float32."""
-        return self._grids.get(tensor)
+    def quantization(self, tensor: int) -> QuantizationParameters | None:
+        """Quantization parameters of a tensor that the run computes, or an input; None if it is float32."""
+        return self._quantization.get(tensor)
 
     def like(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
-        """One more tensor of the type and grid of another one, and of its shape or `shape`."""
-        return self.tensor(self.shape(tensor) if shape is None else shape, name, self.grid(tensor))
+        """One more tensor of the type and quantization parameters of another one, and of its shape or `shape`."""
+        return self.tensor(self.shape(tensor) if shape is None else shape, name, self.quantization(tensor))
 
-    def on_grid(self, tensor: int, grid: Grid | None) -> int:
-        """A tensor on a grid; itself if it is on that, or is float32."""
-        if self.grid(tensor) in (None, grid):
+    def requantized(self, tensor: int, quantization: QuantizationParameters | None) -> int:
+        """A tensor with certain quantization parameters; itself if it has them, or is float32."""
+        if self.quantization(tensor) in (None, quantization):
             return tensor
-        made = self.tensor(self.shape(tensor), f"grid:{tensor}", grid)
+        made = self.tensor(self.shape(tensor), f"quantization:{tensor}", quantization)
         self.quantize(tensor, made)
         return made
 
     def quantize(self, source: int, result: int) -> None:
-        """Brings float32, or int8 on another grid, to the grid of `result`."""
+        """Quantizes float32, or requantizes int8, to the parameters of `result`."""
         self.operator("QUANTIZE", [source], [result], table="QuantizeOptions")
 
     def operator(

@@ -1,4 +1,4 @@
-"""What TFLite says in int8, and in float32 instead of the rest."""
+"""Layers that TFLite expresses in int8, and float32 counterparts of the others."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from nnstretch.devices.external.litert.activation import FIXED_GRIDS
+from nnstretch.devices.external.litert.activation import FIXED_QUANTIZATION
 from nnstretch.devices.external.litert.padding import make_window
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode
-from nnstretch.graph.quantization import LOWEST, Grid
+from nnstretch.graph.quantization import LOWEST, QuantizationParameters
 
 _FINEST = 0.5
-"""A result whose steps are this share of those that an operator has, or more, loses too little to matter."""
+"""Least step of a result as a share of an operator's step at which the error does not matter."""
 _CLIPPED = (ActivationKind.NONE, ActivationKind.RELU, ActivationKind.CLIP, ActivationKind.LEAKY_RELU)
 _FIXED = {ActivationKind.SIGMOID: "LOGISTIC", ActivationKind.TANH: "TANH"}
 
@@ -47,8 +47,8 @@ def _activation(layer: Layer) -> bool:
 
 
 def _keeps_enough(layer: Layer) -> bool:
-    """Whether a result is fine enough on the grid of what the layer reads, as TFLite computes some."""
-    return _is_finer(layer.type_of(0).grid, layer.outputs[0].grid)
+    """Whether the step of the input is fine enough for the result; TFLite computes some operators with it."""
+    return _is_finer(layer.type_of(0).quantization, layer.outputs[0].quantization)
 
 
 def _softmax(layer: Layer) -> bool:
@@ -56,11 +56,11 @@ def _softmax(layer: Layer) -> bool:
 
 
 def _is_fine_enough(layer: Layer, name: str) -> bool:
-    """Whether an operator with a grid of its own says what the layer makes."""
-    return _is_finer(FIXED_GRIDS[name], layer.outputs[0].grid)
+    """Whether the fixed step of an operator is fine enough for the result."""
+    return _is_finer(FIXED_QUANTIZATION[name], layer.outputs[0].quantization)
 
 
-def _is_finer(made: Grid | None, wanted: Grid | None) -> bool:
+def _is_finer(made: QuantizationParameters | None, wanted: QuantizationParameters | None) -> bool:
     return made is not None and wanted is not None and wanted.scale >= _FINEST * made.scale
 
 
@@ -79,7 +79,8 @@ def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNo
     layer = node.layer
     (result,) = layer.outputs
     names = [
-        n if t is None or t.grid is None else f"{n}:float32" for n, t in zip(node.inputs, layer.inputs, strict=True)
+        n if t is None or t.quantization is None else f"{n}:float32"
+        for n, t in zip(node.inputs, layer.inputs, strict=True)
     ]
     before = [
         replace(
@@ -89,7 +90,7 @@ def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNo
             outputs=(str(name),),
         )
         for index, (name, kind) in enumerate(zip(names, layer.inputs, strict=True))
-        if kind is not None and kind.grid is not None
+        if kind is not None and kind.quantization is not None
     ]
     made = f"{node.outputs[0]}:float32"
     computed = replace(node, layer=_layer_in_float32(layer), inputs=tuple(names), outputs=(made,))
@@ -99,12 +100,12 @@ def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNo
 
 def _layer_in_float32(layer: Layer) -> Layer:
     constants = dict(layer.constants)
-    scales, grid = constants.pop(4, None), layer.type_of(0).grid
-    if scales is not None and grid is not None:
+    scales, quantization = constants.pop(4, None), layer.type_of(0).quantization
+    if scales is not None and quantization is not None:
         rank = constants[1].ndim - 1
         constants[1] = constants[1].astype(np.float32) * scales.reshape(-1, *(1,) * rank)
         if layer.has(2):
-            constants[2] = constants[2].astype(np.float32) * scales * np.float32(grid.scale)
+            constants[2] = constants[2].astype(np.float32) * scales * np.float32(quantization.scale)
     return replace(
         layer,
         inputs=tuple(None if kind is None else _float32(kind) for kind in layer.inputs[:4]),

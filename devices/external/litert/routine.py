@@ -13,7 +13,7 @@ from nnstretch.devices.external.litert.flatbuffer import FlatModel, load_schema
 from nnstretch.devices.external.litert.model import load_interpreter
 from nnstretch.devices.external.processor import HandThrough
 from nnstretch.graph.layer import Layer
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 
 _ON_CPU = Descriptor("cpu", "float32", "litert")
 
@@ -50,7 +50,7 @@ class LiteRtHandThrough(HandThrough):
     def model(self, layer: Layer) -> bytes:
         shape = layer.type_of(0).shape
         file = FlatModel(layer.name)
-        there = file.tensor(shape, "x", None if layer.type_of(0).dtype == "float32" else Grid(1.0))
+        there = file.tensor(shape, "x", None if layer.type_of(0).dtype == "float32" else QuantizationParameters(1.0))
         result = file.like(there, "y")
         if len(shape) == 4:
             last = file.like(there, "last", [shape[axis] for axis in _TO_LAST])

@@ -37,7 +37,7 @@ class FormedTensors:
 
     def new(self, name: str, kind: TensorType, form: Form) -> int:
         """Makes the tensor that holds `name` in a form; the type is the graph's."""
-        made = self._file.tensor(formed(kind.shape, form), name, kind.grid)
+        made = self._file.tensor(formed(kind.shape, form), name, kind.quantization)
         self._forms.setdefault(name, {})[form] = made
         return made
 
@@ -88,9 +88,9 @@ class FormedTensors:
         return "last" if "last" in forms else "plain"
 
     @contextmanager
-    def on_one_grid(self, source: int, result: int) -> Iterator[int]:
-        """The tensor that an operator makes which keeps the grid of `source`; it is brought to that of `result` afterwards."""
-        same = self._file.grid(source) == self._file.grid(result)
+    def keeping_quantization(self, source: int, result: int) -> Iterator[int]:
+        """The output of an operator that keeps the parameters of `source`; requantized to those of `result`."""
+        same = self._file.quantization(source) == self._file.quantization(result)
         made = result if same else self._file.like(source, f"made:{result}", self._file.shape(result))
         yield made
         if made != result:

@@ -3,8 +3,9 @@
 TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms (`tensors.py`); an operator asks for the form
 that it works in. Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
 
-Layers on int8 become operators on int8, with the grids of their tensors. Where TFLite wants one grid for what an operator reads
-and makes, a QUANTIZE follows it; layers that it cannot say in int8 are computed in float32 between DEQUANTIZE and QUANTIZE.
+Layers on int8 become operators on int8 with the quantization parameters of their tensors. Where TFLite wants the same parameters
+for the input and the result of an operator, a QUANTIZE follows it. Layers that TFLite does not have in int8 are computed in
+float32 between DEQUANTIZE and QUANTIZE.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class _Writer:
 
     def write(self, *, channels_last: bool) -> bytes:
         for name, kind in graph_inputs(self._graph):
-            if kind.dtype != "float32" and kind.grid is None:
+            if kind.dtype != "float32" and kind.quantization is None:
                 raise ModelError(
                     f"input {name!r} is {kind.dtype}; TFLite files are written for float32 and quantised int8"
                 )
@@ -105,9 +106,11 @@ class _Writer:
     # -- ranges --------------------------------------------------------------------------------------------------
 
     def _is_zero_least(self, node: GraphNode) -> bool:
-        """Whether 0 is neutral for a maximum over what a layer reads: nothing in it, or on its grid, is less."""
-        grid = node.layer.type_of(0).grid
-        return node.inputs[0] in self._never_negative or (grid is not None and grid.zero_point == LOWEST)
+        """Whether 0 is neutral for a maximum over what a layer reads: nothing in it is less."""
+        quantization = node.layer.type_of(0).quantization
+        return node.inputs[0] in self._never_negative or (
+            quantization is not None and quantization.zero_point == LOWEST
+        )
 
     def _is_never_negative(self, node: GraphNode) -> bool:
         """Whether no value of the layer's output can be below 0, so that 0 is neutral for a maximum."""
@@ -145,13 +148,13 @@ class _Writer:
             return self._file.constant(turned, f"{layer.name}:weight"), self._file.constant(
                 bias.reshape(-1), f"{layer.name}:bias"
             )
-        grid = layer.type_of(0).grid
-        assert grid is not None
+        quantization = layer.type_of(0).quantization
+        assert quantization is not None
         scales = scales if (scales != scales[0]).any() else scales[:1]
         steps = layer.constants[2] if layer.has(2) else np.zeros(weight.shape[0], np.int32)
         return (
             self._file.constant(turned, f"{layer.name}:weight", scales, order.index(0)),
-            self._file.constant(steps, f"{layer.name}:bias", scales * np.float32(grid.scale)),
+            self._file.constant(steps, f"{layer.name}:bias", scales * np.float32(quantization.scale)),
         )
 
     def _conv(self, node: GraphNode) -> None:
@@ -284,7 +287,7 @@ class _Writer:
         self._activations.emit("MUL", [mean, factor], result, layer.activation, {}, "MulOptions")
 
     def _mean(self, source: int, result: int, window: Window, padding: int, activation: Activation) -> None:
-        with self._tensors.on_one_grid(source, result) as made:
+        with self._tensors.keeping_quantization(source, result) as made:
             self._pool("AVERAGE_POOL_2D", source, made, window, padding, activation)
 
     def _global_pool(self, node: GraphNode) -> None:
@@ -294,7 +297,7 @@ class _Writer:
         if layer.attributes["mode"] == "max":
             window = make_window(layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0))
             padding = self._file.schema.Padding.VALID
-            with self._tensors.on_one_grid(source, result) as made:
+            with self._tensors.keeping_quantization(source, result) as made:
                 self._pool("MAX_POOL_2D", source, made, window, padding, layer.activation)
             return
         axes = self._file.constant(np.array([1, 2], np.int32), f"{layer.name}:axes")
@@ -333,8 +336,10 @@ class _Writer:
         form = natural_form(layer.outputs[0].shape)
         axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
         axis = TO_LAST.index(axis) if form == "last" else axis
-        grid = layer.outputs[0].grid
-        operands = [self._file.on_grid(self._tensors.read(node, i, form), grid) for i in range(len(layer.inputs))]
+        quantization = layer.outputs[0].quantization
+        operands = [
+            self._file.requantized(self._tensors.read(node, i, form), quantization) for i in range(len(layer.inputs))
+        ]
         result = self._tensors.result(node)
         self._activations.emit(
             "CONCATENATION", operands, result, layer.activation, {"axis": axis}, "ConcatenationOptions"
@@ -374,7 +379,7 @@ class _Writer:
         size = self._file.constant(np.array(layer.outputs[0].shape[2:], np.int32), f"{layer.name}:size")
         options = {"alignCorners": coordinates == "align_corners", "halfPixelCenters": half}
         source = self._tensors.read(node, 0, "last")
-        with self._tensors.on_one_grid(source, self._tensors.result(node)) as made:
+        with self._tensors.keeping_quantization(source, self._tensors.result(node)) as made:
             self._activations.emit(name, [source, size], made, layer.activation, options, table, version=3)
 
     def _reshape(self, node: GraphNode) -> None:

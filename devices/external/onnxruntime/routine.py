@@ -32,7 +32,7 @@ class OnnxRuntimeRoutine(ExternalRoutine):
         if layer.op != FUSION_GROUP:
             return super().supports(layer)
         reads = [layer.type_of(i) for i in layer.activations]
-        numbers = bool(reads) and all(t.dtype == "float32" or t.grid is not None for t in reads)
+        numbers = bool(reads) and all(t.dtype == "float32" or t.quantization is not None for t in reads)
         mine = not self._alone or layer.is_int8 == (self._dtype == "int8")
         return mine and numbers and all(t.elements for t in layer.outputs)
 

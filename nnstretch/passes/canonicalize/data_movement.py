@@ -14,12 +14,12 @@ from nnstretch.passes.rewriting import (
     constant,
     float_shape,
     graph_of,
-    grid_of,
     insert,
     integer,
     integers,
     is_onnx,
-    put_on_grid,
+    quantization_of,
+    set_quantization,
     shape_of,
 )
 
@@ -102,13 +102,13 @@ def lower_other_types(node: ir.Node) -> bool:
     values = [
         value for value in (*node.inputs[: None if node.op_type == "Concat" else 1], *node.outputs) if value is not None
     ]
-    grids = {grid for value in values if (grid := grid_of(value)) is not None}
-    lowered = len(grids) <= 1 and any(
+    quantizations = {quantization for value in values if (quantization := quantization_of(value)) is not None}
+    lowered = len(quantizations) <= 1 and any(
         lower(node, _shape_of_other_type) for lower in (lower_transpose, lower_slice, lower_concat)
     )
     if lowered:
-        for value, grid in itertools.product(values, grids):
-            put_on_grid(value, grid)
+        for value, quantization in itertools.product(values, quantizations):
+            set_quantization(value, quantization)
     return lowered
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.quantization import HIGHEST, LOWEST, Grid
+from nnstretch.graph.quantization import HIGHEST, LOWEST, QuantizationParameters
 from nnstretch.passes.rewriting import (
     CARRIERS,
     Rounding,
@@ -26,15 +26,15 @@ from nnstretch.passes.rewriting import (
     float_initializer,
     float_shape,
     graph_of,
-    grid_of,
     initializer,
     insert,
     integers,
     is_canonical,
     is_onnx,
-    put_on_grid,
+    quantization_of,
     rounding,
     set_activation,
+    set_quantization,
     sole_use,
 )
 
@@ -42,7 +42,7 @@ _SIGN = 128
 """What uint8 counts more than int8."""
 _WEIGHTED = ("Conv", "Dense")
 _COMPUTED = (*_WEIGHTED, "Add", "Sub", "Mul", "Concat", "AveragePool", "GlobalPool", "Resize", "Activation", "Softmax")
-"""Operators that may read other grids than they write."""
+"""Operators whose inputs and results may have different quantization parameters."""
 _MOVING = ("Reshape", "Transpose", "Slice", "MaxPool")
 """Operators whose results are among the numbers that they read."""
 _LARGEST_BIAS = 2**31 - 1
@@ -65,13 +65,13 @@ def lower_quantization(node: ir.Node) -> bool:
 
 def _lower_quantize(node: ir.Node) -> bool:
     source, result = node.inputs[0], node.outputs[0]
-    grid = _grid(rounding(node))
-    if grid is None or float_shape(source) is None or constant(source) is not None:
+    quantization = _quantization(rounding(node))
+    if quantization is None or float_shape(source) is None or constant(source) is not None:
         return False
-    readers = [reader for reader, index in result.uses() if index == 0 and _reads(reader, result, grid)]
+    readers = [reader for reader, index in result.uses() if index == 0 and _reads(reader, result, quantization)]
     if result.dtype != ir.DataType.INT8 and (result.is_graph_output() or len(readers) != len(result.uses())):
-        return _round(node, 0, grid)
-    put_on_grid(result, grid)
+        return _round(node, 0, quantization)
+    set_quantization(result, quantization)
     for reader in readers:
         become(reader, "Dequantize", (result,))
     become(node, "Quantize", (source,))
@@ -80,11 +80,15 @@ def _lower_quantize(node: ir.Node) -> bool:
 
 
 def _merge_with_equal(node: ir.Node) -> None:
-    """Who reads a tensor that was quantised for another reader already, to the same grid, reads that."""
+    """Merges duplicate Quantize nodes."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
     for other in source.consumers():
-        same = other is not node and is_canonical(other, "Quantize") and grid_of(other.outputs[0]) == grid_of(result)
+        same = (
+            other is not node
+            and is_canonical(other, "Quantize")
+            and quantization_of(other.outputs[0]) == quantization_of(result)
+        )
         if same and not result.is_graph_output():
             result.replace_all_uses_with(other.outputs[0])
             graph_of(node).remove(node, safe=True)
@@ -93,21 +97,21 @@ def _merge_with_equal(node: ir.Node) -> None:
 
 def _lower_dequantize(node: ir.Node) -> bool:
     """One that reads what no Quantize makes: an input of the graph, or what the fallback makes."""
-    source, result, grid = node.inputs[0], node.outputs[0], _grid(rounding(node))
-    if source is None or constant(source) is not None or grid is None or float_shape(result) is None:
+    source, result, quantization = node.inputs[0], node.outputs[0], _quantization(rounding(node))
+    if source is None or constant(source) is not None or quantization is None or float_shape(result) is None:
         return False
     if source.dtype == ir.DataType.UINT8:
         uses = tuple(result.uses())
         for reader, index in uses:
-            _round(reader, index, grid)
+            _round(reader, index, quantization)
         return bool(uses)
-    if grid_of(source) not in (None, grid):
+    if quantization_of(source) not in (None, quantization):
         return False
-    put_on_grid(source, grid)
+    set_quantization(source, quantization)
     return become(node, "Dequantize", (source,))
 
 
-def _round(reader: ir.Node, index: int, grid: Grid) -> bool:
+def _round(reader: ir.Node, index: int, quantization: QuantizationParameters) -> bool:
     """Lets `reader` read an input by way of int8, which changes nothing where it is rounded to the same numbers anyway.
 
     So the layers between inputs and outputs that callers know as uint8 are int8 all the same.
@@ -116,23 +120,23 @@ def _round(reader: ir.Node, index: int, grid: Grid) -> bool:
     shape = float_shape(source)
     assert shape is not None
     quantized = insert(reader, "Quantize", (source,), shape)
-    put_on_grid(quantized, grid)
+    set_quantization(quantized, quantization)
     reader.replace_input_with(index, insert(reader, "Dequantize", (quantized,), shape))
     return True
 
 
-def _reads(node: ir.Node, source: ir.Value, grid: Grid) -> bool:
-    """Whether `node` is a DequantizeLinear that takes `source` for what was quantised to a grid."""
+def _reads(node: ir.Node, source: ir.Value, quantization: QuantizationParameters) -> bool:
+    """Whether `node` is a DequantizeLinear that dequantizes `source` by these parameters."""
     floats = is_onnx(node, "DequantizeLinear") and float_shape(node.outputs[0]) is not None
-    return floats and node.inputs[0] is source and _grid(rounding(node)) == grid
+    return floats and node.inputs[0] is source and _quantization(rounding(node)) == quantization
 
 
-def _grid(found: Rounding | None) -> Grid | None:
-    """The grid of int8 that says the same; None where there is none."""
+def _quantization(found: Rounding | None) -> QuantizationParameters | None:
+    """The same parameters for int8; None where there are none."""
     if found is None or not found.is_per_tensor or found.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
         return None
     shift = _SIGN if found.dtype == ir.DataType.UINT8 else 0
-    return Grid(float(found.scales[0]), int(found.zero_points[0]) - shift)
+    return QuantizationParameters(float(found.scales[0]), int(found.zero_points[0]) - shift)
 
 
 # -- weights ---------------------------------------------------------------------------------------------------------
@@ -212,14 +216,14 @@ def quantize_early(node: ir.Node) -> bool:
         assert mover is not None
         movers.append(mover)
         source = mover.inputs[0]
-    shape, grid = float_shape(source), grid_of(node.outputs[0])
-    if not movers or shape is None or grid is None:
+    shape, quantization = float_shape(source), quantization_of(node.outputs[0])
+    if not movers or shape is None or quantization is None:
         return False
     quantized = insert(movers[-1], "Quantize", (source,), shape)
-    put_on_grid(quantized, grid)
+    set_quantization(quantized, quantization)
     movers[-1].replace_input_with(0, quantized)
     for mover in movers:
-        put_on_grid(mover.outputs[0], grid)
+        set_quantization(mover.outputs[0], quantization)
     return bypass(node)
 
 
@@ -227,7 +231,7 @@ def compute_in_int8(node: ir.Node) -> bool:
     """Layers between Dequantize and Quantize read and make the integers; in topological order.
 
     What moves numbers does so with the integers, whatever reads them then; a Quantize of what is dequantised is none if the
-    grids are the same, and one from grid to grid if not.
+    parameters are the same, else it requantizes.
     """
     if is_canonical(node, "Quantize"):
         return _quantize_integers(node)
@@ -247,31 +251,33 @@ def _quantize_integers(node: ir.Node) -> bool:
     if source is None:
         return False
     node.replace_input_with(0, source)
-    if grid_of(source) == grid_of(node.outputs[0]):
+    if quantization_of(source) == quantization_of(node.outputs[0]):
         bypass(node)
     return True
 
 
 def _move_integers(node: ir.Node) -> bool:
     source, shape = _integers(node.inputs[0]), float_shape(node.outputs[0])
-    grid = grid_of(source)
-    if source is None or grid is None or shape is None:
+    quantization = quantization_of(source)
+    if source is None or quantization is None or shape is None:
         return False
     moved = insert(node, node.op_type, (source,), shape)
     producer = moved.producer()
     assert producer is not None
     for name, attribute in node.attributes.items():
         producer.attributes[name] = attribute
-    put_on_grid(moved, grid)
+    set_quantization(moved, quantization)
     return become(node, "Dequantize", (moved,))
 
 
 def _compute(node: ir.Node) -> bool:
     result = node.outputs[0]
     reader = next(iter(result.consumers())) if sole_use(result) else None
-    grid = grid_of(reader.outputs[0]) if is_canonical(reader, "Quantize") and reader is not None else None
+    quantization = (
+        quantization_of(reader.outputs[0]) if is_canonical(reader, "Quantize") and reader is not None else None
+    )
     activation = activation_of(node)
-    if grid is None or not (node.op_type not in CARRIERS or _clips(activation)):
+    if quantization is None or not (node.op_type not in CARRIERS or _clips(activation)):
         return False
     inputs = _weighted_inputs(node) if node.op_type in _WEIGHTED else [_integers(value) for value in node.inputs]
     if inputs is None or inputs[0] is None or any(v is None for v in inputs if node.op_type not in _WEIGHTED):
@@ -279,24 +285,24 @@ def _compute(node: ir.Node) -> bool:
     node.resize_inputs(len(inputs))
     for index, value in enumerate(inputs):
         node.replace_input_with(index, value)
-    if node.op_type in CARRIERS and not _is_seen(activation, grid):
+    if node.op_type in CARRIERS and not _is_seen(activation, quantization):
         set_activation(node, NO_ACTIVATION)
     assert reader is not None
     absorb(node, reader)
-    put_on_grid(result, grid)
+    set_quantization(result, quantization)
     return True
 
 
 def _weighted_inputs(node: ir.Node) -> list[ir.Value | None] | None:
     """The inputs of a Conv or Dense on int8; None if it cannot be one."""
     source, residual = _integers(node.inputs[0]), _integers(argument(node, 3))
-    grid, weight = grid_of(source), _weight(node.inputs[1])
-    if grid is None or weight is None or (argument(node, 3) is not None and residual is None):
+    quantization, weight = quantization_of(source), _weight(node.inputs[1])
+    if quantization is None or weight is None or (argument(node, 3) is not None and residual is None):
         return None
     stored, scales = weight
     bias: ir.Value | None = None
     if argument(node, 2) is not None:
-        steps = _bias(node.inputs[2], scales.astype(np.float64) * grid.scale)
+        steps = _bias(node.inputs[2], scales.astype(np.float64) * quantization.scale)
         if steps is None:
             return None
         bias = initializer(node, "bias", steps)
@@ -308,13 +314,13 @@ def _clips(activation: Activation) -> bool:
     return activation.kind in (ActivationKind.NONE, ActivationKind.RELU, ActivationKind.CLIP)
 
 
-def _is_seen(activation: Activation, grid: Grid) -> bool:
-    """Whether an activation that clips changes what is on a grid: mostly nothing that is beyond it is on the grid either."""
+def _is_seen(activation: Activation, quantization: QuantizationParameters) -> bool:
+    """Whether an activation that clips changes a quantized result, whose integers mostly clip at the same numbers."""
     if activation.kind is ActivationKind.NONE:
         return False
     low = activation.a if activation.kind is ActivationKind.CLIP else 0.0
     high = activation.b if activation.kind is ActivationKind.CLIP else np.inf
-    ends = grid.quantize(np.array([low, high]))
+    ends = quantization.quantize(np.array([low, high]))
     return bool(ends[0] != LOWEST or ends[1] != HIGHEST)
 
 

@@ -19,7 +19,7 @@ from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 from tests.kits.convolution_parity import ACTIVATIONS
 from tests.kits.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
@@ -484,13 +484,13 @@ def test_transpositions_of_several_tiles(dtype: str, shape: Shape) -> None:
 
 
 def test_integers_that_change_their_meaning_are_not_moved() -> None:
-    near, far = (TensorType((1, 4, 2, 2), "int8", Grid(scale)) for scale in (0.1, 0.2))
+    near, far = (TensorType((1, 4, 2, 2), "int8", QuantizationParameters(scale)) for scale in (0.1, 0.2))
     for inputs, output, supported in (
         ((near, near), near, True),
         ((near, far), near, False),
         ((near, near), far, False),
     ):
-        result = TensorType((1, 8, 2, 2), "int8", output.grid)
+        result = TensorType((1, 8, 2, 2), "int8", output.quantization)
         layer = Layer("tested", "Concat", inputs, (result,), {"axis": 1})
         assert any(r.supports(layer) for r in LIGHT_ROUTINES) == supported
 

@@ -31,7 +31,7 @@ from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.layers import layers
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 from nnstretch.graph.reference import answer_error, relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.views import joinable
@@ -43,7 +43,7 @@ pytest.importorskip("ai_edge_litert.interpreter")
 
 CORE = usable_cores()[0]
 TWICE = ("AveragePool", "Resize", "Softmax")
-"""Operators that TFLite has on one grid: a result is rounded to that and then to the layer's."""
+"""Operators whose int8 parameters TFLite fixes: a result is rounded to these and then to the layer's."""
 
 
 def opened(spec: ProcessorSpec) -> ExternalProcessor:
@@ -77,7 +77,7 @@ def test_layers_of_random_networks(external_engine: ExternalProcessor, seed: int
         assert call.model is not None
         reads = [layer.type_of(i) for i in layer.activations]
         open_external_model(str(routine.descriptor), call.model, (CORE,), reads, layer.outputs).run(inputs, [found])
-        if layer.outputs[0].grid is None:
+        if layer.outputs[0].quantization is None:
             assert relative_error(found, wanted) < 1e-6, layer.name
         else:
             assert np.abs(np.subtract(found, wanted, dtype=np.int32)).max() <= steps_allowed(layer), layer.name
@@ -147,7 +147,7 @@ def test_a_measured_plan(squeezenet: tuple[Path, Path]) -> None:
 
 
 def test_what_a_file_says(squeezenet: tuple[Path, Path]) -> None:
-    """Weights with a scale per channel, biases in their product with the input's, the same grid in and out of a concat."""
+    """Weights with a scale per channel, biases in their product with the input's, a concat of equal parameters."""
     schema = load_schema()
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(write_tflite(load(squeezenet[1])), 0))
     graph = model.subgraphs[0]
@@ -176,13 +176,13 @@ def test_what_a_file_says(squeezenet: tuple[Path, Path]) -> None:
     assert {"CONV_2D", "CONCATENATION", "QUANTIZE", "MEAN", "DEQUANTIZE"} <= seen
 
 
-def test_a_concat_of_other_grids_is_no_view() -> None:
+def test_a_concat_of_other_quantization_is_no_view() -> None:
     found = [
         n.layer for seed in range(9) for n in layers(optimize(QuantizedNetwork(seed).graph())) if n.layer.op == "Concat"
     ]
-    assert any(len({t.grid for t in (*layer.inputs, *layer.outputs) if t}) > 1 for layer in found)
+    assert any(len({t.quantization for t in (*layer.inputs, *layer.outputs) if t}) > 1 for layer in found)
     for layer in found:
-        same = len({t.grid for t in (*layer.inputs, *layer.outputs) if t}) == 1
+        same = len({t.quantization for t in (*layer.inputs, *layer.outputs) if t}) == 1
         assert (joinable(layer, PLAIN) is not None) == same
 
 
@@ -194,7 +194,7 @@ def test_integers_that_stand_for_nothing(squeezenet: tuple[Path, Path]) -> None:
 
 
 def image(scale: float, zero_point: int = 0) -> TensorType:
-    return TensorType((1, 4, 6, 6), "int8", Grid(float(np.float32(scale)), zero_point))
+    return TensorType((1, 4, 6, 6), "int8", QuantizationParameters(float(np.float32(scale)), zero_point))
 
 
 def convolution(weight: np.ndarray) -> Layer:

@@ -19,7 +19,7 @@ from nnstretch.devices.base.spec import usable_cores
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
-from nnstretch.graph.quantization import Grid
+from nnstretch.graph.quantization import QuantizationParameters
 from nnstretch.graph.reference import relative_error, run_layers, run_proto
 from nnstretch.passes import optimize
 from tests.kits.quantized_networks import QuantizedNetwork
@@ -28,9 +28,11 @@ STEPS = 255
 
 
 def same_layer(one: Layer, other: Layer) -> bool:
-    grids = [[t.grid for t in (*layer.inputs, *layer.outputs) if t is not None] for layer in (one, other)]
+    quantizations = [
+        [t.quantization for t in (*layer.inputs, *layer.outputs) if t is not None] for layer in (one, other)
+    ]
     values = all(np.array_equal(value, other.constants[index]) for index, value in one.constants.items())
-    return one.workload == other.workload and grids[0] == grids[1] and values
+    return one.workload == other.workload and quantizations[0] == quantizations[1] and values
 
 
 @given(st.integers(0, 10**6))
@@ -86,17 +88,20 @@ def variant(text: str = NETWORK, **values: Any) -> ir.Model:
 
 def test_what_a_layer_knows() -> None:
     quantize, conv, add, _ = (node.layer for node in layers(optimize(variant())))
-    assert [t.grid for t in (*quantize.inputs, *quantize.outputs) if t] == [None, Grid(float(np.float32(0.02)), 3)]
+    assert [t.quantization for t in (*quantize.inputs, *quantize.outputs) if t] == [
+        None,
+        QuantizationParameters(float(np.float32(0.02)), 3),
+    ]
     assert conv.op == "Conv"
-    assert conv.outputs[0].grid == Grid(float(np.float32(0.03)), -10)
+    assert conv.outputs[0].quantization == QuantizationParameters(float(np.float32(0.03)), -10)
     assert [str(conv.type_of(i)) for i in (0, 1, 2, 4)] == ["int8[1,4,6,6]", "int8[4,4,3,3]", "int32[4]", "float32[4]"]
     assert np.array_equal(conv.constants[2], VALUES["qc"])
     assert np.array_equal(conv.constants[4], VALUES["sw"])
-    assert str(add.activation) == "relu", "numbers below 0 are on the grid"
+    assert str(add.activation) == "relu", "there are integers for numbers below 0"
     grown = [node.layer for node in layers(optimize(variant(zi=np.int8(-128))))]
-    assert str(grown[2].activation) == "none", "nothing below 0 is on the grid"
+    assert str(grown[2].activation) == "none", "no integer stands for a number below 0"
     scaled = [node.layer for node in layers(optimize(variant(sx=np.float32(0.04), zx=np.int8(-5))))]
-    assert scaled[1].workload == conv.workload, "layers that differ in their grids alone cost the same"
+    assert scaled[1].workload == conv.workload, "layers that differ in quantization alone cost the same"
 
 
 FOREIGN: dict[str, tuple[str, dict[str, Any], int]] = {

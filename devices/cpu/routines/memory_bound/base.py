@@ -153,8 +153,8 @@ class DataMovementRoutine(LightRoutine):
         """Not where integers stand for other numbers after the layer than before it."""
         if not super().supports(layer):
             return False
-        grids = {t.grid for t in (*map(layer.type_of, layer.activations), *layer.outputs)}
-        return self._is_float32 or (layer.activation == NO_ACTIVATION and len(grids) == 1)
+        quantizations = {t.quantization for t in (*map(layer.type_of, layer.activations), *layer.outputs)}
+        return self._is_float32 or (layer.activation == NO_ACTIVATION and len(quantizations) == 1)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return super().parameter_space(layer) if self._is_float32 else (MappingProxyType({BLOCK: 0}),)

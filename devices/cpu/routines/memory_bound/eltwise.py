@@ -93,10 +93,10 @@ class EltwiseRoutine(LightRoutine):
 
     def _lower_affine(self, layer: Layer, block: int) -> Lowering:
         shape = layer.type_of(0).shape
-        grid = planes_of(shape, block)
+        planes = planes_of(shape, block)
         constants = tuple(per_channel(layer.constants[i], block) for i in (1, 2))
         reads = (INPUT, Operand("constant", 0), Operand("constant", 1))
-        values = (grid.planes, grid.row, grid.lanes, grid.planes // shape[0], *layer.activation.words())
+        values = (planes.planes, planes.row, planes.lanes, planes.planes // shape[0], *layer.activation.words())
         return Lowering((KernelCall("eltwise/affine", reads, (OUTPUT,), values, in_place=0),), constants)
 
     def _lower_binary(self, layer: Layer, block: int) -> Lowering:
@@ -107,10 +107,10 @@ class EltwiseRoutine(LightRoutine):
         if relation is Relation.SCALAR:
             rows = (1, count, 1, 1)
         elif relation is Relation.CHANNEL:
-            grid = planes_of(shape, block)
+            planes = planes_of(shape, block)
             # (N,C,1,1) has a row for each plane; (1,C,1,1) has those of one image
             images = layer.type_of(1).elements // shape[1]
-            rows = (grid.planes, grid.row, grid.lanes, grid.planes // shape[0] * images)
+            rows = (planes.planes, planes.row, planes.lanes, planes.planes // shape[0] * images)
         constants: tuple[np.ndarray, ...] = ()
         second = Operand("input", 1)
         if 1 in layer.constants:

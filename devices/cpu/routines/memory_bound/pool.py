@@ -38,18 +38,18 @@ class PoolRoutine(LightRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call."""
         shape = layer.type_of(0).shape
-        grid = planes_of(shape, parameters[BLOCK])
+        planes = planes_of(shape, parameters[BLOCK])
         words = layer.activation.words()
         if layer.op == "GlobalPool":
             mode = MAXIMUM if layer.attributes["mode"] == "max" else AVERAGE
-            values = (mode, grid.planes, grid.pixels, grid.lanes, *words)
+            values = (mode, planes.planes, planes.pixels, planes.lanes, *words)
             return Lowering((KernelCall("pool/global", (INPUT,), (OUTPUT,), values),))
         kernel, strides, dilations, pads = _window(layer)
         mode = MAXIMUM
         if layer.op == "AveragePool":
             mode = AVERAGE_PADDED if layer.attributes.get("count_include_pad", 0) else AVERAGE
         sizes = (*shape[2:], *layer.outputs[0].shape[2:])
-        window = (mode, grid.planes, grid.lanes, *sizes, *kernel, *strides, *pads, *dilations, *words)
+        window = (mode, planes.planes, planes.lanes, *sizes, *kernel, *strides, *pads, *dilations, *words)
         return Lowering((KernelCall("pool/window", (INPUT,), (OUTPUT,), window),))
 
 

@@ -84,7 +84,7 @@ class ResizeRoutine(LightRoutine):
             kernel = "resize/linear"
             rows, columns = (linear_table(positions[axis], shape[2 + axis]) for axis in range(2))
             tables = (*rows, *columns)
-        grid = planes_of(shape, parameters[BLOCK])
+        planes = planes_of(shape, parameters[BLOCK])
         reads = (INPUT, *(Operand("constant", i) for i in range(len(tables))))
-        values = (grid.planes, grid.lanes, *shape[2:], *result[2:], *layer.activation.words())
+        values = (planes.planes, planes.lanes, *shape[2:], *result[2:], *layer.activation.words())
         return Lowering((KernelCall(kernel, reads, (OUTPUT,), values),), tables)

@@ -3,9 +3,9 @@
 TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms (`tensors.py`); an operator asks for the form
 that it works in. Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
 
-Layers on int8 become operators on int8 with the quantization parameters of their tensors. Where TFLite wants the same parameters
-for the input and the result of an operator, a QUANTIZE follows it. Layers that TFLite does not have in int8 are computed in
-float32 between DEQUANTIZE and QUANTIZE.
+Layers on int8 become operators on int8 with the quantization parameters of their tensors. Where TFLite wants the same
+parameters for the input and the result of an operator, a QUANTIZE follows it. Layers that TFLite does not have in int8 are
+computed in float32 between DEQUANTIZE and QUANTIZE.
 """
 
 from __future__ import annotations

@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import select
-import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +23,12 @@ from nnstretch.scheduler.measurement.caches import cache_sizes
 from nnstretch.scheduler.measurement.runner.executor import PAGE, RUNNING
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState
-from nnstretch.support.child_process import end_reason
 from nnstretch.support.closing import Closing
-from nnstretch.support.frames import read_frame, write_frame
+from nnstretch.support.worker_process import WorkerError, WorkerProcess
 
 WORKER = (sys.executable, "-m", "nnstretch.scheduler.measurement.runner.worker")
 """Command of the worker process."""
 
-_TICK = 1.0  # seconds
 _START_TICKS = 60
 _RUN_TICKS = 60
 _MOST_UNEXPLAINED_ENDS = 3
@@ -152,7 +147,7 @@ class Runner(Closing):
             numbers = [layer.number for layer in left]
             try:
                 answer = self._ask({"do": "time", "layers": numbers, "state": state})
-            except _WorkerError as error:
+            except WorkerError as error:
                 culprit, reason = self._running(), str(error)
                 self._recover(error)
             else:
@@ -172,7 +167,7 @@ class Runner(Closing):
         if self._worker is not None:
             try:
                 self._worker.ask({"do": "clear"}, self._patience)
-            except _WorkerError:
+            except WorkerError:
                 self._drop_worker()
         os.ftruncate(self._memory, PAGE)
         self._end = PAGE
@@ -229,7 +224,7 @@ class Runner(Closing):
         """
         try:
             answer = self._ask(request)
-        except _WorkerError as error:
+        except WorkerError as error:
             layer.failure = str(error)
             self._recover(error)
             raise RunnerError(str(error)) from error
@@ -249,7 +244,7 @@ class Runner(Closing):
             for layer in left:
                 self._fail(layer.number, reason)
 
-    def _recover(self, error: _WorkerError) -> None:
+    def _recover(self, error: WorkerError) -> None:
         """Opens all layers in a new worker, without the one that ended the old worker."""
         self._fail(self._running(), str(error))
         self._drop_worker()
@@ -266,99 +261,51 @@ class Runner(Closing):
             self._worker = None
 
 
-class _WorkerError(Exception):
-    """The worker ended or does not answer. The message is the reason."""
-
-
 class _Worker:
-    """The worker process and the pipes to it."""
+    """The worker process."""
 
     def __init__(self, command: Sequence[str], memory: int) -> None:
-        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         arguments = {"parent": os.getpid(), "memory": memory, "own_cache": cache_sizes().own}
         try:
-            # In a session of its own Ctrl-C does not reach the worker; the process that measures ends it.
-            self._process = subprocess.Popen(
-                [*command, json.dumps(arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                pass_fds=(memory,),
-                start_new_session=True,
-            )
+            # Without patience: the worker holds no state to save.
+            self._process = WorkerProcess([*command, json.dumps(arguments)], pass_fds=(memory,), patience=0)
         except OSError as error:
-            errors.close()
             raise DeviceError(
                 f"cannot start the measurement worker ({error.strerror}); free memory, or plan without tuning"
             ) from error
-        self._errors = errors
-        self._finalizer = weakref.finalize(self, _end, self._process, errors)
         self._ready = False
 
     @property
     def ended(self) -> bool:
         """Whether the process has ended."""
-        return self._process.poll() is not None
+        return self._process.ended
 
     def ask(self, request: Mapping[str, Any], ticks: int) -> dict[str, Any]:
         """The answer to a request.
 
         Raises:
-            _WorkerError: there is no answer; the process has ended or was killed.
+            WorkerError: there is no answer; the process has ended or was killed.
             DeviceError: the process did not get ready.
             KeyboardInterrupt: the process was killed.
         """
-        assert self._process.stdin is not None
         self._await_ready()
+        self._process.send(request)
         try:
-            write_frame(self._process.stdin, request)
-        except BrokenPipeError as error:
-            raise _WorkerError(self._reason()) from error
-        try:
-            return self._answer(ticks)
+            return self._process.receive(ticks)[0]
         except KeyboardInterrupt:
             self._process.kill()  # its late answer would count as that to the next request
-            self._process.wait()
             raise
 
     def _await_ready(self) -> None:
         if self._ready:
             return
         try:
-            self._ready = bool(self._answer(_START_TICKS)["ready"])
-        except _WorkerError as error:
+            self._ready = bool(self._process.receive(_START_TICKS)[0]["ready"])
+        except WorkerError as error:
             raise DeviceError(
                 f"the measurement worker did not start: {error}; correct that, or plan without tuning"
             ) from error
 
-    def _answer(self, ticks: int) -> dict[str, Any]:
-        """The next frame. Waits in ticks, so time in which the machine is suspended does not count."""
-        assert self._process.stdout is not None
-        for _ in range(ticks):
-            if select.select([self._process.stdout], [], [], _TICK)[0]:
-                break
-        else:
-            self._process.kill()
-            self._process.wait()
-            raise _WorkerError(f"no answer within {ticks} s")
-        try:
-            return read_frame(self._process.stdout)[0]
-        except EOFError as error:
-            raise _WorkerError(self._reason()) from error
-
-    def _reason(self) -> str:
-        return end_reason(self._process, self._errors)
-
     def close(self) -> None:
         """Ends the process."""
-        self._finalizer()
-
-
-def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    """Kills a process and closes its streams; it holds no state to save."""
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout, errors):
-        if stream is not None:
-            stream.close()
+        self._process.close()

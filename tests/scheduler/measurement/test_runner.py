@@ -198,7 +198,6 @@ def test_a_process_that_died_meanwhile_is_nobodys_fault(processor: CpuProcessor)
         layer, _ = runner.open(plan_of(processor))
         assert runner._worker is not None
         runner._worker._process.kill()
-        runner._worker._process.wait()
         assert runner.time([layer], "warm")[0] is not None
 
 
@@ -208,7 +207,7 @@ from nnstretch.scheduler.measurement.runner.runner import Runner
 runner = Runner()
 runner.start()
 runner._worker._await_ready()
-print(runner._worker._process.pid, flush=True)
+print(runner._worker._process._process.pid, flush=True)
 time.sleep(1000)
 """
 

@@ -182,13 +182,13 @@ def _explanation(space: ChoiceSpace, answer: Assignment) -> list[dict[str, Any]]
 
 
 def _comparison(space: ChoiceSpace, progress: Progress) -> list[dict[str, Any]]:
-    from nnstretch.scheduler.selection import SELECTORS
+    from nnstretch.scheduler.selection import SELECTORS, selector_named
     from nnstretch.scheduler.selection.comparison import compare
 
     rows: list[dict[str, Any]] = []
-    for number, (name, make) in enumerate(SELECTORS.items()):
+    for number, name in enumerate(SELECTORS):
         progress(number, len(SELECTORS), name)
-        (row,) = compare(space.problem, [make()])
+        (row,) = compare(space.problem, [selector_named(name)])
         rows.append(
             {
                 "selector": name,

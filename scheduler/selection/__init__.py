@@ -1,39 +1,37 @@
-"""Selectors: one file each, behind `nnstretch.scheduler.selection.problem.Selector`."""
+"""Selectors by name. To add one, write a module with a `Selector` and enter it in `SELECTORS`."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.selection.baselines.dijkstra import Dijkstra
-from nnstretch.scheduler.selection.baselines.dprs import Dprs
-from nnstretch.scheduler.selection.baselines.global_search import GlobalSearch
-from nnstretch.scheduler.selection.baselines.greedy import Greedy, GreedyWithPenalties
-from nnstretch.scheduler.selection.baselines.q_learning import QLearning
-from nnstretch.scheduler.selection.baselines.random_search import RandomSearch
-from nnstretch.scheduler.selection.exact.a_star import AStar
-from nnstretch.scheduler.selection.exact.elimination import Elimination
-from nnstretch.scheduler.selection.exact.pbqp import Pbqp
-from nnstretch.scheduler.selection.problem import Selector
 
-_ALL: tuple[type[Selector], ...] = (
-    Elimination,
-    Dprs,
-    GlobalSearch,
-    Pbqp,
-    Dijkstra,
-    AStar,
-    QLearning,
-    GreedyWithPenalties,
-    Greedy,
-    RandomSearch,
+if TYPE_CHECKING:
+    from nnstretch.scheduler.selection.problem import Selector
+
+SELECTORS: Mapping[str, str] = MappingProxyType(
+    {
+        "elimination": "exact.elimination:Elimination",
+        "dprs": "baselines.dprs:Dprs",
+        "global-search": "baselines.global_search:GlobalSearch",
+        "pbqp": "baselines.pbqp:Pbqp",
+        "dijkstra": "baselines.dijkstra:Dijkstra",
+        "a-star": "baselines.a_star:AStar",
+        "q-learning": "baselines.q_learning:QLearning",
+        "greedy-penalties": "baselines.greedy:GreedyWithPenalties",
+        "greedy": "baselines.greedy:Greedy",
+        "random": "baselines.random_search:RandomSearch",
+    }
 )
-SELECTORS: Mapping[str, Callable[[], Selector]] = MappingProxyType({s.name: s for s in _ALL})
-"""Selectors by name, the default first."""
+"""name -> module and class, the default first. Modules load on first use, which keeps the command line's start fast."""
 
 
 def default_selector() -> Selector:
-    """Proves the optimum where it can within seconds; else PBQP's answer, with its gap."""
-    return Elimination()
+    """The selector of the product: proves the optimum within seconds, or returns PBQP's answer with its gap."""
+    return selector_named(next(iter(SELECTORS)))
 
 
 def selector_named(name: str) -> Selector:
@@ -42,23 +40,17 @@ def selector_named(name: str) -> Selector:
     Raises:
         UsageError: there is none.
     """
+    return selector_class(name)()
+
+
+def selector_class(name: str) -> type[Selector]:
+    """The class of the selector of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
     if name not in SELECTORS:
         raise UsageError(f"there is no selector {name!r}; known are {', '.join(SELECTORS)}")
-    return SELECTORS[name]()
-
-
-__all__ = [
-    "SELECTORS",
-    "AStar",
-    "Dijkstra",
-    "Dprs",
-    "Elimination",
-    "GlobalSearch",
-    "Greedy",
-    "GreedyWithPenalties",
-    "Pbqp",
-    "QLearning",
-    "RandomSearch",
-    "default_selector",
-    "selector_named",
-]
+    module, _, attribute = SELECTORS[name].partition(":")
+    found: type[Selector] = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return found

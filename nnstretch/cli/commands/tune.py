@@ -15,6 +15,7 @@ from nnstretch.cli.options import DesignFile, Json, Model, SearchParameters, See
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.placement import placement_text, queue_names
 from nnstretch.report.tables.text import plain_table
+from nnstretch.scheduler.selection import SELECTORS
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
@@ -33,8 +34,8 @@ SelectorName = Annotated[
     typer.Option(
         "--selector",
         metavar="NAME",
-        help="elimination, dprs, global-search, pbqp, dijkstra, a-star, q-learning, greedy-penalties, greedy or random.",
-        show_default="elimination",
+        help=f"How routines are selected: {', '.join(SELECTORS)}.",
+        show_default=next(iter(SELECTORS)),
     ),
 ]
 Limits = Annotated[

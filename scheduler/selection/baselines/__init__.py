@@ -1,1 +1,1 @@
-"""Selectors of the literature, for comparison."""
+"""Selectors of the literature, for comparison: nothing in the product imports them but the list of selectors."""

@@ -1,1 +1,1 @@
-"""Selectors the product uses: exact search and PBQP, with proved bounds."""
+"""What the product selects with: exact elimination, and beyond its limits best-first search and PBQP reduction."""

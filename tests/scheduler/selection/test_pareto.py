@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.errors import SelectionError, UsageError
-from nnstretch.scheduler.selection import Elimination
 from nnstretch.scheduler.selection.constraints.pareto import ParetoFront, pareto
+from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.problem import Assignment, Problem
 from tests.kits.selection_problems import legal, network, problems
 

@@ -1,4 +1,4 @@
-"""One conformance suite for all selectors: random problems against brute force, and problems as large as networks."""
+"""Selectors: conformance (`tests.kits.selector_conformance`), networks, and properties of each paper's search."""
 
 from __future__ import annotations
 
@@ -10,77 +10,58 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.errors import SelectionError, UsageError
-from nnstretch.scheduler.selection import (
-    SELECTORS,
-    AStar,
-    Dijkstra,
-    Dprs,
-    Elimination,
-    GlobalSearch,
-    QLearning,
-    RandomSearch,
-    default_selector,
-    selector_named,
-)
-from nnstretch.scheduler.selection.base import ExactSearcher
-from nnstretch.scheduler.selection.baselines.q_learning import schedule
+from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_class, selector_named
+from nnstretch.scheduler.selection.baselines.dijkstra import Dijkstra
+from nnstretch.scheduler.selection.baselines.dprs import Dprs
+from nnstretch.scheduler.selection.baselines.global_search import GlobalSearch
+from nnstretch.scheduler.selection.baselines.q_learning import QLearning, schedule
+from nnstretch.scheduler.selection.baselines.random_search import RandomSearch
 from nnstretch.scheduler.selection.comparison import compare
+from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.problem import Problem, Selector
+from tests.kits import selector_conformance as conformance
 from tests.kits.selection_problems import best_cost, legal, network, problems
 
-EXACT: list[Selector] = [s() for s in SELECTORS.values() if isinstance(s(), ExactSearcher)]
-CRAMPED: list[Selector] = [Elimination(limit=4), Dprs(limit=4), GlobalSearch(limit=4), Dijkstra(most=3), AStar(most=3)]
-QUICK: list[Selector] = [
-    *(s() for n, s in SELECTORS.items() if n not in {"q-learning", "random"}),
-    QLearning(episodes=12),
-    RandomSearch(episodes=5),
-]
+EVERY = conformance.every()
+EXACT = conformance.exact()
+CRAMPED = conformance.cramped()
 
 
 def named(selector: Selector) -> str:
     return selector.name
 
 
-def test_every_kind_is_there() -> None:
+def test_every_selector_is_known_by_its_name() -> None:
     assert {s.name for s in EXACT} == {"elimination", "dprs", "global-search", "dijkstra", "a-star"}
+    assert {s.name for s in CRAMPED} == {s.name for s in EXACT}
     assert next(iter(SELECTORS)) == default_selector().name == "elimination"
+    assert [selector_class(name).name for name in SELECTORS] == list(SELECTORS)
     assert len(SELECTORS) == 10
     assert selector_named("pbqp").name == "pbqp"
     with pytest.raises(UsageError, match="no selector 'best'"):
         selector_named("best")
 
 
+@pytest.mark.parametrize("selector", EXACT, ids=named)
 @given(problem=problems())
 @settings(max_examples=400, deadline=None)
-def test_exact_ones_find_the_optimum(problem: Problem) -> None:
-    check_optimum(problem)
+def test_exact_ones_find_the_optimum(selector: Selector, problem: Problem) -> None:
+    conformance.check_optimum(selector, problem)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("selector", EXACT, ids=named)
 @given(problem=problems())
 @settings(max_examples=4000, deadline=None)
-def test_exact_ones_find_the_optimum_of_thousands(problem: Problem) -> None:
-    check_optimum(problem)
-
-
-def check_optimum(problem: Problem) -> None:
-    best = best_cost(problem)
-    for selector in EXACT:
-        if best is None:
-            with pytest.raises(SelectionError):
-                selector.select(problem)
-            continue
-        answer = selector.select(problem)
-        assert answer.optimal, selector.name
-        assert answer.gap == 0
-        assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12), selector.name
+def test_exact_ones_find_the_optimum_of_thousands(selector: Selector, problem: Problem) -> None:
+    conformance.check_optimum(selector, problem)
 
 
 @given(problem=problems())
 @settings(max_examples=150, deadline=None)
 def test_answers_are_legal_and_bounds_hold(problem: Problem) -> None:
-    for selector in (*QUICK, *CRAMPED):
-        check_answer(selector, problem)
+    for selector in (*EVERY, *CRAMPED):
+        conformance.check_answer(selector, problem)
 
 
 @pytest.mark.parametrize("resources", [1, 2])
@@ -88,28 +69,12 @@ def test_answers_are_legal_and_bounds_hold(problem: Problem) -> None:
 @settings(max_examples=100, deadline=None)
 def test_limits_are_kept(resources: int, data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=resources))
-    for selector in (*QUICK, *CRAMPED):
-        check_answer(selector, problem)
+    for selector in (*EVERY, *CRAMPED):
+        conformance.check_answer(selector, problem)
 
 
-def check_answer(selector: Selector, problem: Problem) -> None:
-    best = best_cost(problem)
-    if best is None:
-        with pytest.raises(SelectionError):
-            selector.select(problem)
-        return
-    answer = selector.select(problem)
-    assert len(answer.choices) == len(problem.costs)
-    assert np.isfinite(answer.cost)
-    assert problem.keeps_limits(answer.choices)
-    assert answer.cost == problem.cost(answer.choices)
-    assert answer.amounts == {r: problem.amount(r, answer.choices) for r in problem.amounts}
-    assert 0 <= answer.gap <= 1
-    assert answer.cost * (1 - answer.gap) <= best * (1 + 1e-9) + 1e-12
-    assert answer.optimal == (answer.gap == 0)
-    if answer.optimal:
-        assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12)
-    assert selector.select(problem) == answer
+def test_equal_seeds_give_equal_answers_in_another_process() -> None:
+    conformance.check_same_in_another_process()
 
 
 @pytest.mark.parametrize("resources", [1, 2, 3])
@@ -120,7 +85,7 @@ def test_exact_ones_are_exact_within_limits(resources: int, data: st.DataObject)
     best = best_cost(problem)
     if best is None:
         return
-    for selector in EXACT[:2]:
+    for selector in EXACT:
         answer = selector.select(problem)
         assert answer.optimal
         assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12)
@@ -235,16 +200,16 @@ def test_seeds_decide_what_is_drawn(name: str) -> None:
 
 def test_all_on_one_problem() -> None:
     problem = network(np.random.default_rng(3), residual(12), 12, 3)
-    rows = compare(problem, QUICK)
-    assert [r.name for r in rows] == [s.name for s in QUICK]
+    rows = compare(problem, EVERY)
+    assert [r.name for r in rows] == [s.name for s in EVERY]
     best = min(r.answer.cost for r in rows)
     assert all(r.answer.cost == pytest.approx(best) for r in rows if r.answer.optimal)
     curve = next(r for r in rows if r.name == "random").best_curve
     assert [c for _, c in curve[:-1]] == sorted({c for _, c in curve}, reverse=True)[: len(curve) - 1]
-    assert curve[-1][0] == 5
+    assert curve[-1][0] == conformance.QUICK["episodes"]
 
 
-@pytest.mark.parametrize("selector", QUICK, ids=named)
+@pytest.mark.parametrize("selector", EVERY, ids=named)
 def test_nothing_to_choose(selector: Selector) -> None:
     assert selector.select(Problem((), {})).choices == ()
     assert selector.select(Problem((np.array([2.0]),), {})).cost == 2
@@ -258,7 +223,7 @@ def test_what_forbids_everything_is_named() -> None:
     cycle = Problem(zeros, {(0, 1): same, (1, 2): same, (0, 2): other}, names=names)
     sizes = (np.array([5.0, 7.0]),) * 3
     tight = Problem(zeros, {}, {"memory": sizes}, {"memory": 14.0}, names=names)
-    for selector in QUICK:
+    for selector in EVERY:
         with pytest.raises(SelectionError, match="no choice of stem goes with one of pool"):
             selector.select(shut)
         with pytest.raises(SelectionError, match="chosen before head, one of the edges"):

@@ -1,1 +1,1 @@
-"""The search for designs."""
+"""The search for designs: search space, pruning, dynamic programming, and measurement-guided refinement."""

@@ -1,11 +1,10 @@
-"""How shallow, narrow and small branches may be, found by short trainings.
+"""Finds lower bounds of depth, width and MACs by short trainings.
 
-NN-Stretch guarantees capacity by hard lower bounds, because networks with extremely shallow or narrow branches lose accuracy.
-Where a network's own bounds are wanted, networks are trained whose stages have two equal branches: shallower and shallower at
-full width, narrower and narrower at full depth, then scaled in both alike. Each begins with inherited weights and is retrained
-briefly; the original is retrained the same way and is what the others are compared with, so that what the training itself
-gains or loses does not count. Accuracy is taken to fall with depth, width and multiply-accumulates, so that bisection finds
-the least of each that stays within a tolerance.
+NN-Stretch guarantees capacity by hard lower bounds, because extremely shallow or narrow branches lose accuracy. To find a
+network's own bounds, networks whose stages have two equal branches are trained: shallower ones at full width, narrower ones
+at full depth, then ones scaled in both. Each inherits weights and is retrained briefly. The reference is the original
+after the same retraining, so that the effect of the retraining itself cancels. Accuracy is assumed to be monotonic in depth,
+width and MACs, so bisection finds the smallest of each within a tolerance.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
 
 TOLERANCE = 0.2
-"""Points of top-1 accuracy that a branched network may lose, if nobody says."""
+"""Default tolerance: points of top-1 accuracy that a branched network may lose."""
 
-_WIDTHS = 16  # width ratios are multiples of one over this
-_NARROWEST = 2  # of these
-_DIAGONAL = 32  # steps in which depth and width are scaled alike
-_MACS_APART = 0.05  # multiply-accumulates of networks that are compared, over the original's, differ by this
-_LARGEST = 1.25  # MACs of branches over the original's: nobody needs a bound beyond
+_WIDTHS = 16  # width ratios are k / 16
+_NARROWEST = 2  # smallest k
+_DIAGONAL = 32  # steps of scaling depth and width together
+_MACS_APART = 0.05  # minimum MAC distance of candidates, over the original's MACs
+_LARGEST = 1.25  # maximum MACs of branches over the original's
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,10 @@ class BoundsCandidate:
     """A network whose stages have two equal branches.
 
     Attributes:
-        depth, width: of every branch, at least; the nearest that the stages can have are taken.
+        depth: minimum depth of every branch; stages take the nearest depth that they can have.
+        width: width ratio of every branch.
         design: the network.
-        macs: multiply-accumulates of the branches over those of the stages that they stand for.
+        macs: MACs of the branches over those of the original stages.
     """
 
     depth: float
@@ -57,13 +57,15 @@ class BoundsCandidate:
 
 @dataclass(frozen=True)
 class ShortTraining:
-    """A short training that was finished.
+    """A finished short training.
 
     Attributes:
-        design: id of the network's design; empty: the original.
-        depth, width, macs: ratios of its branches.
-        top1: in percent, on the test images.
-        seconds: it took.
+        design: id of the network's design; empty for the original.
+        depth: depth ratio of its branches.
+        width: width ratio of its branches.
+        macs: MAC ratio of its branches.
+        top1: accuracy in percent.
+        seconds: duration.
     """
 
     design: str
@@ -76,13 +78,15 @@ class ShortTraining:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What was found so far.
+    """Bounds found so far.
 
     Attributes:
         tolerance: points of top-1 that a branched network may lose.
-        images: test images. By chance alone accuracy on so many is off by `margin` points, which may be lost too if it is more.
-        min_depth, min_width, min_macs: the bounds, as in `SearchLimits`; None: not known yet.
-        trainings: all that were finished, in their order.
+        images: number of images that accuracy is measured on; see `margin`.
+        min_depth: lower bound as in `SearchLimits`; None while unknown.
+        min_width: lower bound as in `SearchLimits`; None while unknown.
+        min_macs: lower bound as in `SearchLimits`; None while unknown.
+        trainings: finished trainings, in order.
     """
 
     tolerance: float = TOLERANCE
@@ -99,16 +103,16 @@ class Bounds:
 
     @property
     def margin(self) -> float:
-        """Standard error of the original's accuracy on the test images, in points."""
+        """Standard error of the original's accuracy in points; it replaces the tolerance if it is larger."""
         if self.original is None or not self.images:
             return 0.0
-        # One image right and one wrong more, so that a perfect score does not count as certain.
+        # Laplace smoothing: a perfect score must not have a standard error of zero.
         share = (self.original.top1 / 100 * self.images + 1) / (self.images + 2)
         return 100 * math.sqrt(share * (1 - share) / self.images)
 
     @property
     def least(self) -> float:
-        """Top-1 that a network must have to be within the tolerance, in percent."""
+        """Minimum top-1, in percent, to be within the tolerance."""
         return (self.original.top1 if self.original else math.nan) - max(self.tolerance, self.margin)
 
     @property
@@ -118,10 +122,18 @@ class Bounds:
 
 
 class Retrain(Protocol):
-    """Trains networks for a short while."""
+    """Retrains networks briefly."""
 
     def __call__(self, module: nn.Module, what: str, /) -> tuple[float, float]:
-        """Trains `module` in place, which is called `what`; returns top-1 in percent on the test images, and seconds."""
+        """Trains `module` in place.
+
+        Args:
+            module: the network.
+            what: describes it, for progress reports.
+
+        Returns:
+            Top-1 in percent, and seconds.
+        """
 
 
 def learn_bounds(
@@ -138,15 +150,18 @@ def learn_bounds(
 
     Args:
         blueprint: the network.
-        original: the module that it was made of; left alone.
+        original: the module that it was traced from; it is not changed.
         retrain: trains networks.
-        known: tolerance and test images, and the trainings that an earlier call has finished, which are not repeated.
-        keep: called after every training with all that is known.
-        budget: trainings at most, those of earlier calls among them.
-        progress: told what is trained, how many trainings are done and how many there are about.
+        known: tolerance, number of images, and finished trainings, which are not repeated.
+        keep: called after every training with the bounds so far.
+        budget: maximum number of trainings, finished ones included.
+        progress: called as progress(done, total, what); the total is an estimate.
+
+    Returns:
+        Complete bounds.
 
     Raises:
-        DesignError: nothing can be branched, or nothing stays within the tolerance, or the budget ended before.
+        DesignError: nothing can be branched, nothing is within the tolerance, or the budget is exhausted.
     """
     return _BoundsSearch(blueprint, original, retrain, keep, budget, progress or silent, known).run()
 
@@ -168,56 +183,58 @@ class _BoundsSearch:
         self.expected = 1 + _bisections(depths) + 2 * _bisections(widths)
         self._reference()
         depth = self._least(depths, "depth").depth
-        self._found(replace(self.bounds, min_depth=depth))
+        self._update(replace(self.bounds, min_depth=depth))
         width = self._least(widths, "width").width
-        self._found(replace(self.bounds, min_width=width))
+        self._update(replace(self.bounds, min_width=width))
         smallest, *larger = candidates_by_macs(self.blueprint, depth, width)
         found = self._least([smallest, *larger], "number of MACs")
-        # The smallest network that the other bounds leave may be larger than the original.
+        # The smallest network within the other bounds may be larger than the original.
         macs = min(found.macs, 1.0) if found is smallest else found.macs
-        self._found(replace(self.bounds, min_macs=math.floor(1000 * macs) / 1000))
+        self._update(replace(self.bounds, min_macs=math.floor(1000 * macs) / 1000))
         self.progress(self.expected, self.expected, "done")
         return self.bounds
 
     def _reference(self) -> None:
-        """Retrains the original, unless that was done."""
+        """Retrains the original, unless that training is finished."""
         if self.bounds.original is None:
             top1, seconds = self._trained(copy.deepcopy(self.original), "original")
             self._add(ShortTraining("", 1.0, 1.0, 1.0, top1, seconds))
 
-    def _least(self, settings: Sequence[BoundsCandidate], what: str) -> BoundsCandidate:
-        """The first of `settings`, which ascend, that stays within the tolerance.
+    def _least(self, candidates: Sequence[BoundsCandidate], what: str) -> BoundsCandidate:
+        """The first of `candidates`, which ascend, that is within the tolerance, by bisection.
 
         Raises:
-            DesignError: none does, or the budget ended.
+            DesignError: none is, or the budget is exhausted.
         """
-        low, high = 0, len(settings) - 1
+        low, high = 0, len(candidates) - 1
         while low < high:
             middle = (low + high) // 2
-            if self._is_good(settings[middle]):
+            if self._is_good(candidates[middle]):
                 high = middle
             else:
                 low = middle + 1
-        if not self._is_good(settings[high]):
-            top1 = self._top1(settings[high])
+        if not self._is_good(candidates[high]):
+            top1 = self._top1(candidates[high])
             raise DesignError(
-                f"no {what} stays within the tolerance: {settings[high]} reaches {top1:.2f} % top-1 after this training, the "
+                f"no {what} stays within the tolerance: {candidates[high]} reaches {top1:.2f} % top-1 after this training, the "
                 f"original {self.bounds.original.top1 if self.bounds.original else 0:.2f} %, and {self.bounds.least:.2f} % "
                 "are wanted: train longer with --recipe, or raise --max-drop"
             )
-        return settings[high]
+        return candidates[high]
 
-    def _is_good(self, setting: BoundsCandidate) -> bool:
-        return self._top1(setting) >= self.bounds.least - 1e-9
+    def _is_good(self, candidate: BoundsCandidate) -> bool:
+        return self._top1(candidate) >= self.bounds.least - 1e-9
 
-    def _top1(self, setting: BoundsCandidate) -> float:
-        """Accuracy of a network after the training, which is done unless it was."""
+    def _top1(self, candidate: BoundsCandidate) -> float:
+        """Accuracy of a network after its training, which runs unless it is finished."""
         known = {training.design: training.top1 for training in self.bounds.trainings}
-        if setting.design.id not in known:
-            top1, seconds = self._trained(build(self.blueprint, setting.design), str(setting))
-            self._add(ShortTraining(setting.design.id, setting.depth, setting.width, setting.macs, top1, seconds))
+        if candidate.design.id not in known:
+            top1, seconds = self._trained(build(self.blueprint, candidate.design), str(candidate))
+            self._add(
+                ShortTraining(candidate.design.id, candidate.depth, candidate.width, candidate.macs, top1, seconds)
+            )
             return top1
-        return known[setting.design.id]
+        return known[candidate.design.id]
 
     def _trained(self, module: nn.Module, what: str) -> tuple[float, float]:
         done = len(self.bounds.trainings)
@@ -230,53 +247,53 @@ class _BoundsSearch:
         return self.retrain(module, what)
 
     def _add(self, training: ShortTraining) -> None:
-        self._found(replace(self.bounds, trainings=(*self.bounds.trainings, training)))
+        self._update(replace(self.bounds, trainings=(*self.bounds.trainings, training)))
 
-    def _found(self, bounds: Bounds) -> None:
+    def _update(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.keep(bounds)
 
 
-def _bisections(settings: Sequence[BoundsCandidate]) -> int:
-    """Trainings that it takes to find one of `settings`, at most."""
-    return math.ceil(math.log2(len(settings))) + 1
+def _bisections(candidates: Sequence[BoundsCandidate]) -> int:
+    """Maximum number of trainings to find one of `candidates`."""
+    return math.ceil(math.log2(len(candidates))) + 1
 
 
-# -- networks that are tried -------------------------------------------------------------------------------------------
+# -- candidates ------------------------------------------------------------------------------------------------------
 
 
 def candidates_by_depth(blueprint: Blueprint) -> list[BoundsCandidate]:
-    """Networks at full width for every depth that some stage can have, the shallowest first."""
+    """Full-width networks for every depth that some stage can have, shallowest first."""
     stages = _stages(blueprint)
     depths = {
         blueprint.depth_ratio(stage, blocks) for stage in stages for blocks in blueprint.depth_candidates(stage)
     } | {1.0}
-    return _distinct([_setting(blueprint, depth, 1.0) for depth in sorted(depths)])
+    return _distinct([_candidate(blueprint, depth, 1.0) for depth in sorted(depths)])
 
 
 def candidates_by_width(blueprint: Blueprint) -> list[BoundsCandidate]:
-    """Networks at full depth, the narrowest first."""
+    """Full-depth networks, narrowest first."""
     widths = [step / _WIDTHS for step in range(_NARROWEST, _WIDTHS + 1)]
-    return _distinct([_setting(blueprint, 1.0, width) for width in widths])
+    return _distinct([_candidate(blueprint, 1.0, width) for width in widths])
 
 
 def candidates_by_macs(blueprint: Blueprint, min_depth: float, min_width: float) -> list[BoundsCandidate]:
-    """Networks scaled in depth and width alike as far as these bounds allow, those with the fewest MACs first."""
+    """Networks scaled in depth and width together within these bounds, in order of MACs."""
     steps = [step / _DIAGONAL for step in range(1, _DIAGONAL + 1)]
-    scaled = [_setting(blueprint, max(step, min_depth), max(step, min_width)) for step in steps]
+    scaled = [_candidate(blueprint, max(step, min_depth), max(step, min_width)) for step in steps]
     kept: list[BoundsCandidate] = []
-    for setting in sorted(scaled, key=lambda setting: setting.macs):
-        if not kept or (kept[-1].macs + _MACS_APART <= setting.macs <= _LARGEST):
-            kept.append(setting)
+    for candidate in sorted(scaled, key=lambda candidate: candidate.macs):
+        if not kept or (kept[-1].macs + _MACS_APART <= candidate.macs <= _LARGEST):
+            kept.append(candidate)
     return kept
 
 
-def _distinct(settings: Sequence[BoundsCandidate]) -> list[BoundsCandidate]:
-    """Of networks that are equal, because widths are rounded, the first."""
+def _distinct(candidates: Sequence[BoundsCandidate]) -> list[BoundsCandidate]:
+    """Removes networks that rounding makes equal to an earlier one."""
     found: dict[Hashable, BoundsCandidate] = {}
-    for setting in settings:
-        branches = [branch for segment in setting.design.segments for branch in segment.branches]
-        found.setdefault(tuple((branch.blocks, branch.channels, branch.macs) for branch in branches), setting)
+    for candidate in candidates:
+        branches = [branch for segment in candidate.design.segments for branch in segment.branches]
+        found.setdefault(tuple((branch.blocks, branch.channels, branch.macs) for branch in branches), candidate)
     return list(found.values())
 
 
@@ -288,12 +305,14 @@ def _stages(blueprint: Blueprint) -> list[Segment]:
     """
     stages = [stage for stage in blueprint.traced.stages if blueprint.branchable(stage)]
     if not stages:
-        raise DesignError("no stage of the network can be branched, so that there is nothing to find bounds for")
+        raise DesignError(
+            "no stage of the network can be branched, so there are no bounds to find; give a network with branchable stages"
+        )
     return stages
 
 
-def _setting(blueprint: Blueprint, depth: float, width: float) -> BoundsCandidate:
-    """Two branches in every stage that can have them, as shallow as `depth` allows and as narrow as `width`."""
+def _candidate(blueprint: Blueprint, depth: float, width: float) -> BoundsCandidate:
+    """The network with two branches in every branchable stage, with at least the given depth and this width."""
     branched = _stages(blueprint)
     choices = []
     for stage in blueprint.traced.stages:

@@ -1,4 +1,4 @@
-"""Files of learned bounds: what was found of a network, and by which trainings."""
+"""Files of learned bounds, with the trainings that led to them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class BoundsSetup:
-    """What bounds were learned of. Trainings of one subject are never mixed with those of another.
+    """What bounds were learned with; trainings with different setups are never mixed.
 
     Attributes:
         model: a zoo name or `module.py:factory`.
-        weights: a digest of the original's weights.
-        data: the data set's name.
+        weights: digest of the original's weights.
+        data: name of the data set.
         recipe: of the trainings, as `Recipe.to_json` gives it.
-        merge: how branches meet.
-        multiple: scaled layers have multiples of so many channels where they are wide enough.
+        merge: how branches are merged.
+        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
     """
 
     model: str
@@ -44,13 +44,13 @@ class BoundsSetup:
 
 @dataclass(frozen=True)
 class LearnedBounds:
-    """Bounds with what they were learned of."""
+    """Bounds and the setup that they were learned with."""
 
-    subject: BoundsSetup
+    setup: BoundsSetup
     bounds: Bounds
 
     def save(self, path: Path) -> None:
-        """Writes them to `path`, complete or not at all.
+        """Writes the file at `path`, completely or not at all.
 
         Raises:
             FileError: the place is not writable or the disk is full.
@@ -65,27 +65,27 @@ class LearnedBounds:
             "tolerance": bounds.tolerance,
             "margin": bounds.margin,
             "images": bounds.images,
-            **asdict(self.subject),
+            **asdict(self.setup),
             "trainings": [asdict(training) for training in bounds.trainings],
         }
         with atomic_write(path) as file:
             file.write((json.dumps(fields, indent=1, allow_nan=False) + "\n").encode())
 
-    def resumed(self, kept: LearnedBounds, path: Path) -> LearnedBounds:
-        """These, with the trainings of `kept`, which was read from `path`.
+    def resumed(self, earlier: LearnedBounds, path: Path) -> LearnedBounds:
+        """These bounds with the trainings of `earlier`, which was read from `path`.
 
         Raises:
-            UsageError: those are of another subject.
+            UsageError: the setups differ.
         """
-        mine, other = asdict(self.subject), asdict(kept.subject)
+        mine, other = asdict(self.setup), asdict(earlier.setup)
         different = [name for name in mine if mine[name] != other[name]]
-        if different or self.bounds.images != kept.bounds.images:
+        if different or self.bounds.images != earlier.bounds.images:
             what = ", ".join(different) or "test images"
             raise UsageError(
                 f"{path} holds trainings of another kind: {what} {'are' if len(different) > 1 else 'is'} not the same; repeat "
                 "the options that it was made with, or give another --bounds"
             )
-        return replace(self, bounds=replace(self.bounds, trainings=kept.bounds.trainings))
+        return replace(self, bounds=replace(self.bounds, trainings=earlier.bounds.trainings))
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -93,16 +93,16 @@ def weights_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\0".encode())
-        # As bytes, since NumPy lacks some of torch's element types.
+        # As bytes, because NumPy lacks some of torch's element types.
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
 def load_bounds(path: Path) -> LearnedBounds:
-    """Reads the bounds at `path`, every field checked. They may be unfinished (`Bounds.complete`).
+    """Reads and checks the bounds at `path`, which may be incomplete (`Bounds.complete`).
 
     Raises:
-        FileError: the file cannot be read, or is none of bounds.
+        FileError: the file cannot be read, or holds no bounds.
     """
     try:
         raw = json.loads(path.read_bytes())
@@ -124,15 +124,13 @@ def _bounds(raw: Mapping[str, Any]) -> LearnedBounds:
     texts = {name: _text(raw, name) for name in ("model", "weights", "data", "merge")}
     if not isinstance(raw["recipe"], dict):
         raise TypeError("recipe is no object")
-    subject = BoundsSetup(**texts, recipe=raw["recipe"], multiple=_count(raw, "multiple"))
+    setup = BoundsSetup(**texts, recipe=raw["recipe"], multiple=_count(raw, "multiple"))
     least = {
         name: None if raw[name] is None else _number(raw, name, 1.0 if name != "min_macs" else math.inf)
         for name in ("min_depth", "min_width", "min_macs")
     }
     trainings = tuple(_training(one) for one in raw["trainings"])
-    return LearnedBounds(
-        subject, Bounds(_number(raw, "tolerance"), _count(raw, "images"), **least, trainings=trainings)
-    )
+    return LearnedBounds(setup, Bounds(_number(raw, "tolerance"), _count(raw, "images"), **least, trainings=trainings))
 
 
 def _training(raw: Mapping[str, Any]) -> ShortTraining:

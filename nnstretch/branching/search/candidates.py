@@ -1,7 +1,8 @@
-"""The ways to branch one segment, and the constraints that leave few of them.
+"""Candidates for one segment: the ways to branch it that meet the constraints.
 
-After NN-Stretch: latency is a hard constraint (a branch may take `beta` of what the segment takes on its fastest processor, a
-meeting point `alpha` of it), and so is enough capacity; among what is left, no way is kept that is beaten by another in both.
+As in NN-Stretch, latency is a hard constraint: a branch may take `beta`, and a meeting point `alpha`, of the original
+segment's latency on its fastest processor. Capacity is another. Of the candidates that meet both, only those on the
+front of latency and MACs are kept.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class SegmentCandidate:
     """One way to compute a segment.
 
     Attributes:
-        branches: one per processor that takes part; a single one computes the segment as it was.
-        seconds: until the slowest branch is done, slowed down by the others.
-        macs: of all branches.
-        parts: channels that each of them writes.
-        channels: of the meeting point's tensor.
+        branches: one per participating processor; a single one computes the original segment.
+        seconds: until the slowest branch has finished, contention included.
+        macs: total of the branches.
+        parts: channels that each branch writes.
+        channels: channels of the tensor at the meeting point.
     """
 
     branches: tuple[BranchChoice, ...]
@@ -49,20 +50,20 @@ STEPS = (
     "branches within beta",
     "meeting points within alpha",
     "enough MACs",
-    "not beaten in latency and MACs by others of the same width",
+    "on the front of latency and MACs for their width",
 )
-"""Steps of pruning."""
+"""Pruning steps, in order."""
 
 
 @dataclass
 class PruningStatistics:
-    """Ways to branch a segment after each step of pruning, and what the limits would have to be to leave one.
+    """Numbers of candidates after each pruning step, and the limits that would leave one.
 
     Attributes:
-        within: number of ways after each step of `STEPS`.
-        best_beta: the least `beta` that leaves every processor a branch.
-        best_alpha: the least `alpha` that leaves a way within `beta`.
-        best_macs: most MACs, over the original's, of the ways within `alpha` and `beta`.
+        within: candidates after each step of `STEPS`.
+        best_beta: smallest `beta` that leaves a branch on every processor.
+        best_alpha: smallest `alpha` that leaves a candidate within `beta`.
+        best_macs: largest MACs, over the original's, of the candidates within `alpha` and `beta`.
     """
 
     within: list[int] = field(default_factory=lambda: [0] * len(STEPS))
@@ -74,7 +75,15 @@ class PruningStatistics:
 def branch_candidates(
     latencies: LatencyTable, segment: Segment, processor: int, widths: Sequence[float], min_depth: float
 ) -> list[BranchChoice]:
-    """Branches of all depths and widths; of widths that round to the same layers the smallest."""
+    """Branches of all depths and widths on one processor; of widths that round to the same layers, the smallest.
+
+    Args:
+        latencies: the network and its predictions.
+        segment: where the branches lie.
+        processor: index of their processor.
+        widths: width ratios.
+        min_depth: minimum share of blocks with weight layers.
+    """
     blueprint = latencies.blueprint
     choices = []
     for blocks in blueprint.depth_candidates(segment, min_depth):
@@ -89,7 +98,7 @@ def branch_candidates(
 
 
 def processor_groups(processors: int) -> Iterator[tuple[int, ...]]:
-    """All groups of two processors or more."""
+    """All combinations of two or more processors."""
     for size in range(2, processors + 1):
         yield from itertools.combinations(range(processors), size)
 
@@ -104,84 +113,119 @@ def segment_candidates(
     exact: bool,
     statistics: PruningStatistics | None = None,
 ) -> list[SegmentCandidate]:
-    """The ways to branch a segment within the limits that are worth considering.
+    """The ways to branch a segment that meet the limits and are on the front of latency and MACs.
 
     Args:
         latencies: predictions.
-        segment: where it lies.
-        choices: for every processor the branches to consider.
-        limits: constraints; `min_depth` and `min_width` have been applied to `choices`.
-        in_channels: channels that are read.
-        exact: those are the original ones, each once and in order.
-        statistics: is added to.
+        segment: where the branches lie.
+        choices: candidate branches by processor.
+        limits: constraints; `choices` respect `min_depth` and `min_width`.
+        in_channels: channels of the segment's input.
+        exact: these are the original channels, each once and in order.
+        statistics: counts are added to it.
     """
-    statistics = statistics or PruningStatistics()
-    fastest = min(latencies.original(segment))
-    original_macs = latencies.original_macs(segment)
-    options: list[SegmentCandidate] = []
+    pruner = _Pruner(latencies, segment, limits, statistics or PruningStatistics())
+    candidates: list[SegmentCandidate] = []
     for group in processor_groups(latencies.processors):
-        met = [_meeting(latencies, segment, choices[p], place, len(group)) for place, p in enumerate(group)]
-        costs = [[latencies.branch(segment, choice, in_channels, exact=exact) for choice in some] for some in met]
-        slow = [latencies.contention_factor(segment, p, group) for p in group]
-        seconds = [_numbers(cost.seconds for cost in some) * s for some, s in zip(costs, slow, strict=True)]
-        statistics.within[0] += math.prod(len(some) for some in costs)
-        if not all(len(some) for some in costs):
-            continue
-        statistics.best_beta = min(statistics.best_beta, max(float(some.min()) for some in seconds) / fastest)
-        kept = [np.flatnonzero(some <= limits.beta * fastest) for some in seconds]
-        statistics.within[1] += math.prod(map(len, kept))
+        branches = [pruner.with_ends(choices[p], place, len(group)) for place, p in enumerate(group)]
+        candidates += pruner.candidates(group, branches, in_channels, exact=exact)
+    return candidates
+
+
+class _Pruner:
+    """Prunes the candidates of one segment.
+
+    All combinations of one branch per processor are evaluated as flat arrays, the last processor's branch varying
+    fastest.
+    """
+
+    def __init__(
+        self, latencies: LatencyTable, segment: Segment, limits: SearchLimits, statistics: PruningStatistics
+    ) -> None:
+        self.latencies, self.segment, self.limits, self.statistics = latencies, segment, limits, statistics
+        self.fastest = min(latencies.original(segment))
+        self.original_macs = latencies.original_macs(segment)
+
+    def with_ends(self, choices: Sequence[BranchChoice], place: int, branches: int) -> list[BranchChoice]:
+        """The choices with the ends of branch `place` of `branches`."""
+        return [self.latencies.blueprint.meeting(self.segment, [choice] * branches)[place] for choice in choices]
+
+    def candidates(
+        self, group: Sequence[int], choices: Sequence[Sequence[BranchChoice]], in_channels: int, *, exact: bool
+    ) -> list[SegmentCandidate]:
+        """Candidates on a group of processors, for which `choices` lists the branches."""
+        costs = [
+            [self.latencies.branch(self.segment, choice, in_channels, exact=exact) for choice in some]
+            for some in choices
+        ]
+        factors = [self.latencies.contention_factor(self.segment, p, group) for p in group]
+        seconds = [_numbers(cost.seconds for cost in some) * f for some, f in zip(costs, factors, strict=True)]
+        kept = self._within_beta(seconds)
         if not all(map(len, kept)):
-            continue
-        total = _joined([some[k] for some, k in zip(seconds, kept, strict=True)], np.maximum)
-        macs = _joined([_numbers(cost.macs for cost in c)[k] for c, k in zip(costs, kept, strict=True)], np.add)
+            return []
+        merge = self.latencies.blueprint.merge
+        total = _combined([some[k] for some, k in zip(seconds, kept, strict=True)], np.maximum)
+        macs = _combined([_numbers(cost.macs for cost in c)[k] for c, k in zip(costs, kept, strict=True)], np.add)
         each = [_numbers(cost.channels for cost in c)[k] for c, k in zip(costs, kept, strict=True)]
-        channels = _joined(each, np.maximum if latencies.blueprint.merge is Merge.ADD else np.add)
-        meeting = _meetings(latencies, segment, channels)
-        statistics.best_alpha = min(statistics.best_alpha, float(meeting.min()) / fastest)
-        near = meeting <= limits.alpha * fastest
-        statistics.within[2] += int(near.sum())
-        statistics.best_macs = max(statistics.best_macs, float(macs[near].max(initial=0.0)) / max(original_macs, 1))
-        enough = np.flatnonzero(near & (macs >= limits.min_macs * original_macs))
-        statistics.within[3] += len(enough)
-        best = enough[_unbeaten(channels[enough], total[enough] + meeting[enough], macs[enough])]
-        statistics.within[4] += len(best)
-        for flat in best.tolist():
+        channels = _combined(each, np.maximum if merge is Merge.ADD else np.add)
+        found = []
+        for flat in self._best(total, macs, channels):
             places = np.unravel_index(flat, [len(k) for k in kept])
-            branches = tuple(some[k[i]] for some, k, i in zip(met, kept, places, strict=True))
+            branches = tuple(some[k[i]] for some, k, i in zip(choices, kept, places, strict=True))
             parts = tuple(c[k[i]].channels for c, k, i in zip(costs, kept, places, strict=True))
-            merged = merged_channels(latencies.blueprint.merge, parts)
-            options.append(SegmentCandidate(branches, float(total[flat]), int(macs[flat]), parts, merged))
-    return options
+            merged = merged_channels(merge, parts)
+            found.append(SegmentCandidate(branches, float(total[flat]), int(macs[flat]), parts, merged))
+        return found
 
+    def _within_beta(self, seconds: Sequence[_Numbers]) -> list[npt.NDArray[np.int64]]:
+        """Positions of the branches within `beta`, by processor; empty for all if a processor has no branch."""
+        statistics = self.statistics
+        statistics.within[0] += math.prod(map(len, seconds))
+        if not all(map(len, seconds)):
+            return [np.empty(0, np.int64) for _ in seconds]
+        slowest = max(float(some.min()) for some in seconds)
+        statistics.best_beta = min(statistics.best_beta, slowest / self.fastest)
+        kept = [np.flatnonzero(some <= self.limits.beta * self.fastest) for some in seconds]
+        statistics.within[1] += math.prod(map(len, kept))
+        return kept
 
-def _meeting(
-    latencies: LatencyTable, segment: Segment, choices: Sequence[BranchChoice], place: int, branches: int
-) -> list[BranchChoice]:
-    """The choices with what they have at their ends as one of so many branches."""
-    return [latencies.blueprint.meeting(segment, [choice] * branches)[place] for choice in choices]
+    def _best(self, total: _Numbers, macs: _Numbers, channels: _Numbers) -> list[int]:
+        """Positions of the combinations within `alpha` with enough MACs that are on the front of latency and MACs."""
+        limits, statistics = self.limits, self.statistics
+        meeting = _meeting_seconds(self.latencies, self.segment, channels)
+        statistics.best_alpha = min(statistics.best_alpha, float(meeting.min()) / self.fastest)
+        near = meeting <= limits.alpha * self.fastest
+        statistics.within[2] += int(near.sum())
+        most = float(macs[near].max(initial=0.0)) / max(self.original_macs, 1)
+        statistics.best_macs = max(statistics.best_macs, most)
+        enough = np.flatnonzero(near & (macs >= limits.min_macs * self.original_macs))
+        statistics.within[3] += len(enough)
+        best = enough[_front(channels[enough], total[enough] + meeting[enough], macs[enough])]
+        statistics.within[4] += len(best)
+        return [int(flat) for flat in best]
 
 
 def _numbers(values: Iterable[float]) -> _Numbers:
     return np.fromiter(values, dtype=np.float64)
 
 
-def _joined(parts: Sequence[_Numbers], function: np.ufunc) -> _Numbers:
-    """`function` of one element of every part, for all combinations, the last part's changing fastest."""
+def _combined(parts: Sequence[_Numbers], function: np.ufunc) -> _Numbers:
+    """`function` over all combinations of one element per part, the last part varying fastest."""
     result = parts[0]
     for part in parts[1:]:
         result = function.outer(result, part)
     return np.asarray(result, dtype=np.float64).reshape(-1)
 
 
-def _meetings(latencies: LatencyTable, segment: Segment, channels: _Numbers) -> _Numbers:
-    """Seconds of meeting at tensors of so many channels."""
+def _meeting_seconds(latencies: LatencyTable, segment: Segment, channels: _Numbers) -> _Numbers:
+    """Seconds of the meeting point for every number of channels."""
     widths, places = np.unique(channels, return_inverse=True)
     seconds = [latencies.meeting(segment.stop, int(width)) for width in widths]
     return np.asarray(np.array(seconds)[places.reshape(-1)], dtype=np.float64)
 
 
-def _unbeaten(channels: _Numbers, seconds: _Numbers, macs: _Numbers) -> npt.NDArray[np.int64]:
-    """Of those that write equally many channels the ones than which no other is as fast and has as many MACs."""
+def _front(channels: _Numbers, seconds: _Numbers, macs: _Numbers) -> npt.NDArray[np.int64]:
+    """Positions on the front of latency and MACs, separately for each number of channels."""
     order = np.lexsort((-macs, seconds, channels))
     kept, width, most = [], -1.0, -1.0
     for i in order.tolist():

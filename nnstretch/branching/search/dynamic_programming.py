@@ -1,10 +1,10 @@
-"""The fastest whole networks for every amount of MACs, made of ways to branch segments (dynamic programming).
+"""Dynamic programming over the chain of blocks: the fastest network for every number of MACs.
 
-A state is what the rest of the network depends on: up to which block it is computed, how many channels are read there, whether
-they are the original ones, and where they are. For every state and number of MACs in steps of a thousandth of the original's
-the fastest way is kept, so that the result is optimal for the predictions on the grid of widths and depths, but for the
-rounding of MACs to steps. What is read past a block, as by the heads of detectors, is no part of a state: on the way it is
-taken to have the channels that it had; predictions of whole networks know how many it has.
+A state holds everything on which the cost of the rest of the network depends: the block reached, the channels of its input,
+whether they are the original ones, and which processor holds them. For every state and number of MACs, in steps of a
+thousandth of the original's, the fastest way is kept. The result is optimal for the predictions on the given search space,
+up to the rounding of MACs. Skip connections are not part of the state: the search assumes that they have their original
+channels; `network_prediction` uses their real ones.
 """
 
 from __future__ import annotations
@@ -27,16 +27,22 @@ from nnstretch.branching.search.candidates import SegmentCandidate
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork
 from nnstretch.branching.transform.merge import merged_channels
 
-_STEPS = 1000
-_MOST = 2.0  # MACs over the original's; designs beyond are left out
+_STEPS = 1000  # of MACs, per original network
+_MOST = 2.0  # maximum MACs over the original's
 
 EVERYWHERE = -1
-"""Home of a tensor that several processors have computed."""
+"""Home of a tensor that several processors have computed together."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What follows a boundary depends on this: channels read, whether they are the original ones, and their home."""
+    """What the cost of the remaining blocks depends on.
+
+    Attributes:
+        channels: of the input of the next block.
+        exact: they are the original channels.
+        home: index of the processor that holds them, or `EVERYWHERE`.
+    """
 
     channels: int
     exact: bool
@@ -44,12 +50,18 @@ class State:
 
 
 CandidateSource = Callable[[Segment, State], Sequence[SegmentCandidate]]
-"""Ways to branch a segment that reads a state's channels."""
+"""Candidates to branch a segment from a state."""
 
 
 @dataclass(frozen=True)
 class NetworkCandidate:
-    """A whole network: its segments, predicted seconds, and MACs."""
+    """A whole network.
+
+    Attributes:
+        choices: its segments.
+        seconds: predicted latency.
+        macs: for one sample, rounded to steps.
+    """
 
     choices: tuple[SegmentChoice, ...]
     seconds: float
@@ -57,12 +69,12 @@ class NetworkCandidate:
 
 
 @dataclass(frozen=True)
-class _Move:
-    """A segment that follows on a state."""
+class _Transition:
+    """A segment computed in one way from a state."""
 
     state: State
     segment: Segment
-    option: SegmentCandidate
+    candidate: SegmentCandidate
 
 
 @dataclass
@@ -70,9 +82,9 @@ class _Label:
     """The fastest ways to a state, one per number of MACs.
 
     Attributes:
-        seconds: by number of steps of MACs; infinite where there is no way.
-        moves: the last move of each, as a position in the list of moves.
-        before: the steps of MACs that it came from.
+        seconds: by number of MAC steps; infinite where there is no way.
+        moves: last transition of each way, as an index into the list of transitions.
+        before: MAC steps before that transition.
     """
 
     seconds: npt.NDArray[np.float64]
@@ -84,7 +96,7 @@ class _Label:
         return _Label(np.full(size, np.inf), np.full(size, -1, np.int64), np.zeros(size, np.int64))
 
     def reach(self, other: _Label, seconds: float, steps: int, move: int) -> None:
-        """Offers all ways of `other` with one more move."""
+        """Extends all ways of `other` by one transition and keeps those that are faster."""
         end = len(other.seconds) - steps
         if end <= 0:
             return
@@ -97,25 +109,29 @@ class _Label:
 
 @dataclass(eq=False)
 class DynamicProgram:
-    """Joins segments.
+    """The dynamic program for one search space.
 
     Attributes:
         latencies: predictions.
-        segments: stretches that may be branched, by their first block.
-        options: ways to branch them.
-        transitions: transitions that were evaluated.
+        segments: segments that may be branched, by their first block.
+        candidates: ways to branch a segment from a state.
+        transitions: number of transitions evaluated.
     """
 
     latencies: LatencyTable
     segments: Mapping[int, Sequence[Segment]]
-    options: CandidateSource
+    candidates: CandidateSource
     transitions: int = 0
     _labels: list[dict[State, _Label]] = field(default_factory=list)
-    _moves: list[_Move] = field(default_factory=list)
+    _moves: list[_Transition] = field(default_factory=list)
     _unit: float = 1.0
 
     def run(self, progress: Callable[[int, int], None]) -> list[NetworkCandidate]:
-        """The front of fastest networks, MACs ascending; every one has a branched segment."""
+        """The front of latency and MACs over networks with at least one branched segment, in order of MACs.
+
+        Args:
+            progress: called with the blocks done and their total.
+        """
         blueprint = self.latencies.blueprint
         count = len(blueprint.traced.blocks)
         self._unit = max(original_cost(blueprint).macs / _STEPS, 1.0)
@@ -134,41 +150,42 @@ class DynamicProgram:
         return self._front(count)
 
     def _whole(self, block: int, state: State, label: _Label) -> None:
-        """The block as it was, on each of the processors."""
+        """Transitions that compute the original block on one processor."""
         latencies, segment = self.latencies, Segment(block, block + 1)
         written = latencies.blueprint.channels_before(segment.stop)
         for processor in range(latencies.processors):
             choice = BranchChoice.whole(segment, processor)
             cost = latencies.branch(segment, choice, state.channels, exact=state.exact)
-            option = SegmentCandidate((choice,), cost.seconds, cost.macs, (cost.channels,), cost.channels)
-            self._move(segment, state, label, option, State(written, exact=True, home=processor))
+            candidate = SegmentCandidate((choice,), cost.seconds, cost.macs, (cost.channels,), cost.channels)
+            self._move(segment, state, label, candidate, State(written, exact=True, home=processor))
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:
-        for option in self.options(segment, state):
+        """Transitions that branch a segment."""
+        for candidate in self.candidates(segment, state):
             exact = self.latencies.blueprint.merge is not Merge.CONCAT
-            self._move(segment, state, label, option, State(option.channels, exact=exact, home=EVERYWHERE))
+            self._move(segment, state, label, candidate, State(candidate.channels, exact=exact, home=EVERYWHERE))
 
-    def _move(self, segment: Segment, state: State, label: _Label, option: SegmentCandidate, to: State) -> None:
+    def _move(self, segment: Segment, state: State, label: _Label, candidate: SegmentCandidate, to: State) -> None:
         self.transitions += 1
-        readers = [branch.processor for branch in option.branches]
-        seconds = transfer_seconds(self.latencies, segment.first, state, readers) + option.seconds
+        readers = [branch.processor for branch in candidate.branches]
+        seconds = transfer_seconds(self.latencies, segment.first, state, readers) + candidate.seconds
         if to.home == EVERYWHERE:
-            seconds += self._joining(segment.stop, option)
+            seconds += self._merge_seconds(segment.stop, candidate)
         if not math.isfinite(seconds):
             return
         labels = self._labels[segment.stop]
         if to not in labels:
             labels[to] = _Label.empty(len(label.seconds))
-        labels[to].reach(label, seconds, round(option.macs / self._unit), len(self._moves))
-        self._moves.append(_Move(state, segment, option))
+        labels[to].reach(label, seconds, round(candidate.macs / self._unit), len(self._moves))
+        self._moves.append(_Transition(state, segment, candidate))
 
-    def _joining(self, block: int, option: SegmentCandidate) -> float:
-        """Seconds of putting the branches' channels together."""
-        shapes = [self.latencies.shape_before(block, channels) for channels in option.parts]
+    def _merge_seconds(self, block: int, candidate: SegmentCandidate) -> float:
+        """Seconds of merging the branches' outputs."""
+        shapes = [self.latencies.shape_before(block, channels) for channels in candidate.parts]
         return self.latencies.merging(shapes)
 
     def _front(self, count: int) -> list[NetworkCandidate]:
-        """Of every number of MACs the fastest network with a branch, slower ones with fewer MACs left out."""
+        """The fastest branched network for every number of MACs, without those that are slower and have fewer MACs."""
         ends = []
         for state, label in self._labels[count].items():
             head = head_prediction(self.latencies, state).seconds
@@ -184,14 +201,14 @@ class DynamicProgram:
         return front[::-1]
 
     def _path(self, block: int, state: State, steps: int) -> tuple[SegmentChoice, ...]:
-        """The segments on the way to a state; neighbours that stay whole on one processor are one."""
+        """The segments on the way to a state; adjacent segments on one processor are merged."""
         choices: list[SegmentChoice] = []
         while block:
             label = self._labels[block][state]
             move = self._moves[label.moves[steps]]
             steps = int(label.before[steps])
             block, state = move.segment.first, move.state
-            choices.append(SegmentChoice(move.segment, move.option.branches))
+            choices.append(SegmentChoice(move.segment, move.candidate.branches))
         return _merged(self.latencies.blueprint.traced, choices[::-1])
 
 
@@ -210,7 +227,12 @@ def _merged(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[Se
 
 
 def branch_seconds(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[list[float]]:
-    """Seconds of every branch on its processor alone, every layer asked for as it will be."""
+    """Seconds of every branch on its processor alone, without interpolation between layers.
+
+    Args:
+        latencies: predictions.
+        choices: the segments of a network.
+    """
     result = []
     states = _states(latencies, choices)
     reads = _reads(latencies, choices, states)
@@ -227,27 +249,33 @@ def branch_seconds(latencies: LatencyTable, choices: Sequence[SegmentChoice]) ->
 def network_prediction(
     latencies: LatencyTable, choices: Sequence[SegmentChoice], branches: Sequence[Sequence[float]]
 ) -> Prediction:
-    """What every part of a network takes whose branches take so many seconds alone."""
+    """Predicted latency of a network, part by part.
+
+    Args:
+        latencies: predictions.
+        choices: its segments.
+        branches: seconds of every branch alone, as `branch_seconds` gives them.
+    """
     *states, last = _states(latencies, choices)
     reads = _reads(latencies, choices, [*states, last])
     parts = []
     for choice, state, seconds in zip(choices, states, branches, strict=True):
         group = [branch.processor for branch in choice.branches]
-        handed = transfer_seconds(latencies, choice.segment.first, state, group)
-        fetch = min(handed, latencies.fetch(choice.segment, state.channels, group))
-        beside = [
+        transfer = transfer_seconds(latencies, choice.segment.first, state, group)
+        fetch = min(transfer, latencies.fetch(choice.segment, state.channels, group))
+        contended = [
             s * latencies.contention_factor(choice.segment, p, group) + fetch
             for s, p in zip(seconds, group, strict=True)
         ]
-        made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, beside, strict=True)))
+        made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, contended, strict=True)))
         parts.append(
-            SegmentPrediction(handed - fetch, made, latencies.merging(_written(latencies, choice, state, reads)))
+            SegmentPrediction(transfer - fetch, made, latencies.merging(_written(latencies, choice, state, reads)))
         )
     return Prediction(tuple(parts), head_prediction(latencies, last, reads))
 
 
 def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[Design, Prediction]:
-    """The design of a network and what it is predicted to take, every layer asked for as it will be."""
+    """The design of a network with its prediction, without interpolation between layers."""
     branches = branch_seconds(latencies, choices)
     prediction = network_prediction(latencies, choices, branches)
     branch_ms = [[1e3 * seconds for seconds in some] for some in branches]
@@ -255,7 +283,7 @@ def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) 
 
 
 def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
-    """Has the predictor find out what it has guessed of a network; whether that changed anything."""
+    """Lets the predictor measure the layers of a network that it has only estimated; returns whether a prediction changed."""
     blueprint = latencies.blueprint
     *states, last = _states(latencies, choices)
     reads = _reads(latencies, choices, [*states, last])
@@ -280,7 +308,7 @@ def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
 
 
 def _reads(latencies: LatencyTable, choices: Sequence[SegmentChoice], states: Sequence[State]) -> SkipInputs:
-    """How those read every meeting point who read it as a skip."""
+    """Channels each skip connection reads at each meeting point."""
     borders = [0, *(choice.segment.stop for choice in choices)]
     return {
         latencies.blueprint.boundary(border): TensorChannels(state.channels, state.exact)
@@ -289,7 +317,7 @@ def _reads(latencies: LatencyTable, choices: Sequence[SegmentChoice], states: Se
 
 
 def _states(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[State]:
-    """What every segment reads, and what the head reads."""
+    """The state before every segment and before the head."""
     blueprint = latencies.blueprint
     states = [State(blueprint.channels_before(0), exact=True, home=0)]
     for number, choice in enumerate(choices):
@@ -302,7 +330,7 @@ def _states(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[S
 
 
 def _written(latencies: LatencyTable, choice: SegmentChoice, state: State, reads: SkipInputs) -> list[tuple[int, ...]]:
-    """Shapes of what the branches of a segment write."""
+    """Shapes of the tensors that the branches of a segment write."""
     blueprint = latencies.blueprint
     return [
         latencies.shape_before(
@@ -314,14 +342,14 @@ def _written(latencies: LatencyTable, choice: SegmentChoice, state: State, reads
 
 
 def transfer_seconds(latencies: LatencyTable, block: int, state: State, readers: Sequence[int]) -> float:
-    """Seconds until those who compute the block of that number can read what was computed before."""
+    """Seconds until `readers` can read the input of a block."""
     if set(readers) == {state.home}:
         return 0.0
     return latencies.meeting(block, state.channels)
 
 
 def head_prediction(latencies: LatencyTable, state: State, skips: SkipInputs = UNSCALED) -> SegmentPrediction:
-    """What follows the last block, with what it takes to read it, on the processor that is fastest."""
+    """The head on the processor that finishes it first, transfer of its input included."""
     last = len(latencies.blueprint.traced.blocks)
     ways = []
     for processor in range(latencies.processors):

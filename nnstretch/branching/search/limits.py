@@ -1,4 +1,4 @@
-"""What designs must meet: latency as a hard constraint, capacity in hard bounds, and the usual bounds of families."""
+"""Constraints of a search: latency as a hard constraint, lower bounds of capacity, and each family's default bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from nnstretch.errors import DesignError
 
 
 class Family(Enum):
-    """Networks that bear scaling alike, with the least depth and width that NN-Stretch's published networks have."""
+    """Network families that tolerate similar scaling.
+
+    The values are a label, and the minimum depth and width of NN-Stretch's published networks of the family.
+    """
 
     PLAIN = ("plain", 0.5, 0.4)
     RESIDUAL = ("residual", 0.5, 0.25)
@@ -22,22 +25,22 @@ class Family(Enum):
 
     @property
     def label(self) -> str:
-        """Its name."""
+        """Name of the family."""
         return self.value[0]
 
     @property
     def depth(self) -> float:
-        """Share of a segment's blocks that a branch keeps, at least."""
+        """Minimum share of a segment's blocks that a branch keeps."""
         return self.value[1]
 
     @property
     def width(self) -> float:
-        """Width ratio of a branch, at least."""
+        """Minimum width ratio of a branch."""
         return self.value[2]
 
 
 def family_of(traced: TracedNetwork) -> Family:
-    """The family of a network, told by its layers."""
+    """The family of a network, recognised by its layers."""
     roles = [role_of(node) for block in traced.blocks for node in block.nodes]
     if Role.DEPTHWISE in roles:
         return Family.INVERTED
@@ -59,15 +62,15 @@ class SearchLimits:
     """Constraints of a search.
 
     Attributes:
-        alpha: seconds of a meeting point over those of the original segment on its fastest processor, at most.
-        beta: seconds of a branch on its processor over those of the original segment on its fastest one, at most.
-        min_depth: share of a segment's blocks that a branch keeps, at least; None: what is usual for the network's family.
-        min_width: width ratio of a branch, at least; None: what is usual for the family.
-        min_macs: MACs of a segment's branches over the original segment's, at least.
-        max_segment: MACs of a branched segment of several blocks over the whole network's, at most, so that branches read
-            each other's features again and again instead of being networks of their own.
-        target_ms: of the designs that are predicted to take at most so long, those with the most MACs are wanted; None: the
-            fastest are.
+        alpha: maximum ratio of a meeting point's seconds to the original segment's on its fastest processor (NN-Stretch).
+        beta: maximum ratio of a branch's seconds on its processor to the original segment's on its fastest (NN-Stretch).
+        min_depth: minimum share of a segment's blocks that a branch keeps; None: the family's default.
+        min_width: minimum width ratio of a branch; None: the family's default.
+        min_macs: minimum ratio of the MACs of a segment's branches to the original segment's.
+        max_segment: maximum share of the network's MACs in a branched segment of several blocks. It makes branches exchange
+            features often instead of being networks of their own.
+        target_ms: latency target in milliseconds: of the designs that meet it, those with the most MACs are returned;
+            None: the fastest designs are returned.
     """
 
     alpha: float = 0.3
@@ -79,7 +82,7 @@ class SearchLimits:
     target_ms: float | None = None
 
     def check(self) -> None:
-        """Refuses limits that no design can meet.
+        """Checks the ranges of all limits.
 
         Raises:
             DesignError: a number is out of range.
@@ -96,7 +99,7 @@ class SearchLimits:
             raise DesignError(f"min_macs is {self.min_macs}; give a ratio from 0 on")
 
     def for_family(self, family: Family) -> SearchLimits:
-        """The limits with the family's bounds where none were given."""
+        """These limits with the family's defaults for bounds that are None."""
         return replace(
             self,
             min_depth=family.depth if self.min_depth is None else self.min_depth,

@@ -1,4 +1,4 @@
-"""Designs that are run while they are searched for, each made from what was seen of the one before."""
+"""Measurement-guided refinement: runs designs during the search, and corrects predictions by what was measured."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from nnstretch.branching.search.dynamic_programming import (
 from nnstretch.branching.transform.build import build
 from nnstretch.support.progress import Progress
 
-_RUNS = 4  # of designs as predicted, to share out the work
+_RUNS = 4  # runs of untuned designs, to balance the branches
 _TUNED = 2  # runs of tuned designs
-_WORTH = 0.01  # of its time, that a design must be predicted to save for another run
-_WORTH_TUNING = 0.03  # the same where routines are tuned for it, which takes longer
+_WORTH = 0.01  # minimum predicted gain, as a share of latency, for another run
+_WORTH_TUNING = 0.03  # the same for tuned designs, whose runs take longer
 
 
 @dataclass(eq=False)
 class GuidedRefinement:
-    """Finds the fastest of some designs by running them.
+    """Finds the fastest of several designs by running them.
 
-    What every branch takes in a run, beside the others and with its inputs in their caches, takes the place of what was
-    predicted, and the work is shared out anew.
+    The measured time of each branch, beside the other branches and with its real inputs, replaces its prediction; then the
+    work is rebalanced among the branches.
 
     Attributes:
-        latencies: predictions; they are corrected by what is seen.
+        latencies: predictions; measurements correct them.
         runner: runs networks.
-        anew: the best network by what is known now, given the one that was run last; None if none is within the limits.
+        propose: the best network by current knowledge, given the last one that ran; None if none is within the limits.
         progress: called before every run.
-        measured_ms: latency of the tuned designs that were run, by id.
+        measured_ms: milliseconds of the tuned designs that ran, by id.
     """
 
     latencies: LatencyTable
@@ -45,9 +45,9 @@ class GuidedRefinement:
     measured_ms: dict[str, float] = field(default_factory=dict)
 
     def fastest(self, network: NetworkCandidate) -> NetworkCandidate:
-        """The fastest network that was run, `network` first.
+        """The fastest network that was run, starting with `network`.
 
-        They are first run as predicted, to share out the work, and then tuned, which speeds up one processor more than another.
+        Untuned runs balance the work first. Tuned runs follow, because tuning accelerates some processors more than others.
         """
         best = self._fastest(network, _RUNS, _WORTH, tuned=False)
         return self._fastest(best, _TUNED, _WORTH_TUNING, tuned=True)
@@ -59,7 +59,7 @@ class GuidedRefinement:
             self.progress(number, most, what)
             seen[network.choices] = (self._run(network, tuned=tuned), network)
             following = self.propose(network)
-            # By what was measured, none may be within the limits, or none much faster.
+            # Stop if no network is within the corrected limits, or if none is predicted to be much faster.
             if following is None or following.choices in seen:
                 break
             if self._seconds(following) > (1 - worth) * self._seconds(network):
@@ -69,7 +69,7 @@ class GuidedRefinement:
         return min(seen.values(), key=lambda one: one[0])[1]
 
     def _run(self, network: NetworkCandidate, *, tuned: bool) -> float:
-        """Runs a network and notes what was seen; the seconds that it took."""
+        """Runs a network, corrects the predictions, and returns its seconds."""
         design, _ = predicted_design(self.latencies, network.choices)
         measured = self.runner(build(self.latencies.blueprint, design), tuned=tuned)
         if tuned:
@@ -78,16 +78,16 @@ class GuidedRefinement:
         return measured.seconds
 
     def _correct(self, network: NetworkCandidate, measured: MeasuredDesign) -> None:
-        """Notes how much longer than predicted alone the branches of a network took."""
+        """Stores the ratio of measured to predicted seconds (alone) for the branches of a network."""
         predicted = branch_seconds(self.latencies, network.choices)
         for choice, found, guesses in zip(network.choices, measured.branches, predicted, strict=True):
             if len(choice.branches) > 1:
                 for branch, seconds, guess in zip(choice.branches, found, guesses, strict=True):
-                    if guess:  # nothing if none of its layers is predicted
+                    if guess:  # zero if none of its layers has a prediction
                         places = ((block, branch.processor) for block in choice.segment.blocks)
                         self.latencies.corrections.update(dict.fromkeys(places, seconds / guess))
 
     def _seconds(self, network: NetworkCandidate) -> float:
-        """What a network takes by all that is known now."""
+        """Predicted latency of a network, corrections included."""
         branches = branch_seconds(self.latencies, network.choices)
         return network_prediction(self.latencies, network.choices, branches).seconds

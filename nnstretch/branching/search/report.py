@@ -1,4 +1,4 @@
-"""What a search tells: how it went, what the network took as it was, and what was in the way where nothing was found."""
+"""The report of a search: statistics, the original network's cost, and reasons for an infeasible search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nnstretch.branching.tracing.trace import Segment
 
 @dataclass(frozen=True)
 class Pruning:
-    """How many whole designs were left after a step; the counts are so large that logarithms to base 10 are given."""
+    """Base-10 logarithm of the number of whole designs left after a pruning step."""
 
     step: str
     designs_log10: float
@@ -27,22 +27,22 @@ class SearchReport:
     """How a search went.
 
     Attributes:
-        family: of the network, whose usual bounds hold where no others were given.
-        limits: that held.
+        family: of the network; its default bounds apply where none were given.
+        limits: in effect.
         cut_points: places between blocks where branches could meet.
-        boundaries: of these, those that were considered: numbers of the blocks that follow.
-        pruning: designs that were left after each step, on the coarse grid.
-        transitions: transitions between segments that were evaluated.
-        predicted_workloads: different layers whose latency was asked for, counted per processor.
-        original_ms: the original network's predicted latency on each processor.
-        measured_ms: latency of the designs that were run, by id.
-        notes: for stretches that cannot be branched, why.
-        blocks: of the network as it was.
-        head_ms: of what follows the last block, on each processor.
-        front: the networks than which none is as fast and has as many MACs, the fastest first, as predicted in the search,
-            which interpolates between layers, before any design was run.
-        predictions: what the parts of each returned design take, by the design's id.
-        unpredicted: operators that none of the processors has a routine for; they count as nothing.
+        boundaries: those that were candidates, as numbers of the blocks that follow.
+        pruning: designs left after each step, on the coarse grid of widths.
+        transitions: number of transitions that the dynamic program evaluated.
+        predicted_workloads: distinct layers that were predicted, counted per processor.
+        original_ms: predicted latency of the original network on each processor.
+        measured_ms: latency of the designs that ran, by id.
+        diagnostics: for segments that cannot be branched, why.
+        blocks: the original blocks.
+        head_ms: latency of the original head on each processor.
+        front: front of latency and MACs as predicted in the search, fastest first, with interpolation between layers
+            and before any design ran.
+        predictions: prediction of each returned design, by its id.
+        unpredicted: operators without a routine on any processor; they count as zero seconds.
     """
 
     family: Family
@@ -63,20 +63,20 @@ class SearchReport:
 
 
 def original_seconds(latencies: LatencyTable) -> list[float]:
-    """What the network takes as it was, on each processor."""
+    """Seconds of the original network on each processor."""
     whole = latencies.original(Segment(0, len(latencies.blueprint.traced.blocks)))
     return [seconds + head for seconds, head in zip(whole, head_seconds(latencies), strict=True)]
 
 
 def head_seconds(latencies: LatencyTable) -> list[float]:
-    """What follows the last block, as it was, on each processor."""
+    """Seconds of the original head on each processor."""
     blueprint = latencies.blueprint
     channels = blueprint.channels_before(len(blueprint.traced.blocks))
     return [latencies.head(channels, processor, exact=True) for processor in range(latencies.processors)]
 
 
 def block_costs(latencies: LatencyTable) -> tuple[BlockCost, ...]:
-    """The network's blocks as they were."""
+    """MACs and latency of the original blocks."""
     costs = []
     for number, block in enumerate(latencies.blueprint.traced.blocks):
         alone = Segment(number, number + 1)
@@ -89,7 +89,7 @@ def block_costs(latencies: LatencyTable) -> tuple[BlockCost, ...]:
 def pruning_steps(
     boundaries: Sequence[int], statistics: Mapping[Segment, PruningStatistics], processors: int
 ) -> tuple[Pruning, ...]:
-    """Designs made of the ways that were left after each step; what lies between two boundaries may be left whole."""
+    """Numbers of whole designs after each pruning step; a segment between two boundaries may also stay whole."""
     pruning = []
     for number, step in enumerate(STEPS):
         ways = dict.fromkeys(boundaries, 0.0)
@@ -106,25 +106,32 @@ def pruning_steps(
 def infeasibility_reason(
     latencies: LatencyTable, limits: SearchLimits, statistics: Mapping[Segment, PruningStatistics], notes: Sequence[str]
 ) -> str:
-    """Why no stretch of a network can be branched, and which limits to change; `notes` say what cannot be scaled."""
+    """Why no segment can be branched, and which limit to change.
+
+    Args:
+        latencies: predictions.
+        limits: in effect.
+        statistics: of every segment that was a candidate.
+        notes: diagnostics of segments that cannot be scaled.
+    """
     if not statistics:
         listed = "; ".join(notes[:3]) or "it has no block with a convolution"
-        return f"no stretch of the network can be branched: {listed}"
+        return f"no segment of the network can be branched: {listed}"
     longest = max(statistics, key=lambda segment: min(latencies.original(segment)))
     name, pruned = latencies.blueprint.traced.name_of(longest), statistics[longest]
     if not pruned.within[1]:
         return (
-            f"no stretch can be branched: for {name} some processor has no branch that takes at most beta = "
+            f"no segment can be branched: for {name} some processor has no branch that takes at most beta = "
             f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {pruned.best_beta:.2f}: "
             "raise beta, or lower min_width or min_depth"
         )
     if not pruned.within[2]:
         return (
-            f"no stretch can be branched: behind {name} no meeting point takes at most alpha = {limits.alpha:g} of its "
+            f"no segment can be branched: after {name} no meeting point takes at most alpha = {limits.alpha:g} of its "
             f"latency; the least that can be reached is {pruned.best_alpha:.3f}: raise alpha"
         )
     return (
-        f"no stretch can be branched: for {name} no branches within beta = {limits.beta:g} have min_macs = "
+        f"no segment can be branched: for {name} no branches within beta = {limits.beta:g} have min_macs = "
         f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}: raise beta, or lower "
         "min_macs"
     )

@@ -1,4 +1,4 @@
-"""Random designs: what predictions and builds are checked with, far from what a search would choose."""
+"""Random designs, for checks of predictions and builds on designs that a search would not choose."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from nnstretch.branching.search.limits import SearchLimits, family_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 
-_WIDTHS = 32  # width ratios are multiples of one over this
-_LONGEST = 6  # blocks of a segment
-_WHOLE = 0.15  # share of segments that are not branched
-_MOST_MACS = 1.25  # of branches, over the original segment's
+_WIDTHS = 32  # width ratios are k / 32
+_LONGEST = 6  # maximum number of blocks in a segment
+_WHOLE = 0.15  # probability that a segment is not branched
+_MOST_MACS = 1.25  # maximum MACs of branches, over the original segment's
 _TRIES = 50
 
 
 def random_design(blueprint: Blueprint, generator: Random, limits: SearchLimits, processors: int = 2) -> Design:
-    """A design with branches on random stretches, processors, depths and widths.
+    """A design with random segments, processors, depths and widths.
 
     Args:
         blueprint: the network.
-        generator: of random numbers; in the same state it gives the same design.
-        limits: its bounds of depth, width, MACs and length of segments hold; latencies play no part.
-        processors: number of processors, two or more.
+        generator: of random numbers; equal states give equal designs.
+        limits: its bounds of depth, width, MACs and segments apply; latencies are ignored.
+        processors: number of processors, at least two.
 
     Raises:
-        DesignError: no branching within the limits was found.
+        DesignError: no branched design within the limits was found.
     """
-    drawing = _Sampler(blueprint, generator, limits.for_family(family_of(blueprint.traced)), processors)
+    sampler = _Sampler(blueprint, generator, limits.for_family(family_of(blueprint.traced)), processors)
     for _ in range(_TRIES):
-        choices = drawing.network()
+        choices = sampler.network()
         if any(len(choice.branches) > 1 for choice in choices):
             return make_design(blueprint, choices)
     raise DesignError(
@@ -65,7 +65,7 @@ class _Sampler:
         return choices
 
     def branches(self, segment: Segment) -> tuple[BranchChoice, ...] | None:
-        """Branches of a segment; None if it cannot have any, or no try was within the limits."""
+        """Branches of a segment; None if it cannot be branched, or no attempt was within the limits."""
         if not self.blueprint.branchable(segment) or not self.is_short(segment):
             return None
         assert self.limits.min_depth is not None
@@ -81,12 +81,12 @@ class _Sampler:
         return None
 
     def is_short(self, segment: Segment) -> bool:
-        """Whether it has no more MACs than a segment of several blocks may have."""
+        """Whether the segment's MACs are within `max_segment`."""
         alone = segment.stop - segment.first == 1
         return alone or self.original(segment) <= self.limits.max_segment * sum(self.macs)
 
     def original(self, segment: Segment) -> int:
-        """MACs of the segment as it was."""
+        """MACs of the original segment."""
         return sum(self.macs[segment.first : segment.stop])
 
     def width(self) -> float:

@@ -1,9 +1,9 @@
-"""The search for designs: where branches meet, on which processors they run, and how deep and wide they are.
+"""The search for designs: where branches meet, on which processors they run, and their depths and widths.
 
-Every boundary between blocks may be a meeting point, so that number and places of meeting points come out of the search. The
-ways to branch every stretch between two boundaries (`candidates`) are joined (`dynamic_programming`). Widths are first tried
-in steps of an eighth; then those of the best design, and depths one block away from its own, are refined to 32nds. What
-the predictor has guessed of the best designs is measured, and the search repeated with what was found.
+Every boundary between blocks is a candidate meeting point, so the search decides their number and places. Candidates for
+each segment between two boundaries (`candidates`) are combined to whole networks (`dynamic_programming`). Widths are first
+searched in steps of 1/8; then widths around the best design in steps of 1/32, and depths one block away from its own. Layers
+of the best designs that the predictor only estimated are measured, and the search is repeated with the results.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
 
-_CONFIRMATIONS = 3  # times that what was guessed of the best designs is measured and the search repeated
+_CONFIRMATIONS = 3  # maximum repetitions after estimated layers of the best designs were measured
 
 
 def search(
@@ -72,24 +72,27 @@ def search(
     progress: Progress | None = None,
     merge: Merge = Merge.CONCAT,
 ) -> tuple[list[Design], SearchReport]:
-    """The designs that are predicted to be fastest, the fastest first, and how they were found.
+    """Searches for the designs with the lowest predicted latency.
 
     Args:
-        module: a network that can be branched; left alone.
-        example_input: a batch that it accepts; latencies are predicted for it.
+        module: a network that can be branched; it is not changed.
+        example_input: an `N,C,H,W` batch that it accepts; latencies are predicted for this shape.
         predictor: of latencies.
-        processors: number of processors; a segment has branches on two of them or more.
-        limits: what designs must meet; the usual limits if None.
-        multiple: scaled layers have multiples of so many channels where they are wide enough.
-        designs: how many to return at most.
-        pareto: spread them over the front of latency and MACs instead of giving the fastest ones.
-        runner: runs designs: the work of the best one is shared out anew after what is seen then, and the fastest of those that
-            were run comes first. Neither with `pareto` nor with a target.
-        progress: called now and then.
-        merge: how branches meet.
+        processors: number of processors, at least two; a branched segment uses two or more.
+        limits: constraints; defaults if None.
+        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
+        designs: maximum number of designs.
+        pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
+        runner: runs designs for measurement-guided refinement; the fastest design that ran comes first. Ignored with
+            `pareto` and with a latency target.
+        progress: called as progress(done, total, what).
+        merge: how branches are merged.
+
+    Returns:
+        Designs, fastest first, and the report of the search.
 
     Raises:
-        DesignError: the network cannot be branched, or nothing is within the limits; the message says what is.
+        DesignError: the network cannot be branched, or no design meets the limits; the message says what would.
     """
     limits = limits or SearchLimits()
     limits.check()
@@ -110,7 +113,7 @@ def search_blueprint(
     runner: DesignRunner | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Design], SearchReport]:
-    """As `search`, for a network that is traced already."""
+    """As `search`, for a traced network."""
     limits = limits or SearchLimits()
     limits.check()
     if processors < 2 or designs < 1:
@@ -131,12 +134,12 @@ class _Search:
     Attributes:
         latencies: predictions.
         family: of the network.
-        limits: what designs must meet, with the family's bounds.
-        designs: how many are wanted at most.
-        pareto: spread over the front of latency and MACs.
-        runner: runs the best designs, so that nothing of them needs to be measured before; None: none is run.
-        progress: called now and then.
-        transitions: transitions between segments that were evaluated.
+        limits: constraints, with the family's defaults.
+        designs: maximum number of designs.
+        pareto: spread the designs over the front of latency and MACs.
+        runner: runs the best designs, so that their layers need no measurement before; None: no design runs.
+        progress: called as progress(done, total, what).
+        transitions: number of transitions evaluated.
         front: see `SearchReport`.
         measured_ms: see `SearchReport`.
     """
@@ -153,16 +156,16 @@ class _Search:
     measured_ms: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self) -> tuple[list[Design], SearchReport]:
-        """The designs, and how they were found.
+        """The designs and the report.
 
         Raises:
-            DesignError: nothing is within the limits.
+            DesignError: no design meets the limits.
         """
         notes = diagnose(self.latencies.blueprint)
         self._compare_processors()
-        boundaries = candidate_boundaries(self.latencies, self._tell)
+        boundaries = candidate_boundaries(self.latencies, self._report_progress)
         choices = coarse_search_space(self.latencies, self.limits, boundaries, self.progress)
-        statistics = collect_statistics(self.latencies, self.limits, choices, self._tell)
+        statistics = collect_statistics(self.latencies, self.limits, choices, self._report_progress)
         coarse = self._coarse(choices)
         if not coarse:
             raise DesignError(infeasibility_reason(self.latencies, self.limits, statistics, notes))
@@ -173,12 +176,12 @@ class _Search:
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
         return [design for design, _ in made], self._report(boundaries, statistics, notes, made)
 
-    def _tell(self, done: int, total: int, what: str) -> None:
-        """Reports progress, with the number of layers whose latency was asked for so far."""
+    def _report_progress(self, done: int, total: int, what: str) -> None:
+        """Reports progress with the number of distinct layers predicted so far."""
         self.progress(done, total, f"{what}, {len(self.latencies.workloads)} layers so far")
 
     def _compare_processors(self) -> None:
-        """Asks how much the processors slow each other down, which may have to be measured first."""
+        """Requests the contention factors of all groups of processors, which may have to be measured first."""
         for group in processor_groups(self.latencies.processors):
             self.progress(0, 0, f"comparing {len(group)} processors side by side with each alone")
             for processor in group:
@@ -187,17 +190,20 @@ class _Search:
     # -- networks -------------------------------------------------------------------------------------------------
 
     def _coarse(self, choices: SearchSpace) -> list[NetworkCandidate]:
-        """The front on the coarse grid, nothing of its best networks guessed; empty if there is nothing within the limits."""
-        front = self._join(choices, "joining segments")
+        """The front on the coarse grid after the layers of its best networks were measured.
+
+        Empty if no network meets the limits.
+        """
+        front = self._combine(choices, "combining segments")
         for _ in range(_CONFIRMATIONS):
-            # What looks best may do so because it was guessed too low.
+            # A network may look best because the estimate of a layer is too low.
             if not front or not self._confirm_unless_run(self._centres(front)):
                 break
-            front = self._join(choices, "joining segments")
+            front = self._combine(choices, "combining segments")
         return front
 
     def _refined(self, coarse: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-        """The networks to return, with those around the best ones considered."""
+        """The networks to return, after a fine search around the best ones."""
         centres = self._centres(coarse)
         self.front = _front([*coarse, *self._near(centres)])
         wanted = self._reached(self.front)
@@ -211,21 +217,21 @@ class _Search:
     def _improved(
         self, found: Sequence[NetworkCandidate], choices: SearchSpace, runner: DesignRunner
     ) -> list[NetworkCandidate]:
-        """The networks, but first the fastest one of some that were run.
+        """The networks, preceded by the fastest one found by measurement-guided refinement.
 
-        The work is shared out anew near the network that was run, and near the best on the coarse grid.
+        Rebalancing searches near the network that ran last, and near the best one on the coarse grid.
         """
 
-        def anew(network: NetworkCandidate) -> NetworkCandidate | None:
-            coarse = _front(self._join(choices, "joining segments anew"))[:1]
+        def propose(network: NetworkCandidate) -> NetworkCandidate | None:
+            coarse = _front(self._combine(choices, "combining segments again"))[:1]
             return next(iter(_front(self._near([network, *coarse]))), None)
 
-        running = GuidedRefinement(self.latencies, runner, anew, self.progress, self.measured_ms)
-        best = running.fastest(found[0])
+        refinement = GuidedRefinement(self.latencies, runner, propose, self.progress, self.measured_ms)
+        best = refinement.fastest(found[0])
         return [best, *(other for other in found if other.choices != best.choices)][: len(found)]
 
     def _confirm_unless_run(self, found: Sequence[NetworkCandidate]) -> bool:
-        """Measures what was guessed of networks, unless they will be run; whether that changed anything."""
+        """Measures the estimated layers of networks, unless networks will run; returns whether a prediction changed."""
         if self.runner is not None:
             return False
         changed = [confirm(self.latencies, network.choices) for network in found]
@@ -234,23 +240,23 @@ class _Search:
         return any(changed)
 
     def _near(self, centres: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-        """Networks with the same segments as some others, and widths and depths next to theirs."""
+        """Networks with the segments of `centres`, and widths and depths next to theirs."""
         near = []
         for number, centre in enumerate(centres, 1):
             what = (
                 "refining widths" if len(centres) == 1 else f"refining widths around {number} of {len(centres)} designs"
             )
-            near += self._join(fine_search_space(self.latencies, self.limits, centre), what)
+            near += self._combine(fine_search_space(self.latencies, self.limits, centre), what)
         return near
 
-    def _join(self, choices: SearchSpace, what: str) -> list[NetworkCandidate]:
-        """The networks that can be made of these choices, of every number of MACs the fastest."""
+    def _combine(self, choices: SearchSpace, what: str) -> list[NetworkCandidate]:
+        """The front of networks in a search space."""
         by_first: dict[int, list[Segment]] = {}
         for segment in choices:
             by_first.setdefault(segment.first, []).append(segment)
         known: dict[tuple[Segment, int, bool], list[SegmentCandidate]] = {}
 
-        def options(segment: Segment, state: State) -> list[SegmentCandidate]:
+        def candidates(segment: Segment, state: State) -> list[SegmentCandidate]:
             key = (segment, state.channels, state.exact)
             if key not in known:
                 known[key] = segment_candidates(
@@ -258,20 +264,20 @@ class _Search:
                 )
             return known[key]
 
-        joining = DynamicProgram(self.latencies, by_first, options)
-        found = joining.run(lambda done, total: self._tell(done, total, what))
-        self.transitions += joining.transitions
+        program = DynamicProgram(self.latencies, by_first, candidates)
+        found = program.run(lambda done, total: self._report_progress(done, total, what))
+        self.transitions += program.transitions
         return found
 
     def _centres(self, front: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-        """The networks around which others are looked for."""
+        """The networks around which the fine search looks."""
         wanted = self._wanted(front) or _front(front)
         return wanted if self.pareto else wanted[:1]
 
     def _wanted(self, found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-        """Those to return: the fastest, those with the most MACs within the target, or some of all amounts of MACs.
+        """The networks to return: the fastest, those with the most MACs within the target, or a spread over the front.
 
-        Nothing if no network is within the target.
+        Empty if no network meets the target.
         """
         front = _front(found)
         target = self.limits.target_ms
@@ -283,7 +289,11 @@ class _Search:
         return front[: self.designs]
 
     def _reached(self, found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-        """As `_wanted`, but refuses a target that no network is within."""
+        """As `_wanted`.
+
+        Raises:
+            DesignError: no network meets the latency target.
+        """
         wanted = self._wanted(found)
         if not wanted:
             raise DesignError(
@@ -292,16 +302,16 @@ class _Search:
             )
         return wanted
 
-    # -- what is told ---------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     def _predicted(self, found: Sequence[NetworkCandidate]) -> list[tuple[Design, Prediction]]:
-        """The designs of networks, every layer of them predicted without interpolation; the fastest first."""
+        """The designs of networks with their predictions, without interpolation; fastest first."""
         made: dict[str, tuple[Design, Prediction]] = {}
         for number, network in enumerate(found):
-            self._tell(number, len(found), "predicting the chosen designs")
+            self._report_progress(number, len(found), "predicting the chosen designs")
             design, prediction = predicted_design(self.latencies, network.choices)
             made.setdefault(design.id, (design, prediction))
-        self._tell(len(found), len(found), "predicting the chosen designs")
+        self._report_progress(len(found), len(found), "predicting the chosen designs")
         by_macs = self.limits.target_ms is not None
 
         def rank(one: tuple[Design, Prediction]) -> tuple[float, float, int]:
@@ -338,7 +348,7 @@ class _Search:
 
 
 def _front(found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-    """Those than which none is as fast and has as many MACs, the fastest first."""
+    """The front of latency and MACs, fastest first."""
     front: list[NetworkCandidate] = []
     for network in sorted(found, key=lambda f: (f.seconds, -f.macs)):
         if not front or network.macs > front[-1].macs:

@@ -1,4 +1,4 @@
-"""What a search considers: where branches may meet, and which branches every stretch between two such places may have."""
+"""The search space: where branches may meet, and which branches each segment may have."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.support.progress import Progress
 
-_BOUNDARIES = 24  # meeting points are looked for at so many places at most
-_COARSE = 8  # width ratios are multiples of one over this
-_FINE = 32
-_REACH = 4  # steps to either side
+_BOUNDARIES = 24  # maximum number of candidate meeting points
+_COARSE = 8  # the coarse search uses width ratios k / 8
+_FINE = 32  # the fine search uses steps of 1 / 32
+_REACH = 4  # fine steps to either side
 
 SearchSpace = Mapping[Segment, Sequence[Sequence[BranchChoice]]]
-"""For every segment and processor the branches to consider."""
+"""Candidate branches by segment and processor."""
 
 
 def candidate_boundaries(latencies: LatencyTable, progress: Progress) -> list[int]:
-    """Block numbers before which branches may meet: all, or of very many those that divide the work most evenly."""
+    """Numbers of the blocks before which branches may meet.
+
+    All block boundaries; in long chains, a subset that divides the work evenly and keeps the ends of stages.
+    """
     traced = latencies.blueprint.traced
     count = len(traced.blocks)
     borders = list(range(count + 1))
     stages = {stage.first for stage in traced.stages} | traced.skip_boundaries
     cost = []
     for i in range(count):
-        progress(i, count, "predicting the blocks as they are")
+        progress(i, count, "predicting the original blocks")
         cost.append(min(latencies.original(Segment(i, i + 1))))
     total = list(itertools.accumulate(cost, initial=0.0))
     while len(borders) > _BOUNDARIES + 1:
         inner = [b for b in borders[1:-1] if b not in stages] or borders[1:-1]
         place = {b: i for i, b in enumerate(borders)}
-        # The one whose removal makes the smallest stretch goes; ends of stages stay as long as others are left.
+        # Remove the boundary whose removal creates the shortest segment; ends of stages go last.
         worst = min(inner, key=lambda b: total[borders[place[b] + 1]] - total[borders[place[b] - 1]])
         borders.remove(worst)
     return borders
@@ -45,14 +48,14 @@ def candidate_boundaries(latencies: LatencyTable, progress: Progress) -> list[in
 def coarse_search_space(
     latencies: LatencyTable, limits: SearchLimits, boundaries: Sequence[int], progress: Progress
 ) -> SearchSpace:
-    """For every stretch between two boundaries that may be branched, branches of all depths on a coarse grid of widths."""
+    """Branches of all depths on a coarse grid of widths, for every segment between two boundaries that can be branched."""
     min_width, min_depth = _least(limits)
     grid = [i / _COARSE for i in range(1, _COARSE + 1) if i / _COARSE >= min_width]
     widths = sorted({*grid, min_width})
     choices = {}
-    stretches = list(itertools.starmap(Segment, itertools.combinations(boundaries, 2)))
-    for number, segment in enumerate(stretches):
-        progress(number, len(stretches), "listing depths and widths")
+    segments = list(itertools.starmap(Segment, itertools.combinations(boundaries, 2)))
+    for number, segment in enumerate(segments):
+        progress(number, len(segments), "listing depths and widths")
         if not _may_be_branched(latencies, limits, segment):
             continue
         choices[segment] = [
@@ -62,10 +65,10 @@ def coarse_search_space(
     return choices
 
 
-def fine_search_space(latencies: LatencyTable, limits: SearchLimits, found: NetworkCandidate) -> SearchSpace:
-    """For the branched segments of a network the branches next to its own, in finer steps of width."""
+def fine_search_space(latencies: LatencyTable, limits: SearchLimits, centre: NetworkCandidate) -> SearchSpace:
+    """Branches next to those of a network candidate, in fine width steps; for its branched segments only."""
     choices = {}
-    for choice in found.choices:
+    for choice in centre.choices:
         if len(choice.branches) > 1:
             own = {branch.processor: branch for branch in choice.branches}
             choices[choice.segment] = [
@@ -78,7 +81,7 @@ def fine_search_space(latencies: LatencyTable, limits: SearchLimits, found: Netw
 def collect_statistics(
     latencies: LatencyTable, limits: SearchLimits, choices: SearchSpace, progress: Progress
 ) -> dict[Segment, PruningStatistics]:
-    """Ways to branch every segment if it reads what it reads in the original network."""
+    """Pruning statistics of every segment, as if it read what it reads in the original network."""
     statistics = {}
     for number, (segment, branches) in enumerate(choices.items()):
         progress(number, len(choices), "predicting branches")
@@ -90,7 +93,7 @@ def collect_statistics(
 
 
 def _may_be_branched(latencies: LatencyTable, limits: SearchLimits, segment: Segment) -> bool:
-    """Whether its channels can be shared out, it is not too long, and something of it can be predicted."""
+    """Whether a segment's channels can be divided, its MACs are within the limit, and its latency can be predicted."""
     traced, alone = latencies.blueprint.traced, segment.stop - segment.first == 1
     if not any(block.has_weights for block in traced.blocks_of(segment)) or not min(latencies.original(segment)):
         return False
@@ -103,7 +106,7 @@ def _may_be_branched(latencies: LatencyTable, limits: SearchLimits, segment: Seg
 def _neighbours(
     latencies: LatencyTable, limits: SearchLimits, segment: Segment, choice: BranchChoice
 ) -> list[BranchChoice]:
-    """Branches up to one block deeper or shallower, and a few fine steps wider or narrower."""
+    """Branches up to one block deeper or shallower, and up to `_REACH` fine steps wider or narrower."""
     min_width, min_depth = _least(limits)
     widths = [choice.width + step / _FINE for step in range(-_REACH, _REACH + 1)]
     allowed = [width for width in widths if min_width <= width <= 1.0]
@@ -112,7 +115,7 @@ def _neighbours(
 
 
 def _least(limits: SearchLimits) -> tuple[float, float]:
-    """Least width and depth of a branch, the family's where none were given."""
+    """Minimum width and depth of a branch."""
     assert limits.min_width is not None
     assert limits.min_depth is not None
     return limits.min_width, limits.min_depth

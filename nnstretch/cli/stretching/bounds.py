@@ -84,8 +84,8 @@ class BoundsFile:
         """
         if self.learning is None:
             found = read_bounds(self.path)
-            if found.subject.model != network.spec:
-                report.note(f"{self.path}: learned of {found.subject.model}, not of {network.spec}")
+            if found.setup.model != network.spec:
+                report.note(f"{self.path}: learned of {found.setup.model}, not of {network.spec}")
             return found
         multiple = profiled.block if profiled else _channel_block(names)
         found = _learned(report, network, merge, multiple, self.learning, self.path)
@@ -160,13 +160,13 @@ def _learned(
     dataset = load_dataset(learning.data or "", network.example_input.shape[-1], network.example_input.shape[1])
     _check_trained(network, dataset)
     digest = weights_digest(network.module)
-    subject = BoundsSetup(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
-    known = LearnedBounds(subject, Bounds(learning.max_drop, len(dataset.test)))
+    setup = BoundsSetup(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
+    known = LearnedBounds(setup, Bounds(learning.max_drop, len(dataset.test)))
     if path.exists():
         known = known.resumed(load_bounds(path), path)
 
     def keep(bounds: Bounds) -> None:
-        LearnedBounds(subject, bounds).save(path)
+        LearnedBounds(setup, bounds).save(path)
 
     with report.progress("Learning bounds") as told:
         retraining = _Retraining(dataset, recipe, network.module, told)
@@ -179,7 +179,7 @@ def _learned(
             budget=learning.budget,
             progress=retraining.begin,
         )
-    return LearnedBounds(subject, found)
+    return LearnedBounds(setup, found)
 
 
 def _check_trained(network: Network, dataset: Dataset) -> None:
@@ -244,8 +244,8 @@ def bounds_object(learned: LearnedBounds) -> dict[str, Any]:
     """What `--json` prints of bounds."""
     bounds = learned.bounds
     return {
-        "model": learned.subject.model,
-        "data": learned.subject.data,
+        "model": learned.setup.model,
+        "data": learned.setup.data,
         "min_depth": bounds.min_depth,
         "min_width": bounds.min_width,
         "min_macs": bounds.min_macs,

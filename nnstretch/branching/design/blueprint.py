@@ -25,7 +25,7 @@ from nnstretch.branching.design.cost import Cost, part_cost
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork, trace
-from nnstretch.branching.transform.merge import ChannelStatistics, entry_scores, shares, statistics
+from nnstretch.branching.transform.merge import ChannelStatistics, channel_statistics, entry_scores, even_ranges
 from nnstretch.branching.transform.variants import FIRST, PLAIN, Ends, branch_plan
 from nnstretch.errors import DesignError
 
@@ -86,7 +86,7 @@ class Blueprint:
     @cached_property
     def statistics(self) -> ChannelStatistics:
         """Mean and variance of every channel between blocks, on the example input."""
-        return statistics(self.traced)
+        return channel_statistics(self.traced)
 
     def branch(self, segment: Segment, blocks: tuple[int, ...], ends: Ends = PLAIN) -> ChannelPlan:
         """Channel plan of a branch that keeps `blocks` of a segment and has `ends`."""
@@ -135,7 +135,7 @@ class Blueprint:
             return tuple(branches)
         channels = self.channels_before(segment.stop)
         alike = self.merge is Merge.ADD
-        places = [(0, channels)] * len(branches) if alike else shares(channels, len(branches))
+        places = [(0, channels)] * len(branches) if alike else even_ranges(channels, len(branches))
         return tuple(
             replace(branch, ends=replace(branch.ends, exit=place))
             for branch, place in zip(branches, places, strict=True)

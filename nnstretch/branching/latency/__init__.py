@@ -1,1 +1,1 @@
-"""LatencyTable that the search asks for, and the interface that provides them."""
+"""Predicted latencies of branches, and the interface of latency predictors."""

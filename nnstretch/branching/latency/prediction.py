@@ -1,4 +1,4 @@
-"""What a design is predicted to take, part by part: who computes when, who waits for whom, and what meeting points cost."""
+"""Predicted latency of a design, part by part: transfers, branches, waiting and merging."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BranchPrediction:
-    """Seconds of one branch.
+    """Predicted seconds of one branch.
 
     Attributes:
-        processor: index of the processor that computes it.
+        processor: index of its processor.
         alone: while no other processor works.
-        beside: while those of the other branches work too.
+        contended: while the processors of the other branches work, too.
     """
 
     processor: int
@@ -24,12 +24,12 @@ class BranchPrediction:
 
 @dataclass(frozen=True)
 class SegmentPrediction:
-    """Seconds of one segment.
+    """Predicted seconds of one segment.
 
     Attributes:
-        handing: until its processors can read what was computed before.
-        branches: they start together; one branch: not branched.
-        joining: of putting the branches' channels together.
+        transfer: until its processors can read the segment's input.
+        branches: they start together; a single one means that the segment is not branched.
+        merging: of merging the branches' outputs.
     """
 
     transfer: float
@@ -38,7 +38,7 @@ class SegmentPrediction:
 
     @property
     def computing(self) -> float:
-        """Seconds until the slowest branch is done."""
+        """Seconds until the slowest branch has finished."""
         return max(branch.contended for branch in self.branches)
 
     @property
@@ -53,7 +53,7 @@ class SegmentPrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a whole network: its segments one after another, then the head on one processor."""
+    """Predicted seconds of a network: its segments in sequence, then the head on one processor."""
 
     segments: tuple[SegmentPrediction, ...]
     head: SegmentPrediction
@@ -65,18 +65,18 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """From the input to the output."""
+        """Latency from input to output."""
         return sum(part.seconds for part in self.parts)
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
-        """Milliseconds of all parts, with the processors' names."""
+        """Milliseconds of all parts, with the names of processors."""
         *segments, head = (_part_object(part, names) for part in self.parts)
         return {"segments": segments, "head": head}
 
 
 @dataclass(frozen=True)
 class BlockCost:
-    """A block of the network as it was: its name, MACs, milliseconds on each processor, and whether it can be branched."""
+    """An original block: name, MACs, milliseconds on each processor, and whether it can be branched."""
 
     name: str
     macs: int
@@ -86,7 +86,7 @@ class BlockCost:
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """Predicted milliseconds and MACs of a network than which none that was found is as fast and has as many MACs."""
+    """Predicted milliseconds and MACs of a network on the front of latency and MACs."""
 
     ms: float
     macs: int

@@ -1,4 +1,4 @@
-"""What a search wants to know about latencies."""
+"""Interfaces of the search to latency predictors and to runners of designs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nnstretch.graph.layer import Layer, TensorType
 
 @dataclass(frozen=True)
 class MeasuredDesign:
-    """What a branched network takes where its processors are as fast as usual.
+    """Measured latency of a branched network, normalised to the processors' reference frequency.
 
     Attributes:
-        seconds: of a run.
-        branches: seconds that every branch of every segment is busy in it.
-        relative_speeds: how many times as fast as usual every processor computed when this was measured.
+        seconds: of one run.
+        branches: busy seconds of every branch, by segment.
+        relative_speeds: every processor's speed during the measurement, over its usual speed.
     """
 
     seconds: float
@@ -28,35 +28,38 @@ class DesignRunner(Protocol):
     """Runs branched networks on the processors."""
 
     def __call__(self, network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
-        """What a network takes.
+        """Measures a network.
 
         Args:
             network: the network.
-            tuned: with routines that are tuned for it, as when it is compiled, which takes a while; else with those by which
-                its layers were predicted.
+            tuned: with routines tuned for it, as when it is compiled, which takes longer; else with the routines by which its
+                layers were predicted.
         """
 
 
 class LatencyPredictor(Protocol):
-    """Predicts how long processors take. Processors are numbered from 0; the input of a network is where number 0 reads it."""
+    """Predicts latencies. Processors are numbered from 0; the input of a network lies where processor 0 reads it."""
 
     def seconds(self, layers: list[Layer], processor: int, /) -> float:
-        """Seconds that a processor takes for these layers, one after the other, at its best; ``inf`` if it cannot.
+        """Seconds that a processor takes for these layers in sequence, at its best; ``inf`` if it cannot run them.
 
-        Layers of equal `workload` take equal time, so one has to be measured once.
+        Layers of equal `workload` take equal time.
         """
 
     def fused_seconds(self, pair: Layer, processor: int, /) -> float:
-        """Seconds of a routine that computes two layers as one, `pair`; ``inf`` if there is none."""
+        """Seconds of a routine that computes a fusion group of two layers, `pair`; ``inf`` if there is none."""
 
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
-        """Finds out about these layers whatever `seconds` has only guessed, as by measuring; whether that changed anything."""
+        """Measures those of these layers that `seconds` only estimates; returns whether a prediction changed."""
 
     def meeting_seconds(self, tensor: TensorType, /) -> float:
-        """Seconds that processors need to meet at a tensor that each of them has computed a part of, beyond waiting."""
+        """Communication cost of a meeting point, without waiting.
+
+        Seconds that processors need to join at a tensor that each of them computed a part of.
+        """
 
     def fetch_seconds(self, tensor: TensorType, /) -> float:
-        """How many of the `meeting_seconds` first layers spend on fetch `tensor` from other processors' caches."""
+        """The part of `meeting_seconds` that the next layers spend on reading `tensor` from other processors' caches."""
 
     def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
-        """How many times as long a processor takes while `others` work too: they may share memory, caches or power."""
+        """Slowdown of a processor while `others` work: they may share memory, caches or power."""

@@ -1,4 +1,4 @@
-"""Predictions for the parts of a network, each asked for once."""
+"""Table of predicted latencies: caches the predictions for the parts of a network."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.inherit import needs_entry
 from nnstretch.graph.layer import Layer, TensorType
 
-_KNOTS = 4  # latencies are asked for at multiples of the original channels over this, and are linear in between
-_MEETING_KNOTS = 2  # those of meeting points
+_KNOTS = 4  # latencies are interpolated linearly between multiples of 1/4 of the original channels
+_MEETING_KNOTS = 2  # the same for meeting points
 
 
 @dataclass(frozen=True)
 class BranchCost:
-    """What a branch costs that reads a given number of channels.
+    """Cost of a branch for a given number of input channels.
 
     Attributes:
         seconds: on its processor alone.
         macs: for one sample.
-        channels: that it writes.
+        channels: channels that it writes.
     """
 
     seconds: float
@@ -39,17 +39,17 @@ class BranchCost:
 
 @dataclass(eq=False)
 class LatencyTable:
-    """Costs of branches and meeting points.
+    """Cached costs of branches and meeting points.
 
     Attributes:
         blueprint: the network.
-        predictor: who is asked.
+        predictor: of latencies.
         processors: number of processors.
-        workloads: the different layers that were asked for, with the processor.
-        corrections: how many times as long as predicted alone a block's processor took for it in a branch that was run, by
-            block and processor; all blocks of a branch have the branch's.
-        unpredicted: operators of layers that no processor can compute itself. Whoever computes them does so in every design,
-            so that they count as nothing.
+        workloads: distinct layers predicted so far, with the processor.
+        corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran there with this
+            block.
+        unpredicted: operators that no processor has a routine for. They take the same time in every design, so they count as
+            zero.
     """
 
     blueprint: Blueprint
@@ -70,7 +70,7 @@ class LatencyTable:
     _meetings: dict[TensorType, float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
-        """A branch that reads so many channels; the latency of its first layers is interpolated between such as are known."""
+        """Cost of a branch; the latency of the layers that read its input is interpolated."""
         key = (segment, choice, in_channels, exact)
         if key not in self._costs:
             plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
@@ -82,7 +82,7 @@ class LatencyTable:
     def branch_seconds(
         self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
     ) -> float:
-        """Seconds of a branch, every layer of it asked for."""
+        """Seconds of a branch without interpolation."""
         plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
         return self.part(plan, counts, in_channels, choice.processor, exact=exact, skips=skips)
 
@@ -96,7 +96,7 @@ class LatencyTable:
         exact: bool,
         skips: SkipInputs = UNSCALED,
     ) -> float:
-        """Seconds of a copy of `plan` that keeps so many channel groups of its groups, every layer of it asked for."""
+        """Seconds of a copy of `plan` that keeps `counts` channel groups, without interpolation."""
         return self._ask(part_layers(plan, counts, in_channels, exact=exact, skips=skips), processor)
 
     def original(self, segment: Segment) -> tuple[float, ...]:
@@ -125,7 +125,7 @@ class LatencyTable:
         return self._blocks[block]
 
     def head(self, in_channels: int, processor: int, *, exact: bool, skips: SkipInputs = UNSCALED) -> float:
-        """Seconds of what follows the last block; the latency of its first layers is interpolated if it reads no skips."""
+        """Seconds of the head; interpolated over its input channels if its skip inputs are original."""
         plan = self.blueprint.head
         if any(skips.get(skip) for skip in plan.skips):
             return self.part(plan, kept_counts(plan, 1.0), in_channels, processor, exact=exact, skips=skips)
@@ -141,17 +141,17 @@ class LatencyTable:
         exact: bool,
         skips: SkipInputs = UNSCALED,
     ) -> bool:
-        """Has the predictor find out what it has guessed of a copy of `plan`; whether that changed anything."""
+        """Lets the predictor measure the estimated layers of a copy of `plan`; returns whether a prediction changed."""
         row = part_layers(plan, counts, in_channels, exact=exact, skips=skips)
         return self.predictor.confirm([*row.layers, *row.joined.values()], processor)
 
     def forget(self) -> None:
-        """Asks for everything anew, since the predictor has learned more."""
+        """Clears all cached latencies, because the predictor has new measurements."""
         for known in (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges):
             known.clear()
 
     def merging(self, shapes: Sequence[tuple[int, ...]]) -> float:
-        """Seconds of merging tensors of these shapes, on whichever processor is fastest at it."""
+        """Seconds of merging tensors of these shapes on the processor that is fastest at it."""
         if len(shapes) < 2:
             return 0.0
         key = tuple(shapes)
@@ -161,9 +161,9 @@ class LatencyTable:
         return self._merges[key]
 
     def meeting(self, block: int, channels: int) -> float:
-        """Seconds until all processors can read what they have computed together before the block of that number.
+        """Seconds until all processors can read the input of a block that they computed together.
 
-        Interpolated between numbers of channels for which it is known.
+        Interpolated between numbers of channels.
         """
         step = max(1, self.blueprint.channels_before(block) // _MEETING_KNOTS)
         low, rest = divmod(channels, step)
@@ -177,9 +177,9 @@ class LatencyTable:
         return self._meetings[tensor]
 
     def fetch(self, segment: Segment, channels: int, together: Collection[int]) -> float:
-        """Seconds of a meeting before a segment that each of its branches spends on fetch what others have written.
+        """The part of a meeting point's seconds that each branch spends on reading what others wrote.
 
-        Nothing where some were run: what they took then has them.
+        Zero where branches were measured: their corrections include it.
         """
         if any((block, processor) in self.corrections for block in segment.blocks for processor in together):
             return 0.0
@@ -187,9 +187,9 @@ class LatencyTable:
         return self.predictor.fetch_seconds(TensorType(self.shape_before(segment.first, others)))
 
     def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
-        """How many times as long as alone a branch takes while all of `together` work, its processor among them.
+        """Slowdown of a branch while all processors in `together` work, its own among them.
 
-        As seen in runs, where there were some; blocks that were in none of them are taken to be as the predictor says.
+        Measured ratios replace the predicted factor for blocks that ran.
         """
         others = frozenset(together) - {processor}
         if not others:
@@ -199,17 +199,17 @@ class LatencyTable:
             return expected
         work = [self._block_seconds(block)[processor] for block in segment.blocks]
         times = [self.corrections.get((block, processor), expected) for block in segment.blocks]
-        whole = sum(work)  # nothing if none of its layers is predicted
+        whole = sum(work)  # zero if none of its layers has a prediction
         return sum(w * t for w, t in zip(work, times, strict=True)) / whole if whole else expected
 
     def shape_before(self, block: int, channels: int) -> tuple[int, ...]:
-        """Shape of what the block of that number reads, or past the last one the head, with so many channels."""
+        """Shape of the input of a block (past the last block, of the head) with this many channels."""
         shape = shape_of(self.blueprint.boundary(block))
         assert shape is not None
         return (shape[0], channels, *shape[2:])
 
     def _family(self, plan: ChannelPlan, counts: tuple[int, ...], *, exact: bool) -> LayerFamily:
-        # Whether channels are exact matters only where a convolution may have to come first.
+        # Exactness matters only where an entry convolution may be needed.
         entry = needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact)
         key = (plan, counts, entry)
         if key not in self._families:
@@ -218,7 +218,7 @@ class LatencyTable:
         return self._families[key]
 
     def _one_of_its_kind(self, layer: VaryingLayer) -> VaryingLayer:
-        """The first layer seen that is the same for any number of channels: its latencies are known for all."""
+        """The first layer with the same sizes for every number of channels, so that latencies are shared."""
         return self._kinds.setdefault((layer.low_channels, layer.low.workload, layer.high.workload), layer)
 
     def _family_seconds(self, family: LayerFamily, channels: int, processor: int) -> float:
@@ -255,22 +255,22 @@ class LatencyTable:
         return self.predictor.seconds([layer for layer in row.layers if self._is_predicted(layer)], processor)
 
     def _saved(self, row: LayerRow, processor: int) -> float:
-        """Seconds saved by routines that compute pairs of layers, of which each is in one pair at most."""
-        before = saved = 0.0  # among the layers before this one, and with this one
+        """Seconds saved by fused routines for pairs of layers, each layer in one pair at most."""
+        before = saved = 0.0  # without and with the current layer
         for number in range(len(row.layers) - 1):
             gain = self._gain(row, number, processor) if number in row.pairs else 0.0
             before, saved = saved, max(saved, before + gain)
         return saved
 
     def _gain(self, row: LayerRow, number: int, processor: int) -> float:
-        """Seconds by which a pair is faster in one go than one by one, if it is."""
+        """Seconds by which a fused routine is faster than the two layers in sequence, or zero."""
         together = self.predictor.fused_seconds(row.joined[number], processor)
         if math.isinf(together):
             return 0.0
         return max(0.0, self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together)
 
     def _is_predicted(self, layer: Layer) -> bool:
-        """Whether some processor can compute a layer; if not, its operator is noted."""
+        """Whether some processor can compute a layer; if not, records its operator."""
         if any(math.isfinite(self.predictor.seconds([layer], p)) for p in range(self.processors)):
             return True
         self.unpredicted.add(layer.op.removeprefix("onnx:"))

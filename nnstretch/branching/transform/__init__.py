@@ -1,1 +1,1 @@
-"""From a design to a branched torch module with inherited weights."""
+"""Builds branched torch modules with inherited weights from designs."""

@@ -1,4 +1,4 @@
-"""From a traced network and a design to the branched network, with inherited weights."""
+"""Builds the branched network of a design, with inherited weights, from a traced network."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from nnstretch.errors import DesignError
 
 
 def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
-    """The branched network of `design` with weights inherited from the traced network, in the mode that one was in.
+    """The branched network of `design` with weights inherited from the traced network, in that network's training mode.
 
     Raises:
-        DesignError: the design is for another network.
+        DesignError: the design is for another network, or was made with other settings.
     """
     if (design.multiple, design.merge) != (blueprint.multiple, blueprint.merge):
         raise DesignError(
             f"the design has layers of multiples of {design.multiple} channels and merges by {design.merge.value}, the network "
-            f"was prepared for {blueprint.multiple} and {blueprint.merge.value}; prepare it with the design's"
+            f"was prepared for {blueprint.multiple} and {blueprint.merge.value}; prepare it with the design's settings"
         )
     choices = choices_of(design)
     check_choices(blueprint, choices)
@@ -57,7 +57,7 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
 
 
 def _skip_sources(plan: ChannelPlan, written: Mapping[fx.Node, ChannelOrigins]) -> tuple[int, ...]:
-    """Numbers of the meeting points at which a plan's skips are; a plan never reads what is not one."""
+    """Meeting points, by number, that hold a plan's skip inputs; a plan reads no other tensors."""
     numbers = {tensor: number for number, tensor in enumerate(written)}
     return tuple(numbers[skip] for skip in plan.skips)
 
@@ -65,7 +65,7 @@ def _skip_sources(plan: ChannelPlan, written: Mapping[fx.Node, ChannelOrigins]) 
 def _branches(
     blueprint: Blueprint, choice: SegmentChoice, written: Mapping[fx.Node, ChannelOrigins]
 ) -> tuple[list[nn.Module], list[Indices]]:
-    """The branches of a segment, and the original channels that each of them writes; `written` are all tensors before it."""
+    """The branches of a segment, and the original channels that each of them writes; `written` holds all tensors before it."""
     place, blocks = choice.segment, blueprint.traced.blocks
     tensors = blocks[place.first].source, blocks[place.stop - 1].output
     read = written[tensors[0]]

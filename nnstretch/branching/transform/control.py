@@ -1,7 +1,7 @@
-"""The single-branch control: the original, scaled in width alone, with as many MACs as a branched network.
+"""The single-branch control: the original network scaled in width to a branched network's MACs (equal-MACs control).
 
-What a branched network gains over its control comes from running branches at the same time; what the control gains over
-the original comes from computing less. Reporting both keeps the two apart.
+A branched network gains over its control by concurrency; the control gains over the original by fewer MACs. Reporting
+both separates the two effects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nnstretch.branching.transform.inherit import scaled_copy
 from nnstretch.errors import DesignError
 
 TOLERANCE = 0.01
-"""Share by which a control's MACs may miss those asked for."""
+"""Maximum relative deviation of a control's MACs from the target."""
 _GOOD_ENOUGH = 0.001
 _WIDEST = 4.0
 _HALVINGS = 24
@@ -30,15 +30,15 @@ _HALVINGS = 24
 def single_branch_control(
     module: nn.Module, example_input: Tensor, target_macs: int, multiple: int = DEFAULT_MULTIPLE
 ) -> nn.Module:
-    """`module` scaled uniformly in width to `target_macs`, with inherited weights and in the mode that `module` is in.
+    """`module` scaled uniformly in width to `target_macs`, with inherited weights and in its training mode.
 
-    Above the original's MACs the best channels are there several times, which does not change what is computed.
+    Above the original's MACs the most important channels are repeated, which does not change the function.
 
     Args:
-        module: a network that can be branched; left alone.
-        example_input: a batch that it accepts.
+        module: a network that can be branched; it is not changed.
+        example_input: an `N,C,H,W` batch that it accepts.
         target_macs: multiply-accumulates for one sample.
-        multiple: channels are rounded to multiples of this; halved as long as that misses the target.
+        multiple: channels are rounded to multiples of this; it is halved until the target is met.
 
     Raises:
         DesignError: the network cannot be traced, or no width has MACs within 1 % of the target.
@@ -47,7 +47,7 @@ def single_branch_control(
 
 
 def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_MULTIPLE) -> nn.Module:
-    """As `single_branch_control`, for a network that is traced already."""
+    """As `single_branch_control`, for a traced network."""
     blocks = traced.chain
     plan = plan_channels(blocks, range(len(blocks)), lock_output=True, allow_entry=False)
     counts = _fit(plan, target_macs, multiple)
@@ -60,7 +60,7 @@ def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_
 
 
 def _fit(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
-    """ChannelGroups kept of every group."""
+    """Channel groups kept of every dependency group."""
     best: list[int] = []
     miss = float("inf")
     while True:
@@ -83,7 +83,7 @@ def _macs(plan: ChannelPlan, counts: Sequence[int]) -> int:
 
 
 def _uniform(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
-    """The width ratio, by bisection, whose MACs come nearest from below."""
+    """The counts of the largest width ratio, by bisection, whose MACs do not exceed the target."""
     full = [group.channel_groups for group in plan.groups]
     if target == _macs(plan, full):
         return full
@@ -98,7 +98,7 @@ def _uniform(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
 
 
 def _nudge(plan: ChannelPlan, counts: list[int], target: int, multiple: int) -> list[int]:
-    """Moves single groups by one step of rounding as long as that brings the MACs nearer to the target."""
+    """Changes single dependency groups by one rounding step while that brings the MACs closer to the target."""
     miss = abs(_macs(plan, counts) - target)
     while miss > _GOOD_ENOUGH * target:
         moves = []

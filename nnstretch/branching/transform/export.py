@@ -1,4 +1,4 @@
-"""Branched networks as ONNX graphs whose nodes say which processor they are made for."""
+"""Exports branched networks to ONNX graphs whose nodes name the processor they are for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model:
     """`network` in evaluation mode as an ONNX graph; the metadata of every node in a branch names its processor.
 
-    The metadata is part of the ONNX file. Nodes of meeting points and head have none: any processor may run them.
+    The metadata is stored in the ONNX file. Nodes of meeting points and of the head have none: any processor may run them.
 
     Args:
-        network: a branched network, trained or not; its training flags are as before afterwards.
-        example_input: a batch that it accepts; the graph is for this shape.
+        network: a branched network; its training flags are kept.
+        example_input: an `N,C,H,W` batch that it accepts; the graph is for this shape.
 
     Raises:
         ModelError: torch cannot export the network.
@@ -33,6 +33,6 @@ def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model
 
 
 def _processor(path: str, placement: dict[str, int]) -> int | None:
-    """The processor of the branch that a module path lies in."""
+    """The processor of the branch that contains a module path; None outside branches."""
     parts = path.split(".")
     return placement.get(".".join(parts[:4]))

@@ -1,9 +1,8 @@
-"""Scaled copies of a run of blocks, whose layers keep the weights of the original's.
+"""Scaled copies of consecutive blocks that inherit the weights of the original layers.
 
-While the nodes are copied, every tensor carries its **origins**: for each of its channels the number of the channel of
-the original tensor that it stands for. A layer that mixes channels takes the columns of its weight that belong to the
-origins, divided by how often each occurs: if every original channel is there, once or several times, the layer computes
-what it computed before.
+While nodes are copied, every tensor carries the **origins** of its channels: the numbers of the original channels that they
+stand for. A channel-mixing layer takes the weight columns of its input's origins, divided by how often each occurs. If
+every original channel occurs once or more, the layer computes what it computed before.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from nnstretch.errors import DesignError
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
 ENTRY = "entry"
-"""Name of the 1x1 convolution that a scaled copy begins with where it needs one. Those behind skips have a number, too."""
+"""Name of the 1x1 convolution that a copy begins with where it needs one; those behind skip inputs have a number appended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +49,20 @@ class _Channels:
         """Positions in dimension 1 of the original tensor."""
         return (self.origins[:, None] * self.spread + np.arange(self.spread)).reshape(-1)
 
-    def shares(self) -> Tensor:
-        """For every element of dimension 1, one over how often its channel occurs."""
+    def column_weights(self) -> Tensor:
+        """The reciprocal of each channel's number of occurrences, for every element of dimension 1."""
         occurrences = np.bincount(self.origins)[self.origins]
         return torch.from_numpy(1.0 / np.repeat(occurrences, self.spread))
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelOrigins:
-    """Which channels a tensor has.
+    """Origins of a tensor's channels.
 
     Attributes:
-        origins: which channels of the original tensor they stand for, in their order.
-        exact: they are the original channels, each once and in order, because no meeting point lies before. (By chance
-            they may be so behind one too; counting, which does not know them, must come to the same result.)
+        origins: numbers of the original channels, in the tensor's order.
+        exact: they are the original channels, each once and in order, because no meeting point lies before. Origins that are
+            exact by chance after a meeting point do not count: cost estimates, which ignore origins, have to agree.
     """
 
     origins: Indices
@@ -78,20 +77,22 @@ def scaled_copy(
     exact: bool,
     skips: Mapping[fx.Node, ChannelOrigins] = MappingProxyType({}),
 ) -> tuple[fx.GraphModule, Indices]:
-    """A module that computes the blocks of `plan` with the channel groups of `selection`, and the origins of what it writes.
+    """Copies the blocks of `plan` with the channel groups in `selection`.
+
+    The copy reads a tensor with `len(origins)` channels and the plan's skip inputs. Its layers keep their original names.
 
     Args:
-        plan: blocks and groups.
-        selection: channel groups kept of every group, ascending.
-        origins: which channels of the original tensor the module's input has, in its order.
+        plan: blocks and dependency groups.
+        selection: channel groups kept of every dependency group, ascending.
+        origins: origins of the source's channels.
         exact: as in `ChannelOrigins`.
-        skips: which channels the tensors have that are read beside it; those that are left out have all.
+        skips: origins of the skip inputs; those left out have all channels.
 
-    The module's inputs are a tensor with `len(origins)` channels and the plan's skips. Layers have the names they have in the
-    original. Origins of several tensors that are written are empty.
+    Returns:
+        The copy, and the origins of its output (empty for several outputs).
 
     Raises:
-        DesignError: a sum or a grouped convolution would meet channels that do not fit together.
+        DesignError: a sum or grouped convolution would read channels that do not match.
     """
     found = {skip: skips.get(skip, _all(skip)) for skip in plan.skips}
     return _Copier(plan, selection).run({plan.source: ChannelOrigins(origins, exact), **found})
@@ -102,23 +103,23 @@ def _all(skip: fx.Node) -> ChannelOrigins:
 
 
 def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node, bool]) -> list[fx.Node]:
-    """The tensors behind which a copy of `plan` begins with a 1x1 convolution.
+    """The inputs behind which a copy of `plan` begins with a 1x1 convolution.
 
     Args:
-        plan: blocks and groups.
+        plan: blocks and dependency groups.
         complete: all channel groups are kept.
-        exact: for each tensor that is read whether it has the original channels, each once and in order.
+        exact: whether each input has the original channels, each once and in order.
     """
     return [tensor for tensor in plan.sources if needs_entry(plan, tensor, complete=complete, exact=exact[tensor])]
 
 
 def needs_entry(plan: ChannelPlan, tensor: fx.Node, *, complete: bool, exact: bool) -> bool:
-    """Whether there is one behind a tensor that is read; the arguments are those of `needed_entries`."""
+    """Whether a 1x1 convolution follows an input; the arguments are those of `needed_entries`."""
     return tensor in plan.entries and not (complete and exact)
 
 
 def entry_name(plan: ChannelPlan, tensor: fx.Node) -> str:
-    """Name of the 1x1 convolution behind a tensor that is read."""
+    """Name of the 1x1 convolution behind an input."""
     number = plan.sources.index(tensor)
     return f"{ENTRY}{number}" if number else ENTRY
 
@@ -138,7 +139,7 @@ class _Copier:
         self.copies: dict[fx.Node, fx.Node] = {}
         self.modules: dict[str, object] = {}
         self.graph = fx.Graph()
-        self._shared: dict[int, object] = {}  # what was copied: layers that share a tensor still do
+        self._shared: dict[int, object] = {}  # deepcopy memo: layers that share a tensor still do
 
     def run(self, read: Mapping[fx.Node, ChannelOrigins]) -> tuple[fx.GraphModule, Indices]:
         for number, tensor in enumerate(self.plan.sources):
@@ -163,7 +164,7 @@ class _Copier:
         return self.graph
 
     def _enter(self, tensor: fx.Node) -> None:
-        """Every kept channel is the mean of the input's channels that stand for it; those of which there is none are 0."""
+        """Adds an entry: each kept channel is the mean of the input channels with its origin, or 0 if there is none."""
         origins = self.channels[tensor].origins
         kept = kept_positions(self.plan, tensor, self.selection)
         matches = kept[:, None] == origins[None, :]
@@ -187,7 +188,7 @@ class _Copier:
             self.channels[node] = self._written(node)
 
     def _read(self, node: fx.Node) -> _Channels:
-        """The channels of the first tensor that `node` reads."""
+        """Channels of the first tensor that `node` reads."""
         return self.channels[self.plan.read(node.all_input_nodes[0])]
 
     def _written(self, node: fx.Node) -> _Channels:
@@ -195,7 +196,7 @@ class _Copier:
         if node in self.plan.produced:
             return _Channels(kept_positions(self.plan, node, self.selection))
         if role is Role.BINARY:
-            return self._joined(node)
+            return self._summed(node)
         if role is Role.CONCAT:
             return self._concatenated(node)
         if role in (Role.SLICE, Role.SHUFFLE):
@@ -207,7 +208,7 @@ class _Copier:
             return _Channels(found.origins, channels_of(node) // source[1])
         return found
 
-    def _joined(self, node: fx.Node) -> _Channels:
+    def _summed(self, node: fx.Node) -> _Channels:
         operands = [self.plan.read(tensor) for tensor in tensor_operands(node)]
         widest = max(operands, key=channels_of)
         found = self.channels[widest]
@@ -231,7 +232,7 @@ class _Copier:
         return _Channels(np.concatenate(pieces))
 
     def _rearranged(self, node: fx.Node) -> _Channels:
-        """Channels of a slice, or in another order; what they are of must have as many of each part as of every other."""
+        """Channels of a slice or shuffle; its input must keep equally many channels of each part."""
         module, tensor = module_of(node), self.plan.read(node.all_input_nodes[0])
         origins, whole = self.channels[tensor].origins, np.arange(channels_of(tensor), dtype=np.int64)
         if isinstance(module, ChannelSlice):
@@ -245,10 +246,10 @@ class _Copier:
             fits = len(origins) % module.groups == 0
             rows = origins.reshape(module.groups, -1) if fits else origins[None]
             fits = fits and bool((rows // parts.shape[1] == np.arange(len(rows))[:, None]).all())
-            # Where a channel goes that was in some place of some part.
+            # The position to which the shuffle moves a channel of a part.
             found = (rows % parts.shape[1] * module.groups + rows // parts.shape[1]).T.reshape(-1)
         if not fits:
-            raise DesignError(f"{node.name} would take other channels than it does; leave its stage unscaled")
+            raise DesignError(f"{node.name} would take other channels than in the original; leave its stage unscaled")
         return _Channels(found)
 
     def _module(self, node: fx.Node) -> nn.Module:
@@ -270,18 +271,18 @@ class _Copier:
         weight = module.weight.detach()[torch.from_numpy(rows)]
         groups = 1
         if role is Role.CONV:
-            weight = weight[:, torch.from_numpy(read.origins)] * read.shares().to(weight)[:, None, None]
+            weight = weight[:, torch.from_numpy(read.origins)] * read.column_weights().to(weight)[:, None, None]
         else:
             groups = self._kept_groups(node, module, rows)
         return _convolution_of(module, weight, rows, len(read.origins), groups)
 
     def _kept_groups(self, node: fx.Node, module: nn.Conv2d, rows: Indices) -> int:
-        """Number of groups of a grouped convolution that are kept; what it reads must be theirs, in order."""
+        """Number of kept groups of a grouped convolution; its input must have their channels, in order."""
         per_group, writes = module.in_channels // module.groups, module.out_channels // module.groups
         kept = rows[::writes] // writes
         expected = (kept[:, None] * per_group + np.arange(per_group)).reshape(-1)
         if not np.array_equal(self._read(node).origins, expected):
-            raise DesignError(f"the groups of {node.target} would be torn apart; leave its stage unscaled")
+            raise DesignError(f"the groups of {node.target} would be split; leave its stage unscaled")
         return len(kept)
 
     def _group_norm(self, node: fx.Node, module: nn.Module) -> nn.Module:
@@ -289,7 +290,7 @@ class _Copier:
         origins, width = self._read(node).origins, module.num_channels // module.num_groups
         groups = origins[::width] // width
         if not np.array_equal(origins, (groups[:, None] * width + np.arange(width)).reshape(-1)):
-            raise DesignError(f"the groups of {node.target} would be torn apart; leave its stage unscaled")
+            raise DesignError(f"the groups of {node.target} would be split; leave its stage unscaled")
         result = _norm(module, origins)
         result.num_groups = len(groups)  # type: ignore[assignment]
         return result
@@ -299,12 +300,12 @@ class _Copier:
         rows = kept_positions(self.plan, node, self.selection)
         columns = torch.from_numpy(read.columns())
         weight = module.weight.detach()
-        # The rows of a large matrix are copied only if some are left out.
+        # Rows of a large matrix are copied only if some are dropped.
         if not is_exact(rows, module.out_features):
             weight = weight[torch.from_numpy(rows)]
         result = _share_tensors(module)
         result.in_features, result.out_features = len(columns), len(rows)
-        result.weight = _parameter(weight[:, columns] * read.shares().to(weight), module.weight)
+        result.weight = _parameter(weight[:, columns] * read.column_weights().to(weight), module.weight)
         if module.bias is not None:
             result.bias = _parameter(module.bias.detach()[torch.from_numpy(rows)], module.bias)
         return result
@@ -320,7 +321,7 @@ def _convolution_of(module: nn.Conv2d, weight: Tensor, rows: Indices, in_channel
 
 
 def _norm(module: nn.Module, columns: Indices) -> nn.Module:
-    """A layer all of whose tensors have one element per channel, for the channels in `columns`."""
+    """A layer whose tensors have one element per channel, for the channels in `columns`."""
     result = _share_tensors(module)
     index = torch.from_numpy(columns)
     for name, parameter in module.named_parameters(recurse=False):
@@ -334,7 +335,7 @@ def _norm(module: nn.Module, columns: Indices) -> nn.Module:
 
 
 def _share_tensors(module: _Layer) -> _Layer:
-    """A copy whose tensors are still the original's, to be replaced one by one: large ones are not copied twice."""
+    """A copy that shares the original's tensors, which the caller replaces; so large tensors are not copied twice."""
     kept: dict[int, object] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, kept)
 
@@ -344,7 +345,7 @@ def _parameter(value: Tensor, original: Tensor) -> nn.Parameter:
 
 
 def _dtype(plan: ChannelPlan) -> torch.dtype:
-    """Element type of the weights of the plan's layers."""
+    """Data type of the weights of the plan's layers."""
     for node in plan.nodes:
         if node.op == "call_module":
             for parameter in module_of(node).parameters():

@@ -1,9 +1,9 @@
-"""What the branches of a segment write where they meet, and the weights of the convolutions at their ends.
+"""Merging at meeting points: which channels branches write, and initial weights of the convolutions at their ends.
 
-These begin as near as possible to picking channels, so that branches of full width and depth compute what the network computes.
-Their batch norms begin with the statistics of the tensor that they pass on, and with the scale and shift that undo them: in
-evaluation as in training they hand it on as it is, as far as the example input is typical. An output channel for which a
-branch has none of the channels begins as the mean of the original channel, with a weight that only training opens.
+Exit convolutions start as selections of channels, so that branches of full width and depth compute the original function.
+Their batch norms start with the statistics of the tensor that they pass on, and with the scale and shift that cancel them:
+they pass it on unchanged in evaluation and, for inputs like the example input, in training. An output channel that a branch
+lacks starts as the mean of the original channel, with random weights behind a scale of zero that training opens.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from nnstretch.branching.tracing.trace import TracedNetwork
 from nnstretch.branching.transform.variants import EXIT, FIRST, PROJECTION
 
 ChannelStatistics = Mapping[fx.Node, tuple[Tensor, Tensor]]
-"""Mean and variance of every channel of a tensor of the network as it was."""
+"""Mean and variance of every channel of a tensor of the original network."""
 
 
-def shares(channels: int, branches: int) -> list[tuple[int, int]]:
-    """Ranges that divide `channels` among branches as evenly as possible, the first ones getting what is left over."""
+def even_ranges(channels: int, branches: int) -> list[tuple[int, int]]:
+    """Divides `channels` among branches into ranges of nearly equal size; the first ones get the remainder."""
     each, more = divmod(channels, branches)
     ends = itertools.accumulate((each + (i < more) for i in range(branches)), initial=0)
     return list(itertools.pairwise(ends))
 
 
 def merged_channels(merge: Merge, written: Sequence[int]) -> int:
-    """Channels of the meeting point's tensor where branches write so many each."""
+    """Channels of the meeting point's tensor when the branches write `written` channels."""
     return written[0] if merge is Merge.ADD else sum(written)
 
 
-def statistics(traced: TracedNetwork) -> ChannelStatistics:
-    """Those of the tensors that blocks read or write, on the example input."""
+def channel_statistics(traced: TracedNetwork) -> ChannelStatistics:
+    """Channel statistics of the tensors that blocks read or write, on the example input."""
     wanted = {traced.source, *(block.output for block in traced.blocks)}
     found: dict[fx.Node, tuple[Tensor, Tensor]] = {}
 
-    def note(node: fx.Node, value: object) -> None:
+    def record(node: fx.Node, value: object) -> None:
         if node in wanted and isinstance(value, Tensor) and value.dim() == 4:
             variance, mean = torch.var_mean(value.double(), dim=(0, 2, 3), correction=0)
             found[node] = mean, variance
 
-    run_with_hook(traced.graph, traced.example_input, note)
+    run_with_hook(traced.graph, traced.example_input, record)
     return found
 
 
@@ -61,13 +61,16 @@ def assign_output_groups(
     counts: Sequence[Sequence[int]],
     places: Sequence[tuple[int, int]] | None,
 ) -> list[list[Indices]]:
-    """ChannelGroups of the groups that are written, for every branch, so that together they have as much as possible.
+    """Assigns channel groups of the output to branches, so that together they cover as many as possible.
 
     Args:
-        groups: for every group the channel group of each of its channels.
-        scores: how much the channel groups of every group matter.
-        counts: for every branch how many channel groups it keeps of each group.
-        places: for every branch the range of channels that it makes; None if it may be any.
+        groups: for every dependency group, the channel group of each of its channels.
+        scores: importance of the channel groups of every dependency group.
+        counts: for every branch, how many channel groups it keeps of each dependency group.
+        places: for every branch, the range of channels that it makes; None if it is free.
+
+    Returns:
+        For every branch, ascending channel groups of each dependency group.
     """
     assigned: list[list[Indices]] = [[] for _ in counts]
     for number, (channel_groups, importance) in enumerate(zip(groups, scores, strict=True)):
@@ -93,16 +96,16 @@ def _assign_with_repeats(scores: Scores, counts: Sequence[int]) -> list[Indices]
 
 
 def _prefer(scores: Scores, count: int, preferred: Indices) -> Indices:
-    """The `count` best channel groups, `preferred` ones before all others."""
+    """The `count` most important channel groups, `preferred` ones first."""
     raised = scores.copy()
     raised[preferred] += scores.max(initial=0.0) - scores.min(initial=0.0) + 1.0
     return best_groups(raised, count)
 
 
 def entry_scores(plan: ChannelPlan) -> Scores | None:
-    """How much the channels matter that a convolution in front of everything else makes; None if there is none.
+    """Importance of the channels of an entry in front of everything else; None if there is none.
 
-    That is how large the weights are of those who read them.
+    The norms of the weights that read them.
     """
     entry = _node(plan, f"{FIRST}.conv")
     if entry is None:
@@ -127,14 +130,14 @@ def initialise_entries(
     found: ChannelStatistics,
     read: fx.Node,
 ) -> None:
-    """Gives the convolutions in front of a copy's blocks their batch norms.
+    """Initialises the batch norms of a copy's entry convolutions.
 
     Args:
-        plan: of what `copy` is a copy.
-        selection: channel groups that it keeps of every group.
-        copy: is changed.
-        found: statistics of the network's tensors.
-        read: the tensor that the segment reads in the network as it was.
+        plan: of the copy.
+        selection: channel groups that it keeps of every dependency group.
+        copy: is changed in place.
+        found: channel statistics of the network.
+        read: the segment's input in the original network.
     """
     for name in (FIRST, PROJECTION):
         node = _node(plan, f"{name}.conv")
@@ -150,9 +153,16 @@ def initialise_exits(
     found: ChannelStatistics,
     output: fx.Node,
 ) -> None:
-    """Gives the convolutions behind the copies of one segment their weights and batch norms.
+    """Initialises weights and batch norms of the exit convolutions of a segment's branches.
 
-    Where branches are summed, each adds an equal part of the channels that it has.
+    Where branches are summed, those that have a channel contribute equal parts of it.
+
+    Args:
+        merge: how branches are merged.
+        copies: the branches; changed in place.
+        exits: range of original channels that each makes; None without an exit.
+        found: channel statistics of the network.
+        output: the segment's output in the original network.
     """
     ends = [(copy, place) for copy, place in zip(copies, exits, strict=True) if place is not None]
     present = [_present(copy, EXIT) for copy, _ in ends]
@@ -169,7 +179,7 @@ def _node(plan: ChannelPlan, target: str) -> fx.Node | None:
 
 
 def _present(copy: nn.Module, name: str) -> Tensor:
-    """Which of the channels that an end's convolution makes it has from what it reads."""
+    """Which output channels of an end's convolution have a counterpart in its input."""
     weight = copy.get_submodule(f"{name}.conv").weight
     assert isinstance(weight, Tensor)
     return weight.detach().abs().sum(dim=(1, 2, 3)) > 0
@@ -184,7 +194,7 @@ def _initialise_identity(copy: nn.Module, name: str, moments: Sequence[Tensor], 
     parts = parts.to(weight)
     mean, variance = (moment.to(weight) for moment in moments)
     missing = ~_present(copy, name)
-    # Rows of nothing would have no variance to be normed by, nor a gradient of sensible size.
+    # A row of zeros would have no variance to normalise, and a gradient of unsuitable size.
     noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
     filled = torch.where(missing[:, None, None, None], noise * (2.0 / weight.shape[1]) ** 0.5, 0.0)
     conv.weight = nn.Parameter(weight * parts[:, None, None, None] + filled)

@@ -16,11 +16,11 @@ from nnstretch.branching.design.design import Design, Merge
 class Branch(nn.Module):
     """A scaled copy of a segment's blocks.
 
-    A module of its own around the generated one, whose calls torch's exporter does not note: every node that a branch
-    exports to has the branch in its module path, sums and other plain functions included.
+    torch's exporter does not record the calls of the generated module. With a module of its own around it, every node of an
+    exported branch has the branch in its module path, plain functions such as sums included.
 
     Attributes:
-        layers: the generated module; its layers have the names they have in the original network.
+        layers: the generated module; its layers have their original names.
     """
 
     def __init__(self, layers: nn.Module) -> None:
@@ -28,18 +28,17 @@ class Branch(nn.Module):
         self.layers = layers
 
     def forward(self, x: Tensor, *skips: Tensor) -> Tensor:
-        """From what the segment reads to the branch's share of what it writes, all `N x channels x H x W`."""
+        """From the segment's `N,C,H,W` input and skip inputs to the branch's share of the output."""
         y: Tensor = self.layers(x, *skips)
         return y
 
 
 class BranchedSegment(nn.Module):
-    """Branches that read the same tensor and whose outputs are concatenated along the channels, in order, or summed.
+    """Branches with a common input whose outputs are concatenated along the channels, in order, or summed.
 
     Attributes:
-        branches: `Branch` modules from `N x channels x H x W` to their share of the channels that the next segment reads, or to
-            all of them.
-        merge: how they meet.
+        branches: `Branch` modules from `N,C,H,W` to their share of the next segment's channels, or to all of them.
+        merge: how branches are merged.
     """
 
     def __init__(self, branches: list[Branch], merge: Merge = Merge.CONCAT) -> None:
@@ -48,7 +47,7 @@ class BranchedSegment(nn.Module):
         self.merge = merge
 
     def forward(self, x: Tensor, *skips: Tensor) -> Tensor:
-        """The meeting point's tensor: the channels of all branches, or their sum."""
+        """The meeting point's tensor: the concatenation or the sum of the branches' outputs."""
         written: list[Tensor] = [branch(x, *skips) for branch in self.branches]
         if len(written) == 1:
             return written[0]
@@ -61,9 +60,9 @@ class BranchedNetwork(nn.Module):
     Attributes:
         segments: one `BranchedSegment` per segment.
         head: from the last meeting point to the network's output.
-        design: what it was built from.
-        skips: for every segment, and then for the head, what it reads beside what comes before it: numbers of meeting points,
-            where 0 is the network's input and `i` what segment `i - 1` writes.
+        design: the design that it was built from.
+        skips: skip inputs of every segment and of the head, as numbers of meeting points: 0 is the network's input and `i`
+            the output of segment `i - 1`.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class BranchedNetwork(nn.Module):
         self.skips = tuple(skips) if skips is not None else ((),) * (len(segments) + 1)
 
     def forward(self, x: Tensor) -> Any:
-        """What the original network computes from `N x channels x H x W` images, in structure, shape and meaning."""
+        """From `N,C,H,W` images to what the original network returns, in the same structure and shapes."""
         wanted = {number for skips in self.skips for number in skips}
         kept = {0: x}
         for number, segment in enumerate(self.segments):
@@ -91,7 +90,7 @@ class BranchedNetwork(nn.Module):
 
     @property
     def placement(self) -> dict[str, int]:
-        """Path of every branch -> index of the processor that it is made for."""
+        """Path of every branch -> index of its processor."""
         return {
             f"segments.{number}.branches.{i}": branch.processor
             for number, segment in enumerate(self.design.segments)

@@ -1,7 +1,7 @@
-"""Branches with more than the network has: convolutions at their ends, and blocks that run again.
+"""Branches with blocks that the network lacks: convolutions at their ends, and repeated blocks.
 
-Both are blocks like any other, made of nodes that stand beside the traced graph, so that whatever counts, copies or predicts
-blocks knows them too. Tensors that they take the place of are renamed as those of dropped blocks are.
+Both are blocks made of nodes beside the traced graph, so that whatever counts, copies or predicts blocks handles them, too.
+Tensors that they replace are aliased, as those of dropped blocks are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nnstretch.branching.tracing.trace import Block, Segment, TracedNetwork
 from nnstretch.errors import DesignError
 
 FIRST, PROJECTION, EXIT = "first", "projection", "exit"
-"""Names, in a copy, of the modules with a convolution `conv` and a batch norm `norm` that a branch has at its ends."""
+"""Names, in a copy, of the modules at a branch's ends; each has a convolution `conv` and a batch norm `norm`."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Ends:
 
     Attributes:
         entry: what it begins with.
-        exit: it ends with a 1x1 convolution and a batch norm that write the original channels from the first of these
-            numbers up to, but not including, the second one; None: it ends with its last block.
+        exit: range of original channels (first, end) that a final 1x1 convolution with batch norm writes; None: the branch
+            ends with its last block.
     """
 
     entry: Entry = Entry.AS_NEEDED
@@ -42,20 +42,20 @@ PLAIN = Ends()
 
 
 def branch_plan(traced: TracedNetwork, segment: Segment, blocks: Sequence[int], ends: Ends) -> ChannelPlan:
-    """The channel plan of a branch that keeps `blocks` of a segment, those that are named again as often as they are named.
+    """Channel plan of a branch that keeps `blocks` of a segment; repeated numbers are repeated blocks.
 
     Raises:
-        DesignError: the entry does not fit the first block, or a block cannot run again.
+        DesignError: the entry does not fit the first block, or a block cannot be repeated.
     """
     chain = _Chain(traced, segment, tuple(blocks), ends)
     return plan_channels(chain.blocks, chain.kept, lock_output=ends.exit is not None)
 
 
 class _Chain:
-    """The blocks of a segment with what is put in, for `plan_channels`.
+    """The blocks of a segment and those that are inserted, for `plan_channels`.
 
     Attributes:
-        blocks: all of them; those that stand for others come before these, which are then dropped.
+        blocks: all of them; a block that replaces another one comes before it, which is then dropped.
         kept: positions of those that stay.
     """
 
@@ -71,9 +71,9 @@ class _Chain:
             times = blocks.count(number)
             if number == blocks[0] and ends.entry is Entry.PROJECTION:
                 self._project(traced.blocks[number])
-                self._again(traced.blocks[number], range(1, times))
+                self._repeat(traced.blocks[number], range(1, times))
             elif times > 1:
-                self._again(traced.blocks[number], range(times))
+                self._repeat(traced.blocks[number], range(times))
             else:
                 self._add(traced.blocks[number], kept=times == 1)
         if ends.exit is not None:
@@ -85,11 +85,11 @@ class _Chain:
         self.blocks.append(block)
 
     def _replace(self, old: fx.Node, new: fx.Node) -> None:
-        """Whoever reads `old` from now on reads `new`."""
+        """Lets later readers of `old` read `new`."""
         self._add(Block((), new, old, droppable=True, change=0.0, name=old.name), kept=False)
 
     def _enter(self, source: fx.Node) -> None:
-        # What is read needs a node of its own, because the branch's blocks shall read the entry in its place.
+        # The input needs a node of its own, because the branch's blocks read the entry in its place.
         read = self._graph.placeholder("x")
         read.meta = {"shape": shape_of(source), "role": Role.INPUT}
         nodes = self._convolution(FIRST, read, (0, channels_of(source)))
@@ -101,7 +101,7 @@ class _Chain:
         self._add(Block(nodes, output, nodes[-1], droppable=False, change=1.0, name=EXIT))
 
     def _project(self, block: Block) -> None:
-        """A copy of `block` whose shortcuts read a convolution of what it reads."""
+        """Adds a copy of `block` whose shortcuts read a projection of its input."""
         shortcuts = [node for node in block.nodes if block.source in node.all_input_nodes and _is_shortcut(node)]
         if not shortcuts:
             raise DesignError(f"{block.name} has no shortcut that could be projected; give its branch another entry")
@@ -115,8 +115,8 @@ class _Chain:
         self._add(Block(nodes, block.source, new, block.droppable, block.change, block.name))
         self._replace(block.output, new)
 
-    def _again(self, block: Block, rounds: range) -> None:
-        """As many copies of `block` as there are `rounds`, one after the other; number 0 has the block's own names."""
+    def _repeat(self, block: Block, rounds: range) -> None:
+        """Adds one copy of `block` per round, in sequence; round 0 keeps the block's own names."""
         if rounds and not block.droppable:
             raise DesignError(f"{block.name} does not write the shape that it reads, so it cannot run again")
         if rounds and any(node.op == "get_attr" for node in block.nodes):
@@ -143,7 +143,7 @@ class _Chain:
         return copy
 
     def _convolution(self, name: str, source: fx.Node, channels: tuple[int, int]) -> tuple[fx.Node, ...]:
-        """A 1x1 convolution that picks channels of `source`, and its batch norm."""
+        """A 1x1 convolution that selects channels of `source`, and its batch norm."""
         first, stop = channels
         shape = shape_of(source)
         assert shape is not None
@@ -162,7 +162,7 @@ class _Chain:
 
 
 def _is_shortcut(node: fx.Node) -> bool:
-    """Whether it is a sum, or does nothing to what a sum reads."""
+    """Whether a node is a sum, or the identity on an addend."""
     if role_of(node) is Role.BINARY:
         return True
     return node.op == "call_module" and isinstance(module_of(node), nn.Identity)

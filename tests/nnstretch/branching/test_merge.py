@@ -15,7 +15,7 @@ from nnstretch.branching.design.from_choices import choices_of, make_design
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.search import search
 from nnstretch.branching.transform.build import build
-from nnstretch.branching.transform.merge import shares
+from nnstretch.branching.transform.merge import even_ranges
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.branching.transform.variants import Ends
 from nnstretch.errors import DesignError
@@ -127,8 +127,8 @@ def test_meeting_points_have_the_original_channels(merge: Merge) -> None:
 
 
 def test_shares_are_even_and_cover_all_channels() -> None:
-    assert shares(30, 4) == [(0, 8), (8, 16), (16, 23), (23, 30)]
-    assert shares(2, 3) == [(0, 1), (1, 2), (2, 2)]
+    assert even_ranges(30, 4) == [(0, 8), (8, 16), (16, 23), (23, 30)]
+    assert even_ranges(2, 3) == [(0, 1), (1, 2), (2, 2)]
 
 
 def test_channels_that_a_branch_lacks_begin_as_their_mean() -> None:

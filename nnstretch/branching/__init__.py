@@ -2,8 +2,9 @@
 
 from nnstretch.branching.design.design import BranchDesign, Design, Merge, SegmentDesign, load_design, save_design
 from nnstretch.branching.latency.predictor import LatencyPredictor
-from nnstretch.branching.pycls.files import PublishedNetwork, read_published, write_published
+from nnstretch.branching.pycls.files import read_published, write_published
 from nnstretch.branching.pycls.from_design import published_of
+from nnstretch.branching.pycls.network import PublishedNetwork
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.report import SearchReport
 from nnstretch.branching.search.search import search

@@ -1,4 +1,4 @@
-"""From a module to ranked branched modules: what `nnstretch.stretch` does once it knows the processors."""
+"""Branched modules with inherited weights, from a search, a saved design, or a published file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.predictor import DesignRunner, LatencyPredictor
-from nnstretch.branching.pycls.files import PublishedNetwork
+from nnstretch.branching.pycls.network import PublishedNetwork
 from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.report import SearchReport
@@ -25,12 +25,12 @@ from nnstretch.zoo.weights import initialise
 
 @dataclass(frozen=True, eq=False)
 class StretchResult:
-    """One branched network.
+    """One branched network of a search.
 
     Attributes:
-        design: its structure and what was predicted of it.
-        module: the network with inherited weights, in the mode that the original was in.
-        report: how the search went.
+        design: its structure, with predictions.
+        module: the network with inherited weights, in the original's training mode.
+        report: of the search.
     """
 
     design: Design
@@ -39,7 +39,7 @@ class StretchResult:
 
     @property
     def prediction(self) -> Prediction:
-        """What the parts of the network are predicted to take."""
+        """Predicted seconds of the network's parts."""
         return self.report.predictions[self.design.id]
 
 
@@ -49,8 +49,8 @@ class PublishedResult:
 
     Attributes:
         design: its structure.
-        module: the network with inherited weights, in the mode that the original was in.
-        notes: what it keeps of the original although the file says otherwise.
+        module: the network with inherited weights, in the original's training mode.
+        notes: what it keeps of the original although the file specifies something else.
     """
 
     design: Design
@@ -72,41 +72,41 @@ def stretch(
     progress: Progress | None = None,
     merge: Merge = Merge.CONCAT,
 ) -> list[StretchResult]:
-    """Branched networks for `processors` processors with weights inherited from `module`, the fastest first.
+    """Branched networks with weights inherited from `module`, fastest first.
 
     Args:
-        module: a network that is a chain of convolution blocks; left alone.
-        example_input: a batch `N,C,H,W` that it accepts; latencies are predicted for it.
+        module: a network with a chain of convolution blocks; it is not changed.
+        example_input: an `N,C,H,W` batch that it accepts; latencies are predicted for this shape.
         predictor: of latencies.
-        processors: number of processors, two or more.
-        limits: what designs must meet; the usual limits if None.
-        multiple: scaled layers have multiples of so many channels where they are wide enough.
-        designs: how many networks to return at most.
-        pareto: spread them over the front of latency and MACs instead of giving the fastest ones.
-        runner: runs designs, so that the best one is shared out after what is seen (`search`).
-        progress: called now and then with what is being done.
-        merge: how branches meet.
+        processors: number of processors, at least two.
+        limits: constraints; defaults if None.
+        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
+        designs: maximum number of networks.
+        pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
+        runner: runs designs for measurement-guided refinement (`search`).
+        progress: called as progress(done, total, what).
+        merge: how branches are merged.
 
     Raises:
-        DesignError: the network cannot be branched, or nothing is within the limits; the message says what is.
+        DesignError: the network cannot be branched, or no design meets the limits; the message says what would.
     """
     limits = limits or SearchLimits()
     limits.check()
-    told = progress or silent
-    told(0, 0, "tracing the network")
+    report_progress = progress or silent
+    report_progress(0, 0, "tracing the network")
     prepared = blueprint(module, example_input, multiple, merge)
     found, report = search_blueprint(
-        prepared, predictor, processors, limits, designs=designs, pareto=pareto, runner=runner, progress=told
+        prepared, predictor, processors, limits, designs=designs, pareto=pareto, runner=runner, progress=report_progress
     )
     results = []
     for number, design in enumerate(found):
-        told(number, len(found), "building networks with inherited weights")
+        report_progress(number, len(found), "building networks with inherited weights")
         results.append(StretchResult(design, build(prepared, design), report))
     return results
 
 
 def rebuild(module: nn.Module, example_input: Tensor, design: Design) -> BranchedNetwork:
-    """The branched network of a saved design with weights inherited from `module`, which the design was made for.
+    """The branched network of a saved design, with weights inherited from the module that it was made for.
 
     Raises:
         DesignError: the network cannot be branched, or the design is for another one.
@@ -115,10 +115,10 @@ def rebuild(module: nn.Module, example_input: Tensor, design: Design) -> Branche
 
 
 def published(module: nn.Module, example_input: Tensor, network: PublishedNetwork) -> PublishedResult:
-    """The branched network of a published file with weights inherited from `module`, whose family the file is about.
+    """The branched network of a published file, with weights inherited from a module of the file's family.
 
     Raises:
-        DesignError: the network cannot be branched, or cannot become what the file says.
+        DesignError: the network cannot be branched, or cannot become what the file describes.
     """
     prepared = blueprint(module, example_input, merge=merge_of(network))
     design = design_of(network, prepared)
@@ -126,7 +126,7 @@ def published(module: nn.Module, example_input: Tensor, network: PublishedNetwor
 
 
 def reinitialise(network: BranchedNetwork, example_input: Tensor, seed: int = 0) -> None:
-    """Gives a branched network weights such as a training starts from, in place of inherited ones."""
+    """Replaces the inherited weights of a branched network by fresh ones for training from scratch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         initialise(network, example_input.shape[1], None)

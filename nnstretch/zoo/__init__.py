@@ -1,4 +1,4 @@
-"""Reference networks in torch, exact in MACs and parameters, to try everything else on."""
+"""Reference networks in torch with exact MACs and parameters."""
 
 from nnstretch.zoo.blocks import Chain
 from nnstretch.zoo.registry import Builder, ZooEntry, build, entry, example_input, names

@@ -1,7 +1,7 @@
-"""Blocks that the families share. Every tensor is a float ``NCHW`` image batch unless said otherwise.
+"""Building blocks shared by the network families. Tensors are float ``N,C,H,W`` batches unless stated otherwise.
 
-All blocks are built from ``torch.nn`` modules alone (no functional calls besides ``+``, ``*`` and ``torch.cat``), so
-that ``torch.fx`` and ``torch.export`` see every layer under a name.
+Blocks consist of ``torch.nn`` modules alone (no functional calls except ``+``, ``*`` and ``torch.cat``), so
+that ``torch.fx`` and ``torch.export`` record every layer with a name.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Activation = Callable[[], nn.Module]
 
 
 class Chain(nn.Module):
-    """A network that is a chain: ``stem``, then ``stages``, then ``head``.
+    """A network of three parts in sequence: ``stem``, ``stages`` and ``head``.
 
     ``stages`` is an ``nn.Sequential`` of stages, a stage an ``nn.Sequential`` of blocks. All blocks of a
-    stage write the same resolution; only its first block, which may be a pool, reads another one.
+    stage write one resolution; only its first block, which may be a pool, reads another one.
     """
 
     def __init__(self, stem: nn.Sequential, stages: Iterable[nn.Sequential], head: nn.Sequential) -> None:
@@ -29,7 +29,7 @@ class Chain(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        """``N x channels x H x W`` images to ``N x classes`` logits."""
+        """From ``N,C,H,W`` images to ``N x classes`` logits."""
         logits: Tensor = self.head(self.stages(self.stem(x)))
         return logits
 
@@ -44,27 +44,27 @@ class Residual(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """``N x channels x H x W`` to the shape that both paths write."""
+        """From ``N,C,H,W`` to the common output shape of both paths."""
         y: Tensor = self.activation(self.body(x) + self.shortcut(x))
         return y
 
 
 class Parallel(nn.Module):
-    """Paths that read the same tensor and whose outputs are concatenated along the channels, in order."""
+    """Paths with a common input whose outputs are concatenated along the channels, in order."""
 
     def __init__(self, *paths: nn.Module) -> None:
         super().__init__()
         self.paths = nn.ModuleList(paths)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``N x channels x H x W`` to the channels of all paths at the resolution that they share."""
+        """From ``N,C,H,W`` to the channels of all paths, at their common resolution."""
         return torch.cat([path(x) for path in self.paths], dim=1)
 
 
 class SqueezeExcite(nn.Module):
-    """Every channel times a gate between 0 and 1, computed from the means of all channels (arXiv:1709.01507).
+    """Squeeze-and-excitation (arXiv:1709.01507): scales channels by gates in [0, 1], computed from their means.
 
-    ``squeezed`` channels are between the two 1x1 convolutions, which have biases.
+    The two 1x1 convolutions have biases and ``squeezed`` channels between them.
     """
 
     def __init__(self, channels: int, squeezed: int, activation: Activation, gate: Activation) -> None:
@@ -78,7 +78,7 @@ class SqueezeExcite(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``N x channels x H x W`` to the same shape."""
+        """From ``N,C,H,W`` to the same shape."""
         y: Tensor = x * self.gate(x)
         return y
 
@@ -94,9 +94,9 @@ def conv_bn(
     activation: Activation | None = nn.ReLU,
     eps: float = 1e-5,
 ) -> nn.Sequential:
-    """A convolution without bias, its batch norm, and its activation if any.
+    """A convolution without bias, batch norm, and optionally an activation.
 
-    Padded by ``padding`` on every side, or by ``kernel // 2`` along each axis.
+    The padding is ``padding`` on every side, or ``kernel // 2`` along each axis.
     """
     sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
     pads = (sides[0] // 2, sides[1] // 2) if padding is None else (padding, padding)
@@ -110,19 +110,19 @@ def conv_bn(
 
 
 def conv_relu(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> nn.Sequential:
-    """A convolution with bias and its ReLU, for the families from before batch norm."""
+    """A convolution with bias and ReLU, for the families that predate batch norm."""
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, kernel, stride, padding), nn.ReLU())
 
 
 def imagenet_stem(in_channels: int, out_channels: int, *, small_images: bool) -> nn.Sequential:
-    """The stem of ResNet and DenseNet: 7x7/2 and a 3x3/2 max pool; for small images 3x3/2 alone."""
+    """The stem of ResNet and DenseNet: 7x7/2 and a 3x3/2 max pool; for small images only 3x3/2."""
     if small_images:
         return nn.Sequential(*conv_bn(in_channels, out_channels, 3, stride=2))
     return nn.Sequential(*conv_bn(in_channels, out_channels, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1))
 
 
 def classifier(channels: int, num_classes: int, *, dropout: float = 0.0) -> list[nn.Module]:
-    """The layers from an ``N x channels x H x W`` tensor to ``N x num_classes`` logits."""
+    """The layers from an ``N,C,H,W`` tensor to ``N x num_classes`` logits."""
     drop: list[nn.Module] = [nn.Dropout(dropout)] if dropout > 0 else []
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *drop, nn.Linear(channels, num_classes)]
 
@@ -146,7 +146,7 @@ def bottleneck(in_channels: int, out_channels: int, stride: int, *, inner: int, 
 
 @dataclass(frozen=True)
 class InvertedRow:
-    """One row of a MobileNetV2-like table: ``repeats`` blocks, of which the first has ``stride``."""
+    """One row of a MobileNetV2-like table: ``repeats`` blocks, the first with ``stride``."""
 
     expansion: int
     width: int
@@ -157,9 +157,10 @@ class InvertedRow:
 
 @dataclass(frozen=True)
 class InvertedStyle:
-    """What the inverted bottlenecks of a network have in common.
+    """Common settings of a network's inverted bottlenecks.
 
-    ``squeeze`` divides a block's input channels to give those of its squeeze-and-excitation, which there is none of at 0.
+    ``squeeze`` is the ratio of a block's input channels to the inner channels of its squeeze-and-excitation;
+    0: none.
     """
 
     activation: Activation = nn.ReLU6
@@ -176,9 +177,9 @@ def inverted_block(
     eps: float = 1e-5,
     gate: SqueezeExcite | None = None,
 ) -> nn.Sequential | Residual:
-    """1x1 expansion, depthwise, ``gate`` if any, linear 1x1; a residual where the shape is kept.
+    """1x1 expansion, depthwise convolution, optional ``gate``, linear 1x1; with a shortcut where the shape is kept.
 
-    ``widths`` are the channels read, in the middle, and written; there is no expansion where the first two are equal.
+    ``widths`` are the input, inner and output channels; there is no expansion where the first two are equal.
     """
     in_channels, inner, out_channels = widths
     body = nn.Sequential(
@@ -195,7 +196,7 @@ def inverted_block(
 def inverted_bottleneck(
     in_channels: int, row: InvertedRow, stride: int, style: InvertedStyle
 ) -> nn.Sequential | Residual:
-    """The block of a MobileNetV2-like table's row."""
+    """The block of one row of a MobileNetV2-like table."""
     inner = in_channels * row.expansion
     squeezed = in_channels // style.squeeze if style.squeeze else 0
     return inverted_block(
@@ -209,7 +210,7 @@ def inverted_bottleneck(
 
 
 def inverted_stages(in_channels: int, rows: Iterable[InvertedRow], style: InvertedStyle) -> list[nn.Sequential]:
-    """The stages of a MobileNetV2-like table; rows of one resolution make one stage."""
+    """The stages of a MobileNetV2-like table; rows of one resolution form one stage."""
     stages: list[list[nn.Module]] = []
     for row in rows:
         if row.stride > 1 or not stages:
@@ -232,7 +233,7 @@ def inverted_chain(
 ) -> Chain:
     """A network with a MobileNetV2-like table.
 
-    ``ends`` are the widths of stem and head; the stem is 3x3/2 for images of every size.
+    ``ends`` are the widths of stem and head; the stem is 3x3/2 for all image sizes.
     """
     stem_width, head_width = ends
     return Chain(

@@ -18,7 +18,7 @@ def _bn_relu_conv(in_channels: int, out_channels: int, kernel: int) -> list[nn.M
 
 
 def _dense_layer(in_channels: int, growth: int) -> Parallel:
-    """Reads ``in_channels`` and appends ``growth`` channels to them."""
+    """Appends ``growth`` channels to its input."""
     inner = _BOTTLENECK * growth
     body = nn.Sequential(*_bn_relu_conv(in_channels, inner, 1), *_bn_relu_conv(inner, growth, 3))
     return Parallel(nn.Identity(), body)
@@ -32,7 +32,7 @@ def _transition(in_channels: int) -> nn.Sequential:
 def _densenet(
     depths: tuple[int, ...], *, num_classes: int, in_channels: int, small_images: bool, growth: int = 32
 ) -> Chain:
-    """A stage is a transition (but for the first) and its dense layers; the stem is twice ``growth`` wide."""
+    """A stage is a transition (except in the first stage) and its dense layers; the stem is twice ``growth`` wide."""
     stages: list[nn.Sequential] = []
     stem_width = width = 2 * growth
     for index, depth in enumerate(depths):

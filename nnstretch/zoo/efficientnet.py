@@ -1,7 +1,7 @@
-"""EfficientNet (Tan and Le, 2019, arXiv:1905.11946), and its variants Lite for edge processors.
+"""EfficientNet (Tan and Le, 2019, arXiv:1905.11946), and EfficientNet-Lite for edge processors.
 
-All are one table whose widths and depths are multiplied. Against EfficientNet, EfficientNet-Lite has no
-squeeze-and-excitation, has ReLU6 for SiLU, and keeps the width of stem and head and the depth of the first and the last row.
+All variants scale the widths and depths of one table. EfficientNet-Lite has no squeeze-and-excitation, uses
+ReLU6 instead of SiLU, and does not scale the width of stem and head or the depth of the first and last row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def efficientnet_lite4(num_classes: int, in_channels: int, small_images: bool) -
 
 
 def efficientnet_b5(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """EfficientNet-B5; a quarter of a block's input channels are between its squeeze and its excitation."""
+    """EfficientNet-B5; its squeeze-and-excitation has a quarter of the block's input channels inside."""
     del small_images
     style = InvertedStyle(nn.SiLU, _EPS, squeeze=4)
     return inverted_chain(_B5, style, (48, 2048), num_classes=num_classes, in_channels=in_channels, dropout=0.4)

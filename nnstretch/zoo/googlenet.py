@@ -1,7 +1,7 @@
 """GoogLeNet (Szegedy et al., 2014, arXiv:1409.4842), with batch norm and without auxiliary heads.
 
-As in the published checkpoints for torch, the third path of an inception module has a 3x3 convolution where
-the paper has 5x5.
+As in torch's published checkpoints, the third path of an inception module has a 3x3 convolution instead of
+the paper's 5x5.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _stem(in_channels: int, *, small_images: bool) -> nn.Sequential:
 
 
 def googlenet(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """GoogLeNet. For small images the stem begins with 3x3/2 and has no pool."""
+    """GoogLeNet. For small images the stem starts with 3x3/2 and has no pool."""
     pools = (
         nn.MaxPool2d(3, stride=2, ceil_mode=True),
         nn.MaxPool2d(3, stride=2, ceil_mode=True),

@@ -1,4 +1,4 @@
-"""Inception-v3 (Szegedy et al., 2015, arXiv:1512.00567), without the auxiliary head that only training uses."""
+"""Inception-v3 (Szegedy et al., 2015, arXiv:1512.00567), without the auxiliary head, which only training uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _pooled(in_channels: int, projection: int) -> nn.Sequential:
 
 
 def _mixed_35(in_channels: int, projection: int) -> Parallel:
-    """The module at 35 x 35: the paper's figure 5 with one 5x5 kept; ``projection`` channels behind the pool."""
+    """The module at 35 x 35: the paper's figure 5 with one 5x5 kept; ``projection`` channels after the pool."""
     return Parallel(
         _conv(in_channels, 64, 1),
         nn.Sequential(_conv(in_channels, 48, 1), _conv(48, 64, 5)),
@@ -63,7 +63,7 @@ def _to_8() -> Parallel:
 
 
 def _mixed_8(in_channels: int) -> Parallel:
-    """The module at 8 x 8, which is wide: 3x3 as 1x3 beside 3x1 (figure 7)."""
+    """The module at 8 x 8, with 1x3 and 3x1 convolutions side by side instead of 3x3 (figure 7)."""
     return Parallel(
         _conv(in_channels, 320, 1),
         nn.Sequential(_conv(in_channels, 384, 1), Parallel(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1)))),
@@ -90,7 +90,7 @@ def _stem(in_channels: int, *, small_images: bool) -> nn.Sequential:
 
 
 def inception_v3(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """Inception-v3. For small images the stem pads and neither it nor the first stage has a pool."""
+    """Inception-v3. For small images the stem pads, and neither the stem nor the first stage has a pool."""
     pools: list[nn.Module] = [] if small_images else [nn.MaxPool2d(3, stride=2)]
     stages = (
         nn.Sequential(*pools, _mixed_35(192, 32), _mixed_35(256, 64), _mixed_35(288, 64)),

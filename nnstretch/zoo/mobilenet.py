@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al., 2018, arXiv:1801.04381) and V3 (Howard et al., 2019, arXiv:1905.02244), both at width 1.0."""
+"""MobileNetV2 (Sandler et al., 2018, arXiv:1801.04381) and V3 (Howard et al., 2019, arXiv:1905.02244) at width 1.0."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROWS = (
 
 
 def mobilenetv2(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """MobileNetV2; its stem is 3x3/2 for images of every size."""
+    """MobileNetV2; the stem is 3x3/2 for all image sizes."""
     del small_images
     style = InvertedStyle(nn.ReLU6)
     return inverted_chain(_ROWS, style, (32, 1280), num_classes=num_classes, in_channels=in_channels, dropout=0.2)
@@ -84,7 +84,7 @@ _V3_EPS = 1e-3
 
 
 def _squeeze_excite(inner: int) -> SqueezeExcite:
-    """With a quarter of the channels between, rounded to a multiple of 8 that is not more than 10 % below."""
+    """Squeeze-and-excitation with a quarter of the channels inside, rounded to a multiple of 8 as in the paper."""
     quarter = inner // 4
     squeezed = max(8, (quarter + 4) // 8 * 8)
     squeezed += 8 if squeezed < 0.9 * quarter else 0
@@ -117,12 +117,12 @@ def _mobilenetv3(rows: tuple[_Row, ...], hidden: int, num_classes: int, in_chann
 
 
 def mobilenetv3_large(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """MobileNetV3-Large; its stem is 3x3/2 for images of every size."""
+    """MobileNetV3-Large; the stem is 3x3/2 for all image sizes."""
     del small_images
     return _mobilenetv3(_LARGE, 1280, num_classes, in_channels)
 
 
 def mobilenetv3_small(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """MobileNetV3-Small; its stem is 3x3/2 for images of every size."""
+    """MobileNetV3-Small; the stem is 3x3/2 for all image sizes."""
     del small_images
     return _mobilenetv3(_SMALL, 1024, num_classes, in_channels)

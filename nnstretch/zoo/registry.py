@@ -1,4 +1,4 @@
-"""The networks of the zoo by name."""
+"""Registry of the zoo's networks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nnstretch.zoo.vgg import vgg11, vgg13, vgg16, vgg19
 
 
 class Builder(Protocol):
-    """Makes a network whose weights are still to be filled."""
+    """Constructs a network with uninitialised weights."""
 
     def __call__(self, num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
         """The network for ``N x in_channels x H x W`` images, on torch's default device."""
@@ -38,9 +38,17 @@ class Builder(Protocol):
 class ZooEntry:
     """One network of the zoo.
 
-    ``input_size`` is the side in pixels of the square images it was published for; ``macs`` (convolutions
-    and dense layers, one image) and ``parameters`` are exact for that size, three channels and ``classes``.
-    ``calibration_size`` is the side of the images with which weights nobody trained are scaled.
+    Attributes:
+        name: in the registry.
+        build: constructs it.
+        input_size: side in pixels of the square images it was published for.
+        family: name of its family.
+        macs: of convolutions and dense layers for one image of that size, with three channels and
+            ``classes``; exact.
+        parameters: learnable scalars for ``classes``; exact.
+        paper: where it was published.
+        classes: of the published network.
+        calibration_size: side of the images that scale untrained weights.
     """
 
     name: str
@@ -127,7 +135,7 @@ _ENTRIES = (
     ZooEntry("resnetxy", resnetxy, 224, "resnet", 16_330_300_518, 87_604_516, _RESNETXY, calibration_size=128),
 )
 _BY_NAME = {zoo_entry.name: zoo_entry for zoo_entry in _ENTRIES}
-# What a paper calls its network without a version, and what other collections call it.
+# Names without version, as in papers, and names in other collections.
 _ALIASES = {
     "squeezenet": "squeezenet1_0",
     "inceptionv3": "inception_v3",
@@ -158,18 +166,19 @@ _MOBILE = (
 SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"neocpu": _NEOCPU, "mobile": _MOBILE, "all": (*_NEOCPU, *_MOBILE)}
 )
-"""Names of the networks that are benchmarked together, by the suite's name."""
+"""Names of the networks that are benchmarked together, by suite."""
 
 
 def names() -> tuple[str, ...]:
-    """The names of all networks, in the order in which the command line lists them; aliases are left out."""
+    """Names of all networks in the order of the command line, without aliases."""
     return tuple(_BY_NAME)
 
 
 def entry(name: str) -> ZooEntry:
-    """The entry called ``name`` (``squeezenet`` is ``squeezenet1_0``).
+    """The entry with this name or alias (``squeezenet`` is ``squeezenet1_0``).
 
-    Raises :class:`~nnstretch.errors.ModelError`, which lists the nearest names, if there is none.
+    Raises:
+        ModelError: there is none; the message lists similar names.
     """
     found = _BY_NAME.get(_ALIASES.get(name, name))
     if found is None:
@@ -190,17 +199,24 @@ def build(
     pretrained_seed: int | None = 0,
     in_channels: int = 3,
 ) -> nn.Module:
-    """The network called ``name`` in evaluation mode, for ``N x in_channels x H x W`` images.
+    """The network with this name in evaluation mode, for ``N x in_channels x H x W`` images.
 
-    Classifiers, which are :class:`~nnstretch.zoo.blocks.Chain`, write ``N x num_classes`` logits, detectors what
-    :class:`~nnstretch.zoo.ssd.Detector` says. ``num_classes`` is by default that of the published network.
+    Classifiers (:class:`~nnstretch.zoo.blocks.Chain`) return ``N x num_classes`` logits; detectors return what
+    :class:`~nnstretch.zoo.ssd.Detector` documents.
 
-    ``small_images`` is for images of about 64 x 64: a stem that shrinks the image four times or more (ResNet, DenseNet,
-    GoogLeNet, SqueezeNet, Inception) becomes one of stride 2 without a max pool, VGG's dense layers read pooled
-    features, and SSD has anchors for such images; the other networks stay as they are. ``pretrained_seed`` fills the weights as
-    if trained, ``None`` as a training starts (:func:`nnstretch.zoo.weights.initialise`).
+    Args:
+        name: name or alias.
+        num_classes: that of the published network by default.
+        small_images: adapt the network to images of about 64 x 64. Stems that downsample by four or more
+            (ResNet, DenseNet, GoogLeNet, SqueezeNet, Inception) become stride-2 stems without max pool, VGG's
+            dense layers read pooled features, and SSD's anchors fit such images; other networks do not
+            change.
+        pretrained_seed: seed of weights that behave like trained ones; None: fresh weights
+            (:func:`nnstretch.zoo.weights.initialise`).
+        in_channels: channels of the images.
 
-    Raises :class:`~nnstretch.errors.ModelError` for an unknown name or a count below 1.
+    Raises:
+        ModelError: the name is unknown or a count is below 1.
     """
     found = entry(name)
     if num_classes is None:
@@ -208,11 +224,11 @@ def build(
     for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
         if count < 1:
             raise ModelError(f"{what} of a zoo network is {count}; give 1 or more")
-    # Made without storage first: torch's own initialisation would cost time and disturb its global generator.
+    # Built on the meta device: torch's own initialisation would cost time and advance its global generator.
     with torch.device("meta"):
         network = found.build(num_classes=num_classes, in_channels=in_channels, small_images=small_images)
     network.to_empty(device="cpu").eval()
-    # A detector's anchors are for images of one size, its weights for all.
+    # A detector's anchors depend on the image size, its weights do not.
     weighty = network.predictor if isinstance(network, Detector) else network
     size = 64 if small_images else found.calibration_size
     weights.initialise(weighty, in_channels, pretrained_seed, calibration_size=size)
@@ -220,6 +236,6 @@ def build(
 
 
 def example_input(name: str, batch: int = 1, in_channels: int = 3, seed: int = 0) -> Tensor:
-    """``batch`` images of normal noise, float32 ``NCHW``, of the size that the network was published for."""
+    """``batch`` images of normal noise, float32 ``N,C,H,W``, of the size that the network was published for."""
     size = entry(name).input_size
     return torch.randn((batch, in_channels, size, size), generator=torch.Generator().manual_seed(seed))

@@ -12,7 +12,7 @@ _STEM_WIDTH = 32
 def _regnet_x(
     depths: tuple[int, ...], widths: tuple[int, ...], group_width: int, num_classes: int, in_channels: int
 ) -> Chain:
-    """The stem is 3x3/2 for images of every size."""
+    """The stem is 3x3/2 for all image sizes."""
     stages: list[nn.Sequential] = []
     width = _STEM_WIDTH
     for depth, out in zip(depths, widths, strict=True):

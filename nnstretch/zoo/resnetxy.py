@@ -1,7 +1,8 @@
-"""ResNetXY of ACLTuner (table 5): ResNet-50 with odd channel counts and even kernels, to be hard for kernels made for neither.
+"""ResNetXY of ACLTuner (table 5): ResNet-50 with odd channel counts and even kernel sizes.
 
-The table gives kernels, widths and output sizes. As in our ResNet-50, shortcuts that change the shape are 1x1 projections,
-a stage's stride is on its first 6x6 convolution, and convolutions pad such that stride alone changes the resolution.
+The table gives kernels, widths and output sizes. As in the zoo's ResNet-50, shortcuts that change the shape
+are 1x1 projections and a stage's stride is on its first 6x6 convolution; padding keeps the resolution
+wherever the stride is 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _EXPANSION = 2
 
 
 def _even_conv(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Sequential:
-    """An even kernel's padding is uneven at stride 1: one pixel more at the bottom and right."""
+    """Pads an even kernel asymmetrically at stride 1: one pixel more at the bottom and right."""
     before = (kernel - 1) // 2
     after = kernel - 1 - before if stride == 1 else before
     convolution = conv_bn(in_channels, out_channels, kernel, stride=stride, padding=0)
@@ -34,7 +35,7 @@ def _block(in_channels: int, inner: int, stride: int) -> Residual:
 
 
 def resnetxy(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """ResNetXY; for small images its stem is 4x4/2 without a pool, not 14x14/2 with one."""
+    """ResNetXY; for small images the stem is 4x4/2 without a pool instead of 14x14/2 with one."""
     stem = list(
         conv_bn(in_channels, _STEM_WIDTH, 4 if small_images else 14, stride=2, padding=1 if small_images else 6)
     )

@@ -45,10 +45,10 @@ def _stem(in_channels: int, width: int, kernel: int, *, small_images: bool) -> n
 
 
 def squeezenet1_0(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """SqueezeNet as published: 7x7/2 stem of 96 channels. For small images 3x3/2 without a pool."""
+    """SqueezeNet as published: 7x7/2 stem of 96 channels. For small images the stem is 3x3/2 without a pool."""
     return _squeezenet(_stem(in_channels, 96, 7, small_images=small_images), 96, _SQUEEZES_1_0, num_classes)
 
 
 def squeezenet1_1(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """SqueezeNet 1.1: 3x3/2 stem of 64 channels, earlier pools. For small images the stem has no pool."""
+    """SqueezeNet 1.1: 3x3/2 stem of 64 channels, pools earlier. For small images the stem has no pool."""
     return _squeezenet(_stem(in_channels, 64, 3, small_images=small_images), 64, _SQUEEZES_1_1, num_classes)

@@ -1,9 +1,10 @@
-"""SSD (Liu et al., 2015, arXiv:1512.02325) over ResNet-50, for objects of 20 classes in images of 512 x 512.
+"""SSD (Liu et al., 2015, arXiv:1512.02325) on ResNet-50, for 20 classes and images of 512 x 512.
 
-Six feature maps are looked at: the last two of ResNet-50, and four smaller ones that additional layers make. At every pixel of
-a map a few anchors, boxes of fixed sizes and shapes, are classified and moved. Maps, anchors and variances are those of
-the model with which detection on CPUs is usually timed (ssd_512_resnet50_v1_voc; NeoCPU, table 2). The stride of a bottleneck
-is on its 3x3 convolution, as in our ResNet-50. What is left to the caller is the suppression of boxes that overlap.
+It predicts from six feature maps: the last two of ResNet-50 and four smaller ones made by extra layers. At
+every pixel of a map it classifies a few anchors, boxes of fixed sizes and aspect ratios, and regresses their
+offsets. Maps, anchors and variances are those of the usual CPU benchmark model (ssd_512_resnet50_v1_voc;
+NeoCPU, table 2). A bottleneck's stride is on its 3x3 convolution, as in the zoo's ResNet-50. Non-maximum
+suppression is left to the caller.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ _SIZE_VARIANCE = 0.2
 
 @dataclass(frozen=True)
 class _Scale:
-    """Anchors of one feature map: sides in pixels, of this map and the next; pixels per cell; ratios of width to height."""
+    """Anchors of one feature map.
+
+    Attributes:
+        side: side in pixels of this map's anchors.
+        next_side: side in pixels of the next map's anchors.
+        step: image pixels per pixel of the map.
+        ratios: aspect ratios (width over height) of the other anchors.
+    """
 
     side: float
     next_side: float
@@ -39,11 +47,11 @@ class _Scale:
 
     @property
     def count(self) -> int:
-        """Anchors per pixel: a square of each of two sides, and a box for every ratio."""
+        """Anchors per pixel: two squares, and one box per aspect ratio."""
         return 2 + len(self.ratios)
 
     def anchors(self, image: int) -> np.ndarray:
-        """Centre x, y, width, height of all anchors, in pixels: (pixels of the map * count, 4), row by row."""
+        """Centre x, centre y, width and height of all anchors in pixels, shape (map pixels * count, 4), row by row."""
         cells = -(-image // self.step)
         between = math.sqrt(self.side * self.next_side)
         shapes = [(self.side, self.side), (between, between)]
@@ -83,7 +91,7 @@ class _Flattened(nn.Module):
 
 
 class MultiboxPredictor(nn.Module):
-    """Features of six resolutions, and what is said of the anchors there."""
+    """Features at six resolutions, with class and box predictions for the anchors of each."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__()
@@ -103,7 +111,7 @@ class MultiboxPredictor(nn.Module):
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Images to ``N x anchors x (classes + 1)`` logits, background first, and ``N x anchors x 4`` offsets."""
+        """From images to ``N x anchors x (classes + 1)`` logits, background first, and ``N x anchors x 4`` offsets."""
         features = [self.base(x)]
         for layer in self.further:
             features.append(layer(features[-1]))
@@ -113,21 +121,22 @@ class MultiboxPredictor(nn.Module):
 
 
 class Detector(nn.Module):
-    """A predictor, and its anchors moved by what it says."""
+    """A predictor whose offsets are applied to the anchors."""
 
     def __init__(self, predictor: MultiboxPredictor, image: int) -> None:
         super().__init__()
         self.predictor = predictor
         self.softmax = nn.Softmax(dim=-1)
         anchors = np.concatenate([scale.anchors(image) for scale in _SCALES]).astype(np.float32)
-        # Not buffers: they are known without weights, and would be lost where a network is made without storage.
+        # Not buffers: `to_empty` would discard them when a network is built on the meta device.
         self.centres, self.sides = anchors[None, :, :2], anchors[None, :, 2:]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Square images of the side that this was made for, to scores and boxes of all anchors.
+        """From square images of the given side to scores and boxes of all anchors.
 
-        Scores are ``N x anchors x (classes + 1)`` probabilities, background first; boxes are ``N x anchors x 4``: left, top,
-        right, bottom in pixels of the image.
+        Returns:
+            ``N x anchors x (classes + 1)`` probabilities, background first, and ``N x anchors x 4`` boxes:
+            left, top, right, bottom in image pixels.
         """
         logits, offsets = self.predictor(x)
         centres, sides = (torch.from_numpy(array).to(x.device, x.dtype) for array in (self.centres, self.sides))
@@ -137,5 +146,5 @@ class Detector(nn.Module):
 
 
 def ssd_resnet50(num_classes: int, in_channels: int, small_images: bool) -> Detector:
-    """SSD over ResNet-50 for images of 512 x 512, or of 64 x 64 if they are small."""
+    """SSD on ResNet-50 for images of 512 x 512; for small images of 64 x 64."""
     return Detector(MultiboxPredictor(num_classes, in_channels), _SMALL_IMAGE if small_images else _IMAGE)

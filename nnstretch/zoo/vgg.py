@@ -8,14 +8,14 @@ from nnstretch.zoo.blocks import Chain, conv_relu
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _HIDDEN = 4096
-_GRID = 7  # side of the feature map that the first dense layer reads, at 224 x 224
+_GRID = 7  # side of the first dense layer's input map at 224 x 224
 
 
 def _vgg(depths: tuple[int, ...], num_classes: int, in_channels: int, *, small_images: bool) -> Chain:
-    """``depths`` are the convolutions per resolution, of which the very first is the stem.
+    """``depths`` are the convolutions per resolution; the first convolution is the stem.
 
-    For small images the dense layers read the 512 pooled features, not a 7x7 grid of them. Where the stem is alone at the full
-    resolution, the first stage has a pool like the others.
+    For small images the dense layers read 512 pooled features instead of a 7x7 map. If the stem is alone at
+    full resolution, the first stage starts with a pool like the others.
     """
     width = _WIDTHS[0]
     stem = conv_relu(in_channels, width, 3, padding=1)

@@ -1,7 +1,7 @@
-"""Weights for networks that nobody trained yet.
+"""Weights for untrained networks.
 
-With careless random weights the activations of a deep network vanish or stop to depend on the input, and then
-any two implementations of it agree. The weights made here keep every layer's activations alive.
+With naive random weights the activations of a deep network vanish or no longer depend on the input, so any two
+implementations of it agree. The weights made here keep the activations of every layer alive.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nnstretch.zoo.blocks import Residual
 
 _CALIBRATION_BATCH = 4
 _RESIDUAL_STRENGTH = 0.4
-# Of the channel's squared mean plus the mean variance of the layer's channels. Where few pixels are left, noise images look
-# alike, and dividing by the little that they differ in would blow rounding errors up.
+# Minimum variance, relative to the channel's squared mean plus the layer's mean variance. At low resolutions noise images
+# look alike, and division by a tiny variance would amplify rounding errors.
 _LEAST_VARIANCE = 0.1
 
 
 def _fill_fresh(layer: nn.Module, generator: torch.Generator | None) -> None:
-    """Kaiming weights (fan-in, ReLU), zero biases, identity batch norm: what a training starts from."""
+    """Kaiming weights (fan-in, ReLU), zero biases and identity batch norms, as at the start of a training."""
     if isinstance(layer, (nn.Conv2d, nn.Linear)):
         fan_in = layer.weight[0].numel()
         nn.init.normal_(layer.weight, std=math.sqrt(2.0 / fan_in), generator=generator)
@@ -32,7 +32,7 @@ def _fill_fresh(layer: nn.Module, generator: torch.Generator | None) -> None:
 
 
 def _fill_biases(layer: nn.Module, generator: torch.Generator) -> None:
-    """Scales and shifts as a training would leave them: near to, but nowhere at, one and zero."""
+    """Scales and shifts as after a training: near one and zero, but not equal to them."""
     if isinstance(layer, (nn.Conv2d, nn.Linear)) and layer.bias is not None:
         nn.init.normal_(layer.bias, std=0.1, generator=generator)
     elif isinstance(layer, nn.BatchNorm2d):
@@ -41,10 +41,10 @@ def _fill_biases(layer: nn.Module, generator: torch.Generator) -> None:
 
 
 def _damp_residuals(network: nn.Module) -> None:
-    """Let every residual body add little to its shortcut, as training does.
+    """Reduces the contribution of residual bodies, as training does.
 
-    Bodies of full strength make a deep random network chaotic: rounding errors of its input come out a
-    hundred times larger, and no tolerance can tell them from mistakes.
+    With bodies of full strength a deep random network is chaotic: it amplifies rounding errors a hundredfold,
+    and no tolerance can tell them from mistakes.
     """
     for block in network.modules():
         if isinstance(block, Residual):
@@ -54,9 +54,9 @@ def _damp_residuals(network: nn.Module) -> None:
 
 
 def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch.Generator) -> None:
-    """Set the statistics of every batch norm to those of its input on a few images of noise.
+    """Sets the statistics of every batch norm to those of its input on a few images of noise.
 
-    Runs in float64, so that the rounded statistics do not depend on the number of threads or the machine.
+    Computed in float64, so that the rounded statistics do not depend on the number of threads or the machine.
     """
     norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
     if not norms:
@@ -69,7 +69,7 @@ def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch
     momenta = [norm.momentum for norm in norms]
     network.double().eval()
     for norm in norms:
-        norm.momentum = 1.0  # the statistics become those of this one batch
+        norm.momentum = 1.0  # the statistics become those of this batch
         norm.train()
     with torch.no_grad():
         network(images)
@@ -84,12 +84,16 @@ def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch
 
 
 def initialise(network: nn.Module, in_channels: int, seed: int | None, *, calibration_size: int = 64) -> None:
-    """Fill all weights of ``network`` in place, on the CPU, in float32.
+    """Fills all weights of ``network`` in place, on the CPU, in float32.
 
-    With a ``seed`` they are as if trained: Kaiming weights, mildly random scales, shifts and biases, and batch-norm
-    statistics measured on square images of noise of side ``calibration_size``; the same seed gives the same weights and
-    leaves torch's global generator alone. With ``None`` they are what a training starts from, drawn from torch's global
-    generator.
+    Args:
+        network: the network.
+        in_channels: channels of its images.
+        seed: with a seed, weights behave like trained ones: Kaiming weights, mildly random scales, shifts and
+            biases, and batch-norm statistics measured on noise; equal seeds give equal weights, and torch's
+            global generator is not used. None: weights for the start of a training, drawn from torch's global
+            generator.
+        calibration_size: side in pixels of the noise images.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     for layer in network.modules():

@@ -1,4 +1,4 @@
-"""Networks with the structures that people's modules have: written as they are written elsewhere, and small."""
+"""Small networks with the structures and coding styles of common module libraries."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Detector(nn.Module):
 
 
 class UNet(nn.Module):
-    """Skips past smaller maps. Its check of the input is control flow that torch.fx cannot follow."""
+    """A U-Net. Its input check is control flow that torch.fx cannot follow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class UNet(nn.Module):
 
 
 class Shuffled(nn.Module):
-    """A unit of ShuffleNet: half of the channels go past it, and all are shuffled then."""
+    """A ShuffleNet unit: half of the channels bypass it, then all are shuffled."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class ConvNext(nn.Module):
 
 
 class Parts(nn.Module):
-    """Res2Net: each quarter is added to the next one, with weights that are normalised anew for every use."""
+    """Res2Net: each quarter is added to the next one, with weights that are standardised at every use."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def parts() -> nn.Module:
 
 
 def small(network: nn.Module) -> nn.Module:
-    """The network with weights that let something through."""
+    """The network in evaluation mode with weights that keep activations alive."""
     weights.initialise(network, 3, 0)
     return network.eval()
 

@@ -1,6 +1,6 @@
-"""Settings that NN-Stretch's authors published, and their networks built directly after pycls' definitions of blocks.
+"""Networks published by NN-Stretch's authors as pycls settings, built directly from pycls' block definitions.
 
-Nothing here uses nnstretch: it is what conversions are compared with.
+Independent of nnstretch: the reference for conversions.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ BASELINES = {
         bottlenecks=[1, 6, 6, 6, 6, 6, 6],
     ),
 }
-# What no published setting has: a stage deeper and wider than the network's, and three branches.
+# Beyond the published networks: a stage deeper and wider than the network's, and three branches.
 MORE = {
     "three branches": replace(
         SETTINGS["R-34 C+D"],
@@ -234,8 +234,8 @@ class Inverted(nn.Module):
         self.skips = read == written and stride == 1
         layers = [] if inner == read else [conv(read, inner, 1, active=True)]
         layers.append(conv(inner, inner, kernel, stride, inner, active=True))
-        semaphores = [Squeeze(inner, int(read * 0.25))] if squeeze else []
-        self.body = nn.Sequential(*layers, *semaphores, conv(inner, written, 1, active=False))
+        gates = [Squeeze(inner, int(read * 0.25))] if squeeze else []
+        self.body = nn.Sequential(*layers, *gates, conv(inner, written, 1, active=False))
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.body(x)

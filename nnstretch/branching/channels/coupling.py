@@ -1,8 +1,9 @@
 """Couples the channels of a traced graph: finds which of them must be kept or dropped together.
 
-Every layer that produces channels (convolution, dense layer) adds one element per output channel. Sums unite the
-elements of their addends pairwise; grouped convolutions unite what one group reads and writes. United elements form a
-channel group; channel groups that one layer writes side by side form a dependency group (`groups`).
+Every layer that produces channels (convolution, dense layer) adds one element per output channel. Sums unite
+the elements of their addends pairwise; grouped convolutions unite what one group reads and writes. United
+elements form a channel group; channel groups that one layer writes side by side form a dependency group
+(`groups`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def plan_channels(
         blocks: consecutive blocks of a chain.
         kept: positions of the blocks that stay, ascending; the others must be droppable.
         lock_output: all output channels must be kept, in order.
-        allow_entry: put a 1x1 convolution behind inputs whose channels are coupled to others. Without it, channels
-            coupled to an input are locked.
+        allow_entry: put a 1x1 convolution behind inputs whose channels are coupled to others. Without it,
+            channels coupled to an input are locked.
     """
     chosen = tuple(blocks[i] for i in kept)
     alias: dict[fx.Node, fx.Node] = {}

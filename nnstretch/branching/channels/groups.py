@@ -1,9 +1,9 @@
 """Dependency groups: channels that must be kept or dropped together when a network is scaled in width.
 
-Coupled channels form a **channel group**; channel groups that the same layers write side by side form a **dependency
-group**. Width scaling keeps some channel groups of every dependency group. The idea is DepGraph's (Fang et al.,
-arXiv:2301.12900). Here groups are derived channel by channel from the torch.fx graph, so that counts are known without
-running or changing the network.
+Coupled channels form a **channel group**; channel groups that the same layers write side by side form a
+**dependency group**. Width scaling keeps some channel groups of every dependency group. The idea is
+DepGraph's (Fang et al., arXiv:2301.12900). Here groups are derived channel by channel from the torch.fx
+graph, so that counts are known without running or changing the network.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class DependencyGroup:
     Attributes:
         index: its number in the plan.
         channel_groups: number of its channel groups.
-        group_channels: channels per channel group in the layer that writes fewest: the group width near a grouped
-            convolution, else 1.
+        group_channels: channels per channel group in the layer that writes fewest: the group width near a
+            grouped convolution, else 1.
         locked: all channel groups must be kept, in order.
-        producers: nodes that write it, with the channel group of every channel that they write. An input of the plan
-            stands for the 1x1 convolution (entry) behind it.
+        producers: nodes that write it, with the channel group of every channel that they write. An input of
+            the plan stands for the 1x1 convolution (entry) behind it.
     """
 
     index: int
@@ -52,10 +52,13 @@ class ChannelPlan:
         skips: skip inputs of the blocks.
         output: the tensor that is written; `source` if there are no blocks; the output node for a head.
         alias: output of a dropped block -> the tensor that is read instead.
-        entries: inputs behind which a 1x1 convolution comes first, because they meet operators other than convolutions.
+        entries: inputs behind which a 1x1 convolution comes first, because they meet operators other than
+            convolutions.
         groups: dependency groups in the order in which they are first written.
-        full_widths: channels of every tensor at full width; a flattened map counts its channels, not its pixels.
-        output_parts: dependency groups whose channels make up the output, in order; None where an input passes through.
+        full_widths: channels of every tensor at full width; a flattened map counts its channels, not its
+            pixels.
+        output_parts: dependency groups whose channels make up the output, in order; None where an input
+            passes through.
     """
 
     blocks: tuple[Block, ...]

@@ -34,7 +34,8 @@ Scores = npt.NDArray[np.float64]
 def kept_count(group: DependencyGroup, ratio: float, multiple: int = DEFAULT_MULTIPLE) -> int:
     """Channel groups of `group` that a width of `ratio` keeps, rounded to a multiple of `multiple` channels.
 
-    All of them at ratio 1, at least one rounding step, and always all of a locked group. Ratios above 1 repeat groups.
+    All of them at ratio 1, at least one rounding step, and always all of a locked group. Ratios above 1
+    repeat groups.
     """
     if group.locked or ratio == 1.0:
         return group.channel_groups
@@ -117,7 +118,8 @@ def node_widths(
         skips: channels of the skip inputs.
 
     Returns:
-        Channels by node; a flattened map counts its channels, not its pixels. An input with an entry has the entry's.
+        Channels by node; a flattened map counts its channels, not its pixels. An input with an entry has the
+        entry's.
     """
     widths = {tensor: read.channels for tensor, read in inputs_of(plan, in_channels, skips, exact=False).items()}
     for tensor in plan.entries:
@@ -157,8 +159,9 @@ def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, 
 def importance_scores(plan: ChannelPlan) -> tuple[Scores, ...]:
     """Importance of every channel group of every dependency group; larger is more important.
 
-    The L2 norm of the filters that write it, times the scale of a following batch norm; relative to the layer's mean and
-    averaged over the layers of the dependency group, so that no layer dominates by magnitude.
+    The L2 norm of the filters that write it, times the scale of a following batch norm; relative to the
+    layer's mean and averaged over the layers of the dependency group, so that no layer dominates by
+    magnitude.
     """
     return tuple(_scores_of(group, plan.sources) for group in plan.groups)
 
@@ -193,7 +196,7 @@ def _batch_norm_scale(node: fx.Node, channels: int) -> Scores:
 
 
 def best_groups(scores: Scores, count: int) -> Indices:
-    """The `count` most important channel groups in ascending order; all of them, and the best again, if `count` is larger."""
+    """The `count` most important channel groups, ascending; beyond their number, the best ones are repeated."""
     order = np.argsort(-scores, kind="stable")
     rounds, rest = divmod(count, len(order))
     return np.sort(np.concatenate([*([order] * rounds), order[:rest]])).astype(np.int64)
@@ -202,9 +205,9 @@ def best_groups(scores: Scores, count: int) -> Indices:
 def assign_groups(scores: Scores, counts: Sequence[int]) -> list[Indices]:
     """Assigns channel groups to several branches in order of importance.
 
-    If the counts add up to the number of channel groups or more, every channel group is assigned, the most important ones
-    to several branches; else the most important ones are assigned once. Important and unimportant channel groups are spread
-    evenly, so that no branch gets only the rest.
+    If the counts add up to the number of channel groups or more, every channel group is assigned, the most
+    important ones to several branches; else the most important ones are assigned once. Important and
+    unimportant channel groups are spread evenly, so that no branch gets only the rest.
 
     Args:
         scores: importance of every channel group.
@@ -229,8 +232,8 @@ def assign_groups(scores: Scores, counts: Sequence[int]) -> list[Indices]:
 def _recipients(remaining: Sequence[int], wanted: Sequence[int], left: int) -> list[int]:
     """The branches that take the next of `left` channel groups.
 
-    The rest can be assigned as long as no branch needs more than `left` and the branches together need at least `left`, or
-    no coverage is required any more.
+    The rest can be assigned as long as no branch needs more than `left` and the branches together need at
+    least `left`, or no coverage is required any more.
     """
     forced = [i for i, count in enumerate(remaining) if count == left]
     recipients = forced

@@ -33,12 +33,13 @@ def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     """MACs of each convolution and dense layer of ``module`` for one sample.
 
     Args:
-        module: runs once on the first sample, in evaluation mode and without gradients; its training flags are kept.
+        module: runs once on the first sample, in evaluation mode and without gradients; its training flags
+            are kept.
         example_input: a batch ``N x ...`` that it accepts.
 
     Returns:
-        MACs by the names in ``module.named_modules()``, in that order. A layer that runs twice counts twice, one that does
-        not run counts 0. Calls of ``torch.nn.functional`` are not counted.
+        MACs by the names in ``module.named_modules()``, in that order. A layer that runs twice counts twice,
+        one that does not run counts 0. Calls of ``torch.nn.functional`` are not counted.
 
     Raises:
         ModelError: it does not run on the example input.

@@ -155,8 +155,8 @@ class Blueprint:
     def depth_candidates(self, segment: Segment, least: float = 0.0) -> list[tuple[int, ...]]:
         """Kept blocks for every depth, deepest first; blocks that change their input least are dropped first.
 
-        Left out are depths below `least` and, for concatenation, depths whose output is arranged differently from the whole
-        segment's, since their channels could not be divided among branches.
+        Left out are depths below `least` and, for concatenation, depths whose output is arranged differently
+        from the whole segment's, since their channels could not be divided among branches.
 
         Args:
             segment: where the branch lies.

@@ -1,4 +1,4 @@
-"""MACs and parameters of scaled copies, derived from shapes alone; equal to what `accounting` counts on the built module."""
+"""MACs and parameters of scaled copies, from shapes alone; equal to those `accounting` counts on built modules."""
 
 from __future__ import annotations
 

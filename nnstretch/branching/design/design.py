@@ -63,7 +63,8 @@ class BranchDesign:
 
     Attributes:
         processor: index in the list of processors that the design is for.
-        blocks: numbers of the kept blocks in the chain, ascending; a repeated number runs again with weights of its own.
+        blocks: numbers of the kept blocks in the chain, ascending; a repeated number runs again with weights
+            of its own.
         depth: kept blocks over the segment's blocks, counting those with a convolution or dense layer.
         width: width ratio of all layers.
         channels: channels that the branch writes to the meeting point.
@@ -71,8 +72,8 @@ class BranchDesign:
         predicted_ms: predicted latency on its processor alone; None if not predicted.
         entry: what it begins with.
         has_exit: it ends with the 1x1 convolution and batch norm of the merge mode.
-        explicit_channels: channels of every dependency group (in the layer that writes fewest), in the order in which
-            they are first written; None: those that `width` gives. Called "spaces" in JSON.
+        explicit_channels: channels of every dependency group (in the layer that writes fewest), in the order
+            in which they are first written; None: those that `width` gives. Called "spaces" in JSON.
     """
 
     processor: int

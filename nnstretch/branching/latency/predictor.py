@@ -32,8 +32,8 @@ class DesignRunner(Protocol):
 
         Args:
             network: the network.
-            tuned: with routines tuned for it, as when it is compiled, which takes longer; else with the routines by which its
-                layers were predicted.
+            tuned: with routines tuned for it, as when it is compiled, which takes longer; else with the
+                routines by which its layers were predicted.
         """
 
 
@@ -59,7 +59,7 @@ class LatencyPredictor(Protocol):
         """
 
     def fetch_seconds(self, tensor: TensorType, /) -> float:
-        """The part of `meeting_seconds` that the next layers spend on reading `tensor` from other processors' caches."""
+        """The part of `meeting_seconds` in which the next layers read `tensor` from other processors' caches."""
 
     def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
-        """Slowdown of a processor while `others` work: they may share memory, caches or power."""
+        """Contention factor of a processor while `others` work: they may share memory, caches or power."""

@@ -46,10 +46,10 @@ class LatencyTable:
         predictor: of latencies.
         processors: number of processors.
         workloads: distinct layers predicted so far, with the processor.
-        corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran there with this
-            block.
-        unpredicted: operators that no processor has a routine for. They take the same time in every design, so they count as
-            zero.
+        corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran
+            there with this block.
+        unpredicted: operators that no processor has a routine for. They take the same time in every design,
+            so they count as zero.
     """
 
     blueprint: Blueprint
@@ -187,7 +187,7 @@ class LatencyTable:
         return self.predictor.fetch_seconds(TensorType(self.shape_before(segment.first, others)))
 
     def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
-        """Slowdown of a branch while all processors in `together` work, its own among them.
+        """Contention factor of a branch while all processors in `together` work, its own among them.
 
         Measured ratios replace the predicted factor for blocks that ran.
         """

@@ -1,1 +1,1 @@
-"""Branched networks in pycls files, as NN-Stretch's authors publish them."""
+"""Reads and writes the pycls YAML files in which NN-Stretch's authors publish their networks."""

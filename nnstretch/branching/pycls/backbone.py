@@ -1,4 +1,4 @@
-"""A network as published files see it: a stem, stages of blocks of one type, and a head."""
+"""A network in the structure of pycls files: a stem, stages of blocks of one type, and a head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from nnstretch.branching.design.blueprint import Blueprint
-from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED
+from nnstretch.branching.pycls.network import BASIC, BOTTLENECK, INVERTED
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,
@@ -25,14 +25,14 @@ _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.LeakyReLU,
 
 @dataclass(frozen=True)
 class BackboneStage:
-    """Blocks of a network of which all but the first write what they read.
+    """Consecutive blocks; all but the first keep their input's shape.
 
     Attributes:
-        segment: where they lie.
+        segment: where they lie in the chain.
         width: channels that they write.
-        stride: of the first one.
+        stride: of the first block.
         kernel: side of the kernels in the middle of the blocks.
-        group_width: channels per group there; 0 if they are not grouped, or depthwise.
+        group_width: channels per group there; 0 if not grouped, or depthwise.
     """
 
     segment: Segment
@@ -44,17 +44,17 @@ class BackboneStage:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network as published files see it.
+    """A network in the structure of pycls files.
 
     Attributes:
-        block: the type of its blocks, as published files name it.
+        block: type of its blocks, one of `BLOCKS`.
         stages: from the stem to the head.
-        stem: blocks before them.
-        head: blocks behind them, as far as they can be placed.
+        stem: blocks before the stages.
+        head: blocks of the chain after the stages.
         squeeze: whether blocks have squeeze-and-excitation.
         stem_kernel: side of the first convolution's kernel.
-        stem_pools: whether the stem makes the map smaller by a pool, too.
-        head_width: channels of the head's convolution; 0 if it has none.
+        stem_pools: whether the stem has a pool.
+        head_width: channels of the head's convolution; 0 if there is none.
         activations: names of the blocks' activations.
     """
 
@@ -70,17 +70,17 @@ class Backbone:
 
 
 def backbone_of(blueprint: Blueprint) -> Backbone:
-    """The stages of a network of residual blocks, or of inverted bottlenecks.
+    """The structure of a network of residual blocks or inverted bottlenecks.
 
     Raises:
-        DesignError: it is another one.
+        DesignError: the network has another structure.
     """
     blocks = blueprint.traced.blocks
     body = [number for number, block in enumerate(blocks) if _is_body(block)]
     if not body or body != list(range(body[0], body[-1] + 1)):
         raise DesignError(
-            "the network is no stem, stages of residual blocks or inverted bottlenecks, and head; NN-Stretch's files describe "
-            "such networks alone"
+            "the network has no stem, stages of residual blocks or inverted bottlenecks, and head; NN-Stretch's files describe "
+            "only such networks"
         )
     starts = [number for number in body if number == body[0] or not blocks[number].droppable]
     stages = tuple(
@@ -94,8 +94,8 @@ def backbone_of(blueprint: Blueprint) -> Backbone:
     first = [node for node in stem if role_of(node) is Role.CONV]
     if len(first) != 1 or len(head) > 1:
         raise DesignError(
-            f"the network has {len(first)} convolutions before its stages and {len(head)} behind them; "
-            "files have one there, and one at most here"
+            f"the network has {len(first)} convolutions before its stages and {len(head)} after them; "
+            "files have one before, and at most one after them"
         )
     return Backbone(
         kinds.pop(),
@@ -116,7 +116,7 @@ def _pools(node: fx.Node) -> bool:
 
 
 def _activation(node: fx.Node) -> str:
-    """The name of an activation between convolutions; of anything else the empty one."""
+    """Name of an activation module; empty for other nodes."""
     if node.op != "call_module" or not isinstance(module_of(node), _ACTIVATIONS):
         return ""
     return type(module_of(node)).__name__.lower()
@@ -154,7 +154,7 @@ def _stage(blueprint: Blueprint, segment: Segment) -> BackboneStage:
     ]
     if not middle:
         raise DesignError(
-            f"{blocks[0].name} has no convolution larger than 1x1; it is no block that files have a name for"
+            f"{blocks[0].name} has no convolution larger than 1x1; pycls files have no name for such a block"
         )
     module = module_of(middle[0])
     assert isinstance(module, nn.Conv2d)
@@ -169,19 +169,19 @@ def _stage(blueprint: Blueprint, segment: Segment) -> BackboneStage:
 
 
 def squeeze_of(block: Block) -> fx.Node | None:
-    """The convolution that makes the few channels of a squeeze-and-excitation."""
+    """The squeeze convolution of a block's squeeze-and-excitation; None if it has none."""
     for node in block.nodes:
         if role_of(node) is Role.BINARY and is_product(node):
             for operand in tensor_operands(node):
-                excite = _maker(operand, block)
-                squeeze = None if excite is None else _maker(excite.all_input_nodes[0], block)
+                excite = _producer(operand, block)
+                squeeze = None if excite is None else _producer(excite.all_input_nodes[0], block)
                 if excite and squeeze and role_of(excite) is role_of(squeeze) is Role.CONV:
                     return squeeze
     return None
 
 
-def _maker(node: fx.Node, block: Block) -> fx.Node | None:
-    """The convolution of the block that makes the channels of `node`."""
+def _producer(node: fx.Node, block: Block) -> fx.Node | None:
+    """The convolution of the block that produces the channels of `node`."""
     while node in block.nodes and role_of(node) not in (Role.CONV, Role.DEPTHWISE, Role.GROUPED):
         node = node.all_input_nodes[0]
     return node if node in block.nodes else None

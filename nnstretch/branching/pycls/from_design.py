@@ -1,4 +1,4 @@
-"""Designs as published networks: the other way of `published_design`, and checked by it."""
+"""Converts designs to published networks; `to_design` verifies the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.pycls.backbone import Backbone, BackboneStage, backbone_of, squeeze_of
-from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
+from nnstretch.branching.pycls.network import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.pycls.to_design import design_of
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of
 from nnstretch.branching.tracing.trace import Block, Segment
@@ -24,20 +24,20 @@ from nnstretch.errors import DesignError
 def published_of(
     design: Design, blueprint: Blueprint, devices: Sequence[str], sections: Mapping[str, Any] | None = None
 ) -> PublishedNetwork:
-    """The published network that a design makes.
+    """The published network equivalent to a design.
 
     Args:
-        design: made of the blueprint's network. Which blocks of a stage are kept is not in the result, only how many.
-        blueprint: prepared for the design.
+        design: of the blueprint's network. The result keeps the number of blocks of a stage, not which ones.
+        blueprint: prepared with the design's settings.
         devices: names of the design's processors.
-        sections: what else the file is to hold.
+        sections: further sections of the file.
 
     Raises:
-        DesignError: such files have no form for what the design says; the message says for what.
+        DesignError: pycls files cannot express the design; the message says what.
     """
     backbone = backbone_of(blueprint)
     if design.merge is Merge.ADD:
-        raise _unsayable("its branches are summed, and a file's are concatenated")
+        raise _not_expressible("its branches are summed, and a file's are concatenated")
     read, stages = blueprint.channels_before(backbone.stem.stop), list[PublishedStage]()
     for number, place in enumerate(backbone.stages, 1):
         stages.append(_stage(design, blueprint, backbone, number, place, read))
@@ -60,17 +60,17 @@ def published_of(
     try:
         again = design_of(network, blueprint)
     except DesignError as error:
-        raise _unsayable(str(error)) from error
+        raise _not_expressible(str(error)) from error
     _check_same(design, again)
     return network
 
 
-def _unsayable(why: str) -> DesignError:
-    return DesignError(f"NN-Stretch's files have no form for this design: {why}; its own JSON file says it all")
+def _not_expressible(why: str) -> DesignError:
+    return DesignError(f"NN-Stretch's files cannot express this design: {why}; use its JSON file")
 
 
 def _processor(design: Design, block: int) -> int:
-    """Who runs a block that is not branched, or the first of those who do."""
+    """The processor of an unbranched block, or of its segment's first branch."""
     segment = next(segment for segment in design.segments if segment.first <= block < segment.stop)
     return segment.branches[0].processor
 
@@ -78,26 +78,28 @@ def _processor(design: Design, block: int) -> int:
 def _stage(
     design: Design, blueprint: Blueprint, backbone: Backbone, number: int, place: BackboneStage, read: int
 ) -> PublishedStage:
-    """What a file says of a stage, as far as it can."""
+    """A stage of the design as a file expresses it."""
     blocks, own = blueprint.traced.blocks, set(place.segment.blocks)
     found = [choice for choice in choices_of(design) if own & set(choice.segment.blocks)]
     branches = found[0].branches
     if len(found) > 1 or any(i not in own and blocks[i].has_weights for i in found[0].segment.blocks):
         if any(len(choice.branches) > 1 for choice in found):
-            raise _unsayable(f"branches do not meet where stage {number} begins and ends")
+            raise _not_expressible(f"branches do not meet where stage {number} begins and ends")
         kept = tuple(i for choice in found for i in choice.branches[0].blocks if i in own)
         branches = (BranchChoice(branches[0].processor, kept, 1.0),)
     if [branch.processor for branch in branches] != list(range(len(branches))):
-        raise _unsayable(f"stage {number} is not on the first processors in their order")
+        raise _not_expressible(f"stage {number} is not on the first processors in their order")
     segment = found[0].segment if len(found) == 1 and found[0].branches is branches else place.segment
-    said = [_branch(blueprint, backbone, segment, branch, read) for branch in branches]
-    widths = tuple(width for width, _, _ in said)
+    described = [_branch(blueprint, backbone, segment, branch, read) for branch in branches]
+    widths = tuple(width for width, _, _ in described)
     return PublishedStage(
         depths=tuple(sum(blocks[i].has_weights for i in branch.blocks) for branch in branches),
         widths=widths,
         stride=place.stride,
-        bottlenecks=tuple(ratio for _, ratio, _ in said),
-        group_widths=tuple(place.group_width or inner for _, _, inner in said) if backbone.block != INVERTED else (),
+        bottlenecks=tuple(ratio for _, ratio, _ in described),
+        group_widths=tuple(place.group_width or inner for _, _, inner in described)
+        if backbone.block != INVERTED
+        else (),
         kernel=place.kernel if backbone.block == INVERTED else None,
         original_width=place.width if design.merge is Merge.CONCAT_1X1 else sum(widths),
     )
@@ -106,7 +108,7 @@ def _stage(
 def _branch(
     blueprint: Blueprint, backbone: Backbone, segment: Segment, choice: BranchChoice, read: int
 ) -> tuple[int, float, int]:
-    """Channels that a branch's blocks write, the ratio of those inside to them, and those inside."""
+    """Channels that a branch's blocks write, the ratio of the inner channels to them, and the inner channels."""
     plan, counts = blueprint.plan(segment, choice), blueprint.counts(segment, choice)
     written = blueprint.branch(segment, choice.blocks, Ends(choice.ends.entry)).output_groups
     width = sum(counts[group.index] * group.group_channels for group in written)
@@ -124,13 +126,13 @@ def _branch(
 
 
 def _ends(plan: ChannelPlan) -> set[fx.Node]:
-    """The nodes that a branch has besides those of its blocks."""
+    """The nodes of a branch's entry and exit."""
     own = {f"{end}.{layer}" for end in (FIRST, EXIT) for layer in ("conv", "norm")}
     return {node for node in plan.nodes if str(node.target) in own}
 
 
 def _inner(plan: ChannelPlan, counts: Sequence[int], block: Block, written: set[int]) -> int | None:
-    """Channels inside a block; None if there are no others than it reads or writes."""
+    """Inner channels of a block; None if it has none besides its input's and output's."""
     squeeze = squeeze_of(block)
     for node in block.nodes:
         if (
@@ -144,13 +146,13 @@ def _inner(plan: ChannelPlan, counts: Sequence[int], block: Block, written: set[
 
 
 def _ratio(inner: int, base: int) -> float:
-    """A ratio that gives `inner` back, also where what it is multiplied by is then rounded down."""
+    """A ratio that gives `inner` when multiplied by `base` and rounded down."""
     ratio = inner / base
     return ratio if int(base * ratio) == inner else (inner + 0.5) / base
 
 
 def _squeeze_ratio(blueprint: Blueprint, backbone: Backbone) -> float:
-    """Channels in the middle of a squeeze-and-excitation over those that its block reads."""
+    """Squeezed channels over the block's input channels."""
     if not backbone.squeeze:
         return 0.0
     block = blueprint.traced.blocks[backbone.stages[-1].segment.first]
@@ -160,16 +162,16 @@ def _squeeze_ratio(blueprint: Blueprint, backbone: Backbone) -> float:
 
 
 def _check_same(design: Design, again: Design) -> None:
-    """That the file says what the design says."""
+    """Checks that the file is equivalent to the design."""
     branched, found = ([s for s in d.segments if len(s.branches) > 1] for d in (design, again))
     for number, (segment, other) in enumerate(zip(branched, found, strict=True), 1):
         for branch, copy in zip(segment.branches, other.branches, strict=True):
             if (branch.macs, branch.channels) != (copy.macs, copy.channels):
-                raise _unsayable(
+                raise _not_expressible(
                     f"in meeting point {number} a branch with {branch.macs} MACs would become one with {copy.macs}, since all "
                     "blocks of a file's branch have one width and begin as its version has it"
                 )
     if (design.macs, design.params) != (again.macs, again.params):
-        raise _unsayable(
-            f"it has {design.macs} MACs and {design.params} parameters, what a file can say {again.macs} and {again.params}"
+        raise _not_expressible(
+            f"it has {design.macs} MACs and {design.params} parameters, the closest file {again.macs} and {again.params}"
         )

@@ -1,7 +1,7 @@
-"""Published networks as designs on a network of their family, and designs as published networks.
+"""Converts published networks to designs on a network of their family.
 
-A file has no room for everything that a design can say, and the other way round. Whatever one cannot say of the other is
-refused with the reason, so that what is converted has the same MACs and parameters, exactly.
+Files and designs cannot express everything of each other. What cannot be converted is refused with the
+reason, so the result always has exactly the same MACs and parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, Segmen
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.pycls.backbone import Backbone, BackboneStage, backbone_of, squeeze_of
-from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
+from nnstretch.branching.pycls.network import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of
 from nnstretch.branching.tracing.trace import Block, Segment
 from nnstretch.branching.transform.inherit import needs_entry
@@ -28,25 +28,25 @@ _STEP = 8
 
 
 def merge_of(network: PublishedNetwork) -> Merge:
-    """How the branches of a published network meet."""
+    """The merge mode of a published network."""
     return Merge.CONCAT_1X1 if network.version == 1 else Merge.CONCAT
 
 
 def design_of(network: PublishedNetwork, blueprint: Blueprint) -> Design:
-    """The design that makes the published network of a network of its family.
+    """The design equivalent to a published network.
 
     Args:
-        network: as read from a file. The processors of the design are `network.processors`, in that order.
-        blueprint: of the network that the file's was made from, prepared for `merge_of(network)`.
+        network: read from a file. The design's processors are `network.processors`, in that order.
+        blueprint: of the network that the published one was made from, prepared for `merge_of(network)`.
 
     Raises:
-        DesignError: the network is of another family, or cannot become what the file says.
+        DesignError: the network is of another family, or cannot become what the file describes.
     """
     return make_design(blueprint, published_choices(network, blueprint))
 
 
 def published_choices(network: PublishedNetwork, blueprint: Blueprint) -> list[SegmentChoice]:
-    """What decides the design of `design_of`."""
+    """The choices that determine the design of `design_of`."""
     if blueprint.merge is not merge_of(network):
         raise DesignError(
             f"a file of MB_VER {network.version} merges by {merge_of(network).value}, the network was prepared for "
@@ -60,8 +60,8 @@ def published_choices(network: PublishedNetwork, blueprint: Blueprint) -> list[S
     pooled = _pooled(blueprint, backbone) if network.version == 2 else backbone.head.first
     places = [*others, replace(last, segment=Segment(last.segment.first, pooled))]
     for number, (stage, place) in enumerate(zip(network.stages, places, strict=True), 1):
-        reading = _Reading(network, blueprint, number, stage, place, read, exact)
-        choices.append(SegmentChoice(place.segment, tuple(map(reading.branch, range(len(stage.depths))))))
+        reader = _StageReader(network, blueprint, number, stage, place, read, exact)
+        choices.append(SegmentChoice(place.segment, tuple(map(reader.branch, range(len(stage.depths))))))
         read = stage.original_width
         exact = network.version == 1 or stage.widths == (place.width,)
     if pooled < backbone.head.stop:
@@ -70,9 +70,10 @@ def published_choices(network: PublishedNetwork, blueprint: Blueprint) -> list[S
 
 
 def _pooled(blueprint: Blueprint, backbone: Backbone) -> int:
-    """Number of the head's first block with a convolution.
+    """Number of the head's first block with a weight layer.
 
-    A pool before it belongs to the branches, channel by channel; alone in a segment it would need the original channels.
+    Branches include a pool before it, channel by channel; as a segment of its own it would need the original
+    channels.
     """
     blocks = blueprint.traced.blocks
     return next((number for number in backbone.head.blocks if blocks[number].has_weights), backbone.head.stop)
@@ -83,7 +84,7 @@ def _whole(segment: Segment, processor: int) -> SegmentChoice:
 
 
 def _check_family(network: PublishedNetwork, blueprint: Blueprint, backbone: Backbone) -> None:
-    """That the file is about this network, apart from depths and widths."""
+    """Checks that the file is about this network, apart from depths and widths."""
     stages = [
         (stage.stride, stage.kernel or place.kernel)
         for stage, place in zip(network.stages, backbone.stages, strict=False)
@@ -98,26 +99,28 @@ def _check_family(network: PublishedNetwork, blueprint: Blueprint, backbone: Bac
     if network.version == 1:
         widths = [stage.original_width for stage in network.stages]
         pairs.append(("original widths", widths, [place.width for place in backbone.stages]))
-    for what, said, found in pairs:
-        if said != found:
-            raise DesignError(f"the file has {what} {said}, the network {found}; give a network of the file's family")
+    for what, described, found in pairs:
+        if described != found:
+            raise DesignError(
+                f"the file has {what} {described}, the network {found}; give a network of the file's family"
+            )
     if bool(network.squeeze) != backbone.squeeze:
         has, hint = ("has", "SE_ON: true") if backbone.squeeze else ("has no", "SE_ON: false")
         raise DesignError(
-            f"the network {has} squeeze-and-excitation, which the file denies; write {hint} in it, or give another network"
+            f"the network {has} squeeze-and-excitation, unlike the file; write {hint} in it, or give another network"
         )
 
 
 def differences(network: PublishedNetwork, blueprint: Blueprint) -> list[str]:
-    """What a design keeps of the network although the file says otherwise; neither branches nor their layers' sizes."""
+    """Properties other than branches and layer sizes that a design keeps of the network, unlike the file."""
     backbone, notes = backbone_of(blueprint), list[str]()
     if backbone.stem_kernel != network.stem_kernel or backbone.stem_pools != (network.stem == "res_stem_in"):
         notes.append(f"the stem stays the network's own, it is not the file's {network.stem}")
-    said = {*network.activations, *_model(network).get("ACTIVATION_FUN", "").lower().split()}
+    specified = {*network.activations, *_model(network).get("ACTIVATION_FUN", "").lower().split()}
     own = backbone.activations
-    if said - own:
+    if specified - own:
         notes.append(
-            f"activations stay the network's own ({', '.join(sorted(own))}); the file says {', '.join(sorted(said))}"
+            f"activations stay the network's own ({', '.join(sorted(own))}); the file has {', '.join(sorted(specified))}"
         )
     return notes
 
@@ -128,17 +131,17 @@ def _model(network: PublishedNetwork) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """One stage of a file.
+class _StageReader:
+    """Converts one stage of a file.
 
     Attributes:
         network: the file.
         blueprint: of the network.
-        number: of the stage, from 1 on.
-        stage: what the file says.
-        place: where it lies in the network.
-        read: channels of the tensor that it reads.
-        exact: those are the original ones, each once and in order.
+        number: of the stage, from 1.
+        stage: the file's stage.
+        place: the network's stage.
+        read: channels of the stage's input.
+        exact: these are the original channels, each once and in order.
     """
 
     network: PublishedNetwork
@@ -150,7 +153,7 @@ class _Reading:
     exact: bool
 
     def branch(self, branch: int) -> BranchChoice:
-        """What decides a branch of the stage."""
+        """The choice of a branch."""
         width = self.stage.widths[branch]
         blocks = self._kept(self.stage.depths[branch])
         ends, first = self._ends(branch, self.blueprint.traced.blocks[blocks[0]])
@@ -166,16 +169,14 @@ class _Reading:
         choice = BranchChoice(branch, blocks, width / self.place.width, ends, groups)
         counts = self.blueprint.counts(self.place.segment, choice)
         if needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=self.exact):
-            raise self._refusal(
-                branch, "what it reads meets other layers than convolutions, which the file has no form for"
-            )
+            raise self._refusal(branch, "its input meets layers other than convolutions, which files cannot express")
         return choice
 
     def _refusal(self, branch: int, why: str) -> DesignError:
         return DesignError(f"stage {self.number}, branch {branch + 1} of the file cannot be made of the network: {why}")
 
     def _kept(self, depth: int) -> tuple[int, ...]:
-        """So many blocks: without those that change their input least, or with the one that does it again."""
+        """`depth` blocks of the stage: without those that change their input least, or with the least one repeated."""
         blocks, own = self.blueprint.traced.blocks, list(self.place.segment.blocks)
         by_change = sorted((i for i in own if blocks[i].droppable), key=lambda i: (blocks[i].change, -i))
         missing = depth - sum(blocks[i].has_weights for i in own)
@@ -188,7 +189,7 @@ class _Reading:
         return tuple(i for i in own if i not in by_change[:-missing])
 
     def _ends(self, branch: int, first: Block) -> tuple[Ends, int]:
-        """What the branch has at its ends, and the channels that its first block reads."""
+        """The ends of a branch, and the channels that its first block reads."""
         width, original = self.stage.widths[branch], self.stage.original_width
         if self.network.version == 1:
             share = original // len(self.stage.depths)
@@ -202,8 +203,8 @@ class _Reading:
             return ends, read
         if first.droppable and ends.entry is Entry.AS_NEEDED and self.network.block != INVERTED:
             return Ends(Entry.PROJECTION, ends.exit), read
-        says, has = ("a bare", "another") if keeps_shape else ("no bare", "a bare")
-        raise self._refusal(branch, f"its first block has {says} shortcut, the network's {has} one")
+        described, has = ("a bare", "another") if keeps_shape else ("no bare", "a bare")
+        raise self._refusal(branch, f"its first block has {described} shortcut, the network's {has} one")
 
     def _check_body(self, branch: int, body: Sequence[Block], first: int) -> None:
         if self.network.block == BOTTLENECK and self.stage.group_widths:
@@ -229,7 +230,7 @@ class _Reading:
         body: Sequence[Block],
         first: int,
     ) -> int:
-        """Channels of a group; `width` if it is written by the blocks."""
+        """Channels of a dependency group; `width` if the blocks' outputs belong to it."""
         found = {
             channels
             for node, _ in group.producers
@@ -243,7 +244,7 @@ class _Reading:
     def _written(
         self, plan: ChannelPlan, node: fx.Node, width: int | None, branch: int, body: Sequence[Block], first: int
     ) -> int | None:
-        """Channels that a layer writes."""
+        """Channels that a layer writes; None if the file does not determine them."""
         number = next((i for i, block in enumerate(body) if node in block.nodes), None)
         if number is None:
             return first if node.target == f"{FIRST}.conv" else channels_of(node)
@@ -257,11 +258,11 @@ class _Reading:
 
 
 def _divisible(value: float) -> int:
-    """The nearest multiple of 8, and not below nine tenths of `value`: how files round what first convolutions write."""
+    """The nearest multiple of 8, at least nine tenths of `value`: how files round the width of first convolutions."""
     rounded = max(_STEP, int(value + _STEP / 2) // _STEP * _STEP)
     return rounded + _STEP if rounded < 0.9 * value else rounded
 
 
 def _expands(block: Block) -> bool:
-    """Whether an inverted bottleneck begins with a convolution that is not depthwise."""
+    """Whether an inverted bottleneck begins with an expansion convolution."""
     return next(role_of(node) for node in block.nodes if role_of(node) in (Role.CONV, Role.DEPTHWISE)) is Role.CONV

@@ -1,10 +1,11 @@
 """Finds lower bounds of depth, width and MACs by short trainings.
 
-NN-Stretch guarantees capacity by hard lower bounds, because extremely shallow or narrow branches lose accuracy. To find a
-network's own bounds, networks whose stages have two equal branches are trained: shallower ones at full width, narrower ones
-at full depth, then ones scaled in both. Each inherits weights and is retrained briefly. The reference is the original
-after the same retraining, so that the effect of the retraining itself cancels. Accuracy is assumed to be monotonic in depth,
-width and MACs, so bisection finds the smallest of each within a tolerance.
+NN-Stretch guarantees capacity by hard lower bounds, because extremely shallow or narrow branches lose
+accuracy. To find a network's own bounds, networks whose stages have two equal branches are trained: shallower
+ones at full width, narrower ones at full depth, then ones scaled in both. Each inherits weights and is
+retrained briefly. The reference is the original after the same retraining, so that the effect of the
+retraining itself cancels. Accuracy is assumed to be monotonic in depth, width and MACs, so bisection finds
+the smallest of each within a tolerance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Candidates for one segment: the ways to branch it that meet the constraints.
 
-As in NN-Stretch, latency is a hard constraint: a branch may take `beta`, and a meeting point `alpha`, of the original
-segment's latency on its fastest processor. Capacity is another. Of the candidates that meet both, only those on the
-front of latency and MACs are kept.
+As in NN-Stretch, latency is a hard constraint: a branch may take `beta`, and a meeting point `alpha`, of the
+original segment's latency on its fastest processor. Capacity is another. Of the candidates that meet both,
+only those on the front of latency and MACs are kept.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def segment_candidates(
 class _Pruner:
     """Prunes the candidates of one segment.
 
-    All combinations of one branch per processor are evaluated as flat arrays, the last processor's branch varying
-    fastest.
+    All combinations of one branch per processor are evaluated as flat arrays, the last processor's branch
+    varying fastest.
     """
 
     def __init__(

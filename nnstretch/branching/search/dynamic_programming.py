@@ -1,10 +1,10 @@
 """Dynamic programming over the chain of blocks: the fastest network for every number of MACs.
 
-A state holds everything on which the cost of the rest of the network depends: the block reached, the channels of its input,
-whether they are the original ones, and which processor holds them. For every state and number of MACs, in steps of a
-thousandth of the original's, the fastest way is kept. The result is optimal for the predictions on the given search space,
-up to the rounding of MACs. Skip connections are not part of the state: the search assumes that they have their original
-channels; `network_prediction` uses their real ones.
+A state holds everything on which the cost of the rest of the network depends: the block reached, the channels
+of its input, whether they are the original ones, and which processor holds them. For every state and number
+of MACs, in steps of a thousandth of the original's, the fastest way is kept. The result is optimal for the
+predictions on the given search space, up to the rounding of MACs. Skip connections are not part of the state:
+the search assumes that they have their original channels; `network_prediction` uses their real ones.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) 
 
 
 def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
-    """Lets the predictor measure the layers of a network that it has only estimated; returns whether a prediction changed."""
+    """Lets the predictor measure the estimated layers of a network; returns whether a prediction changed."""
     blueprint = latencies.blueprint
     *states, last = _states(latencies, choices)
     reads = _reads(latencies, choices, [*states, last])

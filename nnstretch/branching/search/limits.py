@@ -62,15 +62,17 @@ class SearchLimits:
     """Constraints of a search.
 
     Attributes:
-        alpha: maximum ratio of a meeting point's seconds to the original segment's on its fastest processor (NN-Stretch).
-        beta: maximum ratio of a branch's seconds on its processor to the original segment's on its fastest (NN-Stretch).
+        alpha: maximum ratio of a meeting point's seconds to the original segment's on its fastest processor
+            (NN-Stretch).
+        beta: maximum ratio of a branch's seconds on its processor to the original segment's on its fastest
+            (NN-Stretch).
         min_depth: minimum share of a segment's blocks that a branch keeps; None: the family's default.
         min_width: minimum width ratio of a branch; None: the family's default.
         min_macs: minimum ratio of the MACs of a segment's branches to the original segment's.
-        max_segment: maximum share of the network's MACs in a branched segment of several blocks. It makes branches exchange
-            features often instead of being networks of their own.
-        target_ms: latency target in milliseconds: of the designs that meet it, those with the most MACs are returned;
-            None: the fastest designs are returned.
+        max_segment: maximum share of the network's MACs in a branched segment of several blocks. It makes
+            branches exchange features often instead of being networks of their own.
+        target_ms: latency target in milliseconds: of the designs that meet it, those with the most MACs are
+            returned; None: the fastest designs are returned.
     """
 
     alpha: float = 0.3

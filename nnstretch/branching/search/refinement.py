@@ -27,13 +27,14 @@ _WORTH_TUNING = 0.03  # the same for tuned designs, whose runs take longer
 class GuidedRefinement:
     """Finds the fastest of several designs by running them.
 
-    The measured time of each branch, beside the other branches and with its real inputs, replaces its prediction; then the
-    work is rebalanced among the branches.
+    The measured time of each branch, beside the other branches and with its real inputs, replaces its
+    prediction; then the work is rebalanced among the branches.
 
     Attributes:
         latencies: predictions; measurements correct them.
         runner: runs networks.
-        propose: the best network by current knowledge, given the last one that ran; None if none is within the limits.
+        propose: the best network by current knowledge, given the last one that ran; None if none is within
+            the limits.
         progress: called before every run.
         measured_ms: milliseconds of the tuned designs that ran, by id.
     """
@@ -47,7 +48,8 @@ class GuidedRefinement:
     def fastest(self, network: NetworkCandidate) -> NetworkCandidate:
         """The fastest network that was run, starting with `network`.
 
-        Untuned runs balance the work first. Tuned runs follow, because tuning accelerates some processors more than others.
+        Untuned runs balance the work first. Tuned runs follow, because tuning accelerates some processors
+        more than others.
         """
         best = self._fastest(network, _RUNS, _WORTH, tuned=False)
         return self._fastest(best, _TUNED, _WORTH_TUNING, tuned=True)

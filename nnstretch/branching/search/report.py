@@ -39,8 +39,8 @@ class SearchReport:
         diagnostics: for segments that cannot be branched, why.
         blocks: the original blocks.
         head_ms: latency of the original head on each processor.
-        front: front of latency and MACs as predicted in the search, fastest first, with interpolation between layers
-            and before any design ran.
+        front: front of latency and MACs as predicted in the search, fastest first, with interpolation between
+            layers and before any design ran.
         predictions: prediction of each returned design, by its id.
         unpredicted: operators without a routine on any processor; they count as zero seconds.
     """

@@ -1,9 +1,10 @@
 """The search for designs: where branches meet, on which processors they run, and their depths and widths.
 
-Every boundary between blocks is a candidate meeting point, so the search decides their number and places. Candidates for
-each segment between two boundaries (`candidates`) are combined to whole networks (`dynamic_programming`). Widths are first
-searched in steps of 1/8; then widths around the best design in steps of 1/32, and depths one block away from its own. Layers
-of the best designs that the predictor only estimated are measured, and the search is repeated with the results.
+Every boundary between blocks is a candidate meeting point, so the search decides their number and places.
+Candidates for each segment between two boundaries (`candidates`) are combined to whole networks
+(`dynamic_programming`). Widths are first searched in steps of 1/8; then widths around the best design in
+steps of 1/32, and depths one block away from its own. Layers of the best designs that the predictor only
+estimated are measured, and the search is repeated with the results.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def search(
         multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
         designs: maximum number of designs.
         pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
-        runner: runs designs for measurement-guided refinement; the fastest design that ran comes first. Ignored with
-            `pareto` and with a latency target.
+        runner: runs designs for measurement-guided refinement; the fastest design that ran comes first.
+            Ignored with `pareto` and with a latency target.
         progress: called as progress(done, total, what).
         merge: how branches are merged.
 

@@ -48,7 +48,7 @@ def candidate_boundaries(latencies: LatencyTable, progress: Progress) -> list[in
 def coarse_search_space(
     latencies: LatencyTable, limits: SearchLimits, boundaries: Sequence[int], progress: Progress
 ) -> SearchSpace:
-    """Branches of all depths on a coarse grid of widths, for every segment between two boundaries that can be branched."""
+    """Branches of all depths on a coarse grid of widths, for every segment that can be branched."""
     min_width, min_depth = _least(limits)
     grid = [i / _COARSE for i in range(1, _COARSE + 1) if i / _COARSE >= min_width]
     widths = sorted({*grid, min_width})

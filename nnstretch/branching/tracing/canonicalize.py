@@ -2,13 +2,13 @@
 
 The passes run in this order; each keeps the graph equivalent:
 
-1. *Sizes*. Numbers derived from shapes become constants. Sizes that scale with the batch are derived from the tensor
-   that their consumer reads, so that no node refers to a distant tensor for its shape.
+1. *Sizes*. Numbers derived from shapes become constants. Sizes that scale with the batch are derived from the
+   tensor that their consumer reads, so that no node refers to a distant tensor for its shape.
 2. *In-place operations* become out-of-place ones, because several branches may read the tensor.
 3. *Constant folding*. Whatever depends on parameters alone is computed once.
 4. *Functional to module*. Functions called with parameters become modules; so do channel slices and shuffles.
-5. *Channels first*. Regions between two permutations whose channels come last are rewritten to have channels second
-   (`channels_first`).
+5. *Channels first*. Regions between two permutations whose channels come last are rewritten to have channels
+   second (`channels_first`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.
 
 
 def canonicalize(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModule:
-    """Canonicalises `network` in place and returns it as a new module, with the `meta` entries that `capture` documents.
+    """Canonicalises `network` in place and returns it as a new module with the `meta` entries of `capture`.
 
     Args:
         network: in evaluation mode; reads one tensor.
         example_input: `N,C,H,W`; the network runs on it.
-
-    Returns:
-        The canonical graph.
     """
     _note(network, example_input)
     _without_sizes(network, example_input)

@@ -1,7 +1,8 @@
 """Captures a module's computation as one graph of layers, with torch.fx or, where that fails, torch.export.
 
-torch.fx keeps the called modules but follows no control flow. torch.export follows control flow on shapes and Python
-values; `canonicalize` turns its operators back into layers. Users of the graph cannot tell which tracer made it.
+torch.fx keeps the called modules but follows no control flow. torch.export follows control flow on shapes and
+Python values; `canonicalize` turns its operators back into layers. Users of the graph cannot tell which
+tracer made it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _TOLERANCE = 1e-3
 def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     """The computation of `module` in evaluation mode, as a graph whose layers are private copies.
 
-    Every node carries `meta["value"]`, its value for the example input. Nodes that call a module or read a parameter carry
-    it as `meta["module"]` or `meta["tensor"]`.
+    Every node carries `meta["value"]`, its value for the example input. Nodes that call a module or read a
+    parameter carry it as `meta["module"]` or `meta["tensor"]`.
 
     Args:
         module: reads one tensor; returns tensors, possibly in tuples, lists and dicts.

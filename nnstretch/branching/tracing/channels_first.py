@@ -1,8 +1,8 @@
 """Rewrites channels-last regions of a graph to channels-first.
 
-ConvNeXt's blocks, for example, permute a map to `N,H,W,C`, normalise channels, apply dense layers and permute back.
-With channels second this is a normalisation and 1x1 convolutions, which can be scaled in width and for which every
-processor has routines.
+ConvNeXt's blocks, for example, permute a map to `N,H,W,C`, normalise channels, apply dense layers and permute
+back. With channels second this is a normalisation and 1x1 convolutions, which can be scaled in width and for
+which every processor has routines.
 """
 
 from __future__ import annotations

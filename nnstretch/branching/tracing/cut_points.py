@@ -1,9 +1,10 @@
-"""Cut points of a graph: tensors that every path crosses on the way to the deepest feature map, and the parts between them.
+"""Cut points of a graph, which every path to the deepest feature map crosses, and the parts between them.
 
 Cut points are dominators in the data-flow graph. The **body** of a network leads to the tensor after which the least
-work remains; the head is the rest. A tensor of the body that is also read elsewhere is a **skip connection**: the feature
-maps that a detector's heads read, or the skips of a U-Net. Where a path downsamples and upsamples again, long skips hide
-the cut points in between; there the downward and the upward path become chains of their own with a skip connection.
+work remains; the head is the rest. A tensor of the body that is also read elsewhere is a **skip connection**: the
+feature maps that a detector's heads read, or the skips of a U-Net. Where a path downsamples and upsamples again, long
+skips hide the cut points in between; there the downward and the upward path become chains of their own with a skip
+connection.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class _Dependencies:
     def end_of_body(self) -> fx.Node | None:
         """The end of the body: the map with the most work before it, among maps that a channel-mixing layer follows.
 
-        The output of the last mixing layer is the network's output, whose channels must keep their number and order.
+        The output of the last mixing layer is the network's output, whose channels must keep their number and
+        order.
         """
         flat = self._flattened()
         mixing = self._before_mixing()
@@ -292,7 +294,7 @@ def _resolution(node: fx.Node) -> tuple[int, ...] | None:
 
 
 def _is_auxiliary(part: Part) -> bool:
-    """Whether a part has no weight layer of its own: an activation, norm, pool, or gate over the previous layer's output."""
+    """Whether a part has no weight layer of its own: an activation, norm, pool, or gate over the layer before."""
     last = part.nodes[-1]
     if any(role_of(node) is Role.OPAQUE and parameters_of(node) for node in part.nodes):
         return False

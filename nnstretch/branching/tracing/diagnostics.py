@@ -18,7 +18,7 @@ _LAYOUT = frozenset({"flatten", "view", "reshape", "permute", "transpose", "chun
 
 
 def diagnose(blueprint: Blueprint) -> list[str]:
-    """One line per group of adjacent blocks that cannot be branched for the same reason, and one for a head with much work.
+    """One line per group of adjacent blocks that cannot be branched for one reason, and one for a large head.
 
     Args:
         blueprint: the network.

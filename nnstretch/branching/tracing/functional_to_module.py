@@ -94,7 +94,7 @@ class _ModuleMaker:
         self._call_module(node, source, module, path)
 
     def _path(self, owner: str, name: str, own: set[str]) -> str:
-        """The owner's path if it holds the layer's parameters alone, as torch's layers do; else a free path below it."""
+        """The owner's path if it holds the layer's parameters alone, as in torch's layers; else a free path."""
         others = {path for path in self._taken if path.startswith(f"{owner}.")} - own
         if owner and not others and owner not in self._taken:
             self._taken.add(owner)

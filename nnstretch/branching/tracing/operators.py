@@ -1,7 +1,8 @@
 """Channel semantics of the nodes of a traced network.
 
-All code that walks traced graphs asks this module, so support for a new operator is added in one place. Unknown operators
-are `Role.OPAQUE`: networks with them still work, but the channels that they read and write keep their number and order.
+All code that walks traced graphs asks this module, so support for a new operator is added in one place.
+Unknown operators are `Role.OPAQUE`: networks with them still work, but the channels that they read and write
+keep their number and order.
 """
 
 from __future__ import annotations

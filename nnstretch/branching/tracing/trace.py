@@ -1,7 +1,8 @@
 """Traces a network into a chain of blocks.
 
-Every path from the input to the deepest map crosses the cut points (`cut_points`). The nodes between them are merged into
-blocks; branches may meet between any two blocks (meeting points of NN-Stretch). Blocks of one output resolution form a stage.
+Every path from the input to the deepest map crosses the cut points (`cut_points`). The nodes between them are
+merged into blocks; branches may meet between any two blocks (meeting points of NN-Stretch). Blocks of one
+output resolution form a stage.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Block:
         nodes: in topological order; the last one computes `output`.
         source: the tensor that it reads; not one of `nodes`.
         output: the tensor that it writes; for the head, the graph's output node.
-        droppable: input and output have the same shape and it has weight layers, so the network works without it.
-        change: 1 - cosine similarity of input and output on the example input. Depth scaling drops the droppable blocks
-            with the smallest change first.
+        droppable: input and output have the same shape and it has weight layers, so the network works without
+            it.
+        change: 1 - cosine similarity of input and output on the example input. Depth scaling drops the
+            droppable blocks with the smallest change first.
         name: path of the module that holds it, for people.
     """
 
@@ -235,7 +237,7 @@ def _equal(names: tuple[str, str]) -> bool:
 
 
 def _stages(blocks: Sequence[Block]) -> tuple[Segment, ...]:
-    """Maximal segments of one output resolution. A pool at the start of a resolution closes the stage before it instead.
+    """Maximal segments of one output resolution; a pool at the start of one closes the stage before it instead.
 
     Branches then meet at the pooled tensor, which is smaller.
     """

@@ -65,7 +65,7 @@ def _skip_sources(plan: ChannelPlan, written: Mapping[fx.Node, ChannelOrigins]) 
 def _branches(
     blueprint: Blueprint, choice: SegmentChoice, written: Mapping[fx.Node, ChannelOrigins]
 ) -> tuple[list[nn.Module], list[Indices]]:
-    """The branches of a segment, and the original channels that each of them writes; `written` holds all tensors before it."""
+    """The branches of a segment, and the original channels that each writes; `written` holds earlier tensors."""
     place, blocks = choice.segment, blueprint.traced.blocks
     tensors = blocks[place.first].source, blocks[place.stop - 1].output
     read = written[tensors[0]]

@@ -1,7 +1,7 @@
 """The single-branch control: the original network scaled in width to a branched network's MACs (equal-MACs control).
 
-A branched network gains over its control by concurrency; the control gains over the original by fewer MACs. Reporting
-both separates the two effects.
+A branched network gains over its control by concurrency; the control gains over the original by fewer MACs.
+Reporting both separates the two effects.
 """
 
 from __future__ import annotations

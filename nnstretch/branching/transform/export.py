@@ -14,7 +14,8 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model:
     """`network` in evaluation mode as an ONNX graph; the metadata of every node in a branch names its processor.
 
-    The metadata is stored in the ONNX file. Nodes of meeting points and of the head have none: any processor may run them.
+    The metadata is stored in the ONNX file. Nodes of meeting points and of the head have none: any processor
+    may run them.
 
     Args:
         network: a branched network; its training flags are kept.

@@ -1,8 +1,9 @@
 """Scaled copies of consecutive blocks that inherit the weights of the original layers.
 
-While nodes are copied, every tensor carries the **origins** of its channels: the numbers of the original channels that they
-stand for. A channel-mixing layer takes the weight columns of its input's origins, divided by how often each occurs. If
-every original channel occurs once or more, the layer computes what it computed before.
+While nodes are copied, every tensor carries the **origins** of its channels: the numbers of the original
+channels that they stand for. A channel-mixing layer takes the weight columns of its input's origins, divided
+by how often each occurs. If every original channel occurs once or more, the layer computes what it computed
+before.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from nnstretch.errors import DesignError
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
 ENTRY = "entry"
-"""Name of the 1x1 convolution that a copy begins with where it needs one; those behind skip inputs have a number appended."""
+"""Name of a copy's 1x1 convolution behind its source; those behind skip inputs have a number appended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +62,9 @@ class ChannelOrigins:
 
     Attributes:
         origins: numbers of the original channels, in the tensor's order.
-        exact: they are the original channels, each once and in order, because no meeting point lies before. Origins that are
-            exact by chance after a meeting point do not count: cost estimates, which ignore origins, have to agree.
+        exact: they are the original channels, each once and in order, because no meeting point lies before.
+            Origins that are exact by chance after a meeting point do not count: cost estimates, which ignore
+            origins, have to agree.
     """
 
     origins: Indices
@@ -79,7 +81,8 @@ def scaled_copy(
 ) -> tuple[fx.GraphModule, Indices]:
     """Copies the blocks of `plan` with the channel groups in `selection`.
 
-    The copy reads a tensor with `len(origins)` channels and the plan's skip inputs. Its layers keep their original names.
+    The copy reads a tensor with `len(origins)` channels and the plan's skip inputs. Its layers keep their
+    original names.
 
     Args:
         plan: blocks and dependency groups.

@@ -1,9 +1,10 @@
 """Merging at meeting points: which channels branches write, and initial weights of the convolutions at their ends.
 
-Exit convolutions start as selections of channels, so that branches of full width and depth compute the original function.
-Their batch norms start with the statistics of the tensor that they pass on, and with the scale and shift that cancel them:
-they pass it on unchanged in evaluation and, for inputs like the example input, in training. An output channel that a branch
-lacks starts as the mean of the original channel, with random weights behind a scale of zero that training opens.
+Exit convolutions start as selections of channels, so that branches of full width and depth compute the
+original function. Their batch norms start with the statistics of the tensor that they pass on, and with the
+scale and shift that cancel them: they pass it on unchanged in evaluation and, for inputs like the example
+input, in training. An output channel that a branch lacks starts as the mean of the original channel, with
+random weights behind a scale of zero that training opens.
 """
 
 from __future__ import annotations

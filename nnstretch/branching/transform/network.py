@@ -16,8 +16,8 @@ from nnstretch.branching.design.design import Design, Merge
 class Branch(nn.Module):
     """A scaled copy of a segment's blocks.
 
-    torch's exporter does not record the calls of the generated module. With a module of its own around it, every node of an
-    exported branch has the branch in its module path, plain functions such as sums included.
+    torch's exporter does not record the calls of the generated module. With a module of its own around it,
+    every node of an exported branch has the branch in its module path, plain functions such as sums included.
 
     Attributes:
         layers: the generated module; its layers have their original names.
@@ -37,7 +37,8 @@ class BranchedSegment(nn.Module):
     """Branches with a common input whose outputs are concatenated along the channels, in order, or summed.
 
     Attributes:
-        branches: `Branch` modules from `N,C,H,W` to their share of the next segment's channels, or to all of them.
+        branches: `Branch` modules from `N,C,H,W` to their share of the next segment's channels, or to all of
+            them.
         merge: how branches are merged.
     """
 
@@ -61,8 +62,8 @@ class BranchedNetwork(nn.Module):
         segments: one `BranchedSegment` per segment.
         head: from the last meeting point to the network's output.
         design: the design that it was built from.
-        skips: skip inputs of every segment and of the head, as numbers of meeting points: 0 is the network's input and `i`
-            the output of segment `i - 1`.
+        skips: skip inputs of every segment and of the head, as numbers of meeting points: 0 is the network's
+            input and `i` the output of segment `i - 1`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Branches with blocks that the network lacks: convolutions at their ends, and repeated blocks.
 
-Both are blocks made of nodes beside the traced graph, so that whatever counts, copies or predicts blocks handles them, too.
-Tensors that they replace are aliased, as those of dropped blocks are.
+Both are blocks made of nodes beside the traced graph, so that whatever counts, copies or predicts blocks
+handles them, too. Tensors that they replace are aliased, as those of dropped blocks are.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Ends:
 
     Attributes:
         entry: what it begins with.
-        exit: range of original channels (first, end) that a final 1x1 convolution with batch norm writes; None: the branch
-            ends with its last block.
+        exit: range of original channels (first, end) that a final 1x1 convolution with batch norm writes;
+            None: the branch ends with its last block.
     """
 
     entry: Entry = Entry.AS_NEEDED

@@ -21,7 +21,7 @@ from nnstretch.errors import ModelError
         # A dilated 3x3 spans 5 pixels, so 6 x 6 shrinks to 2 x 2.
         pytest.param(nn.Conv2d(2, 3, 3, dilation=2, bias=False), (2, 6, 6), 4 * 3 * 18, 54, id="dilation"),
         pytest.param(nn.Conv2d(2, 3, (1, 3), bias=False), (2, 4, 5), 4 * 3 * 3 * 2 * 3, 18, id="oblong"),
-        # Each of 3 x 3 inputs in 4 channels meets 2 x 2 skips of 3 outputs in its group.
+        # Each of 3 x 3 inputs in 4 channels is multiplied with a 2 x 2 kernel for 3 outputs in its group.
         pytest.param(
             nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2, bias=False), (4, 3, 3), 9 * 4 * 4 * 3, 48, id="up"
         ),

@@ -35,7 +35,7 @@ IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 def stretches(plan: Blueprint) -> list[Segment]:
-    """Segments of one block or two, cut where something is read later."""
+    """Segments of one or two blocks that end at skip connections."""
     found, first, count = [], 0, len(plan.traced.blocks)
     while first < count:
         both = Segment(first, min(first + 2, count))
@@ -45,7 +45,7 @@ def stretches(plan: Blueprint) -> list[Segment]:
 
 
 def branched(plan: Blueprint, widths: tuple[float, ...]) -> Design:
-    """Branches of these widths wherever there may be some, the second one as shallow as it goes if it is not full."""
+    """Two branches in every branchable segment; the second one has minimum depth unless it is full."""
     choices = []
     for segment in stretches(plan):
         whole = tuple(segment.blocks)
@@ -66,7 +66,7 @@ def double(network: nn.Module, images: Tensor = IMAGES) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", ANY)
-def test_full_branches_compute_what_the_module_computes(name: str) -> None:
+def test_full_branches_are_equivalent_to_the_module(name: str) -> None:
     network = small(ANY[name]()).double()
     plan = blueprint(network, IMAGES.double(), 1)
     design = branched(plan, (1.0, 1.0))
@@ -76,7 +76,7 @@ def test_full_branches_compute_what_the_module_computes(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "merge"), list(itertools.product(ANY, [Merge.CONCAT, Merge.ADD])))
-def test_counts_of_scaled_branches_are_those_of_what_is_built(name: str, merge: Merge) -> None:
+def test_counts_of_scaled_branches_match_the_built_network(name: str, merge: Merge) -> None:
     network = small(ANY[name]())
     plan = blueprint(network, IMAGES, 2, merge)
     original = original_cost(plan)
@@ -115,7 +115,7 @@ def test_a_detector_and_a_segmenter_go_through_the_search_to_onnx(name: str) -> 
         )
 
 
-def test_a_head_that_reads_several_maps_is_one_and_the_search_counts_what_it_reads() -> None:
+def test_a_head_with_skip_inputs_is_one_block_and_predicted_with_their_channels() -> None:
     plan = blueprint(small(Detector()), IMAGES)
     traced = plan.traced
     names = {block.output: block.name for block in traced.blocks}
@@ -133,7 +133,7 @@ def test_a_head_that_reads_several_maps_is_one_and_the_search_counts_what_it_rea
         )
 
 
-def test_a_way_down_and_up_is_a_chain_whose_skips_are_taps() -> None:
+def test_downsampling_and_upsampling_paths_form_a_chain_with_skip_connections() -> None:
     traced = trace(small(UNet()), IMAGES)
     sides = [(shape_of(block.output) or ())[-1] for block in traced.blocks]
     assert sides[:3] == [32, 16, 16]
@@ -143,7 +143,7 @@ def test_a_way_down_and_up_is_a_chain_whose_skips_are_taps() -> None:
     assert [shape_of(skip) for skip in skips] == [(2, 16, 16, 16), (2, 8, 32, 32)]
 
 
-def test_slices_and_shuffles_are_layers_however_they_are_written() -> None:
+def test_all_spellings_of_slices_and_shuffles_become_layers() -> None:
     graph = capture(Tail(Shuffled(16), channels=16).eval(), torch.randn(1, 16, 8, 8))
     modules = [module_of(node) for node in graph.graph.nodes if node.op == "call_module"]
     (shuffle,) = (module for module in modules if isinstance(module, ChannelShuffle))
@@ -162,7 +162,7 @@ def test_dense_layers_over_the_last_axis_can_be_scaled() -> None:
 
 
 class InPlace(nn.Module):
-    """Its second operand is what the activation before it has written over."""
+    """An operation whose second operand was overwritten by an in-place activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class InPlace(nn.Module):
         return z
 
 
-def test_what_was_written_in_place_is_read_where_it_was_meant() -> None:
+def test_readers_of_in_place_results_read_the_right_tensor() -> None:
     network = small(InPlace())
     graph = capture(network, IMAGES)
     torch.testing.assert_close(graph(IMAGES), network(IMAGES))
@@ -189,7 +189,7 @@ Trace = Callable[[nn.Module, Tensor], fx.GraphModule]
 
 
 class Calls(nn.Module):
-    """Layers and operations that torch knows as functions, called in ways that modules have no settings for."""
+    """Functional layers with arguments that the corresponding modules lack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Calls(nn.Module):
 
 
 @pytest.mark.parametrize("trace_it", [_by_fx, _by_export])
-def test_functions_are_called_as_they_were_and_dropout_is_on_in_training(trace_it: Trace) -> None:
+def test_functional_calls_keep_their_arguments_and_dropout_is_active_in_training(trace_it: Trace) -> None:
     network = small(Calls())
     graph = canonicalize(trace_it(network, IMAGES), IMAGES)
     torch.testing.assert_close(graph(IMAGES), network(IMAGES))
@@ -217,20 +217,20 @@ def test_functions_are_called_as_they_were_and_dropout_is_on_in_training(trace_i
 
 
 class WritesOver(nn.Module):
-    """Activations in place that torch has only as functions of its own."""
+    """In-place activations that exist only as functions in torch."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.hardtanh_(functional.elu_(functional.leaky_relu_(x, 0.2), 0.5), -0.4, 0.3)
 
 
-def test_functions_in_place_get_tensors_of_their_own() -> None:
+def test_in_place_functions_become_out_of_place() -> None:
     graph, images = capture(WritesOver(), IMAGES), IMAGES.clone()
     torch.testing.assert_close(graph(images), WritesOver()(IMAGES.clone()))
     assert torch.equal(images, IMAGES)
 
 
 class Judges(nn.Module):
-    """Returns a mask, and numbers that are none."""
+    """Returns a mask, and NaN."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class Judges(nn.Module):
         return y > 0, torch.where(y > 0, y, torch.nan), torch.where(y > 0, y, -torch.inf)
 
 
-def test_outputs_may_be_masks_and_hold_what_is_no_number() -> None:
+def test_outputs_may_be_masks_and_contain_nan() -> None:
     network = small(Judges())
     for found, wanted in zip(capture(network, IMAGES)(IMAGES), network(IMAGES), strict=True):
         torch.testing.assert_close(found, wanted, equal_nan=True)
@@ -261,7 +261,7 @@ class Attends(nn.Module):
         return x + y.transpose(1, 2).reshape(x.shape)
 
 
-def test_what_cannot_be_branched_stays_and_is_told() -> None:
+def test_unbranched_parts_stay_whole_and_are_diagnosed() -> None:
     network = small(Tail(conv(3, 16, stride=2), Attends(16), Basic(16, 24, 2), Basic(24, 24, 1), channels=24)).double()
     plan = blueprint(network, IMAGES.double(), 1)
     notes = diagnose(plan)
@@ -286,7 +286,7 @@ class Narrow(nn.Module):
         return y
 
 
-def test_layers_of_one_channel_have_it_in_every_branch() -> None:
+def test_single_channel_layers_keep_their_channel_in_every_branch() -> None:
     network = small(Narrow())
     plan = blueprint(network, IMAGES)
     design = branched(plan, (0.5, 0.5))
@@ -303,7 +303,7 @@ def without_statistics() -> nn.Module:
 
 
 class Decides(nn.Module):
-    """Control flow that depends on what a tensor holds."""
+    """Control flow that depends on tensor values."""
 
     def __init__(self) -> None:
         super().__init__()

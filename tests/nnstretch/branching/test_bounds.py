@@ -1,4 +1,4 @@
-"""Bounds of depth, width and MACs that are learned by trainings: found by bisection, kept, and gone on with."""
+"""Learned bounds of depth, width and MACs: bisection, files, and resumed searches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plan(network: nn.Module) -> Blueprint:
 
 
 class Nature:
-    """Networks lose accuracy once they are shallower, narrower or smaller than so much; counts the trainings."""
+    """Simulated trainings: networks below given bounds lose accuracy; records the trainings."""
 
     def __init__(self, depth: float = 0.5, width: float = 0.4, macs: float = 0.45, ends_after: int = 1000) -> None:
         self.depth, self.width, self.macs, self.ends_after = depth, width, macs, ends_after
@@ -74,7 +74,7 @@ def learned(plan: Blueprint, network: nn.Module, nature: Nature, **options: Any)
     return learn_bounds(plan, network, nature, known, kept.append, **options), kept
 
 
-def test_bisection_finds_the_least_that_keeps_the_accuracy(plan: Blueprint, network: nn.Module) -> None:
+def test_bisection_finds_the_smallest_candidate_within_the_tolerance(plan: Blueprint, network: nn.Module) -> None:
     before = weights_digest(network)
     reports: list[tuple[int, int, str]] = []
     nature = Nature()
@@ -99,7 +99,7 @@ def test_bisection_finds_the_least_that_keeps_the_accuracy(plan: Blueprint, netw
     assert weights_digest(network) == before  # the caller's network is left alone
 
 
-def test_settings_ascend_and_are_what_they_say(plan: Blueprint) -> None:
+def test_candidates_ascend_and_match_their_ratios(plan: Blueprint) -> None:
     depths, widths, diagonal = candidates_by_depth(plan), candidates_by_width(plan), candidates_by_macs(plan, 0.5, 0.25)
     assert [one.depth for one in depths] == sorted({one.depth for one in depths})
     assert [one.width for one in widths] == sorted({one.width for one in widths})
@@ -111,7 +111,7 @@ def test_settings_ascend_and_are_what_they_say(plan: Blueprint) -> None:
     assert all(one.depth >= 0.5 and one.width >= 0.25 for one in diagonal)
 
 
-def test_what_was_ended_goes_on_where_it_was(plan: Blueprint, network: nn.Module) -> None:
+def test_interrupted_learning_resumes(plan: Blueprint, network: nn.Module) -> None:
     whole, _ = learned(plan, network, Nature())
     kept: list[Bounds] = []
     first, second = Nature(ends_after=5), Nature()
@@ -122,11 +122,11 @@ def test_what_was_ended_goes_on_where_it_was(plan: Blueprint, network: nn.Module
     assert len(first.trained) + len(second.trained) == len(whole.trainings)
     again = Nature(ends_after=0)
     assert learned(plan, network, again, known=whole)[0] == whole
-    # Another tolerance judges the same trainings anew.
+    # Another tolerance evaluates the same trainings again.
     assert learned(plan, network, Nature(), known=replace(whole, tolerance=5.0))[0].min_width == 2 / 16
 
 
-def test_a_budget_ends_it_and_a_larger_one_goes_on(plan: Blueprint, network: nn.Module) -> None:
+def test_an_exhausted_budget_stops_learning_and_a_larger_one_resumes_it(plan: Blueprint, network: nn.Module) -> None:
     kept: list[Bounds] = []
     with pytest.raises(DesignError, match=r"budget of 3 trainings ended .* --budget"):
         learn_bounds(plan, network, Nature(), Bounds(0.2, 100_000), kept.append, budget=3)
@@ -134,7 +134,7 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(plan: Blueprint, network: nn.
     assert learned(plan, network, Nature(), known=kept[-1], budget=20)[0] == learned(plan, network, Nature())[0]
 
 
-def test_where_nothing_keeps_the_accuracy_that_is_said(plan: Blueprint, network: nn.Module) -> None:
+def test_tolerance_that_no_candidate_meets_is_reported(plan: Blueprint, network: nn.Module) -> None:
     with pytest.raises(
         DesignError, match=r"no depth stays within .* 89\.00 % .* 90\.00 %.*--recipe.*--tolerance"
     ) as caught:
@@ -142,7 +142,7 @@ def test_where_nothing_keeps_the_accuracy_that_is_said(plan: Blueprint, network:
     assert "\n" not in str(caught.value)
 
 
-def test_chance_on_few_images_counts_as_within() -> None:
+def test_standard_error_on_few_images_widens_the_tolerance() -> None:
     original = ShortTraining("", 1.0, 1.0, 1.0, 90.0, 1.0)
     few, many = (Bounds(0.2, images, trainings=(original,)) for images in (100, 1_000_000))
     assert few.margin == pytest.approx(3.0, rel=0.05)  # 100 sqrt(0.9 0.1 / 100)
@@ -163,7 +163,7 @@ LEARNED = LearnedBounds(
 
 
 @pytest.mark.parametrize("element", [torch.float32, torch.bfloat16])
-def test_a_digest_is_that_of_the_weights(element: torch.dtype) -> None:
+def test_digests_depend_on_the_weights(element: torch.dtype) -> None:
     digests = set()
     for number in (1.0, 1.0, 2.0):
         layer = nn.BatchNorm2d(3).to(element)
@@ -172,7 +172,7 @@ def test_a_digest_is_that_of_the_weights(element: torch.dtype) -> None:
     assert len(digests) == 2
 
 
-def test_files_are_read_back(tmp_path: Path) -> None:
+def test_files_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     LEARNED.save(path)
     assert load_bounds(path) == LEARNED
@@ -204,7 +204,7 @@ def test_files_are_read_back(tmp_path: Path) -> None:
         ({"trainings": 7}, "damaged"),
     ],
 )
-def test_files_that_are_damaged(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+def test_damaged_files_are_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     path = tmp_path / "b.json"
     LEARNED.save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -213,7 +213,7 @@ def test_files_that_are_damaged(tmp_path: Path, change: dict[str, Any], says: st
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("{")
     with pytest.raises(FileError, match="no JSON"):
         load_bounds(tmp_path / "text")

@@ -1,4 +1,4 @@
-"""The single-branch control: MACs asked for, function kept."""
+"""The single-branch control meets its MAC target and keeps the function."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_macs_are_within_one_percent(name: str, share: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv2", "regnet_x_1_6gf"])
-def test_a_wider_control_computes_what_the_network_computes(name: str) -> None:
+def test_a_wider_control_is_equivalent_to_the_network(name: str) -> None:
     network = zoo.build(name, num_classes=10, small_images=True)
     target = round(1.2 * count_macs(network, IMAGES))
     control = single_branch_control(network, IMAGES, target)
@@ -57,7 +57,7 @@ def test_the_layers_keep_their_names_and_their_best_filters() -> None:
     assert torch.equal(after.weight.detach(), before.weight.detach()[best])
 
 
-def test_macs_that_no_width_has_are_refused_with_the_nearest() -> None:
+def test_unreachable_macs_are_refused_with_the_nearest() -> None:
     network = zoo.build("resnet18", num_classes=10, small_images=True)
     with pytest.raises(DesignError, match="no width of the network has 1000 MACs; the nearest has"):
         single_branch_control(network, IMAGES, 1000)

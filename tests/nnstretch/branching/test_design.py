@@ -70,18 +70,18 @@ def example() -> Design:
 
 
 @given(DESIGNS)
-def test_json_gives_back_an_equal_design(design: Design) -> None:
+def test_designs_round_trip_through_json(design: Design) -> None:
     assert Design.from_json(design.to_json()) == design
 
 
-def test_files_give_back_an_equal_design(tmp_path: Path) -> None:
+def test_designs_round_trip_through_files(tmp_path: Path) -> None:
     path = tmp_path / "design.json"
     save_design(example(), path)
     assert load_design(path) == example()
     assert [found.name for found in tmp_path.iterdir()] == ["design.json"]
 
 
-def test_names_depend_on_structure_alone() -> None:
+def test_ids_depend_on_structure_alone() -> None:
     design = example()
     faster = tuple(
         SegmentDesign(
@@ -96,7 +96,7 @@ def test_names_depend_on_structure_alone() -> None:
     assert design_id(design.segments[:1], 8) != design.id
 
 
-def test_names_depend_on_the_way_of_merging_and_on_ends() -> None:
+def test_ids_depend_on_merge_mode_and_ends() -> None:
     design = example()
     first = replace(design.segments[0].branches[0], has_exit=True)
     changed = (SegmentDesign(0, 2, (first, design.segments[0].branches[1])), design.segments[1])
@@ -111,7 +111,7 @@ def test_blocks_may_run_again_and_be_wider_than_the_original() -> None:
     assert Design.from_json(again.to_json()) == again
 
 
-def test_ways_of_merging_are_named() -> None:
+def test_merge_modes_are_parsed() -> None:
     assert [parse_merge(merge.value) for merge in Merge] == list(Merge)
     with pytest.raises(DesignError, match=r"by 'sum'; give one of concat, concat\+1x1, add"):
         parse_merge("sum")
@@ -173,7 +173,7 @@ def test_damaged_designs_are_refused(path: tuple[Any, ...], value: Any) -> None:
 
 
 @given(st.data())
-def test_designs_that_lack_anything_are_refused(data: st.DataObject) -> None:
+def test_designs_with_missing_fields_are_refused(data: st.DataObject) -> None:
     text = example().to_json()
     cut = data.draw(st.integers(0, len(text) - 3))
     with pytest.raises(DesignError, match="not a whole design"):

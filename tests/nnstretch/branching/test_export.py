@@ -69,7 +69,7 @@ def predicted_layers(plan: Blueprint, design: Design) -> list[Layer]:
         ("mobilenetv2", ()),
         ("squeezenet1_1", ()),
         pytest.param("regnet_x_1_6gf", (), marks=pytest.mark.slow),
-        # Both branches begin with the same pool, of which the optimiser may make one.
+        # Both branches begin with the same pool, which the optimiser may merge.
         pytest.param("googlenet", ("MaxPool",), marks=pytest.mark.slow),
     ],
 )
@@ -79,7 +79,7 @@ def test_predicted_layers_are_those_of_the_optimised_export(name: str, left_out:
 
 @pytest.mark.parametrize("merge", [Merge.CONCAT_1X1, Merge.ADD])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv2"])
-def test_so_are_those_of_branches_that_meet_in_convolutions(name: str, merge: Merge) -> None:
+def test_predicted_layers_of_branches_with_exits_are_those_of_the_optimised_export(name: str, merge: Merge) -> None:
     check_layers(blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES, merge=merge), ())
 
 

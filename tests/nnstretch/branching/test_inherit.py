@@ -190,7 +190,7 @@ def outputs(network: nn.Module, images: Tensor = IMAGES) -> Tensor:
 
 @pytest.mark.parametrize("branches", [1, 2, 3])
 @pytest.mark.parametrize("name", LIKE)
-def test_full_branches_compute_what_the_network_computes(name: str, branches: int) -> None:
+def test_full_branches_are_equivalent_to_the_network(name: str, branches: int) -> None:
     # In float64 nothing but the order of sums differs.
     network, plan = prepared(name, dtype=torch.float64)
     branched = build(plan, make_design(plan, full(plan, branches)))
@@ -306,7 +306,7 @@ def test_an_entry_takes_the_mean_of_equal_channels_and_leaves_missing_ones_zero(
     torch.testing.assert_close(weight.sum(dim=1), torch.tensor([1.0] * 15 + [0.0]))
 
 
-def test_channels_that_meet_in_their_old_order_by_chance_are_counted_like_others() -> None:
+def test_channels_in_original_order_by_chance_are_counted_like_others() -> None:
     """Two channels, one per branch, come out as they were; the second stage begins with an entry all the same."""
     stages = [nn.Sequential(basic(2, 2, 1)), nn.Sequential(nn.MaxPool2d(2), basic(2, 2, 1))]
     network = Chain(nn.Sequential(*conv_bn(3, 2, 3)), stages, nn.Sequential(*classifier(2, 5)))
@@ -363,9 +363,9 @@ def test_placement_names_modules() -> None:
 def test_a_deep_copy_keeps_the_function() -> None:
     _, plan = prepared("resnet")
     branched = build(plan, make_design(plan, full(plan)))
-    twin = copy.deepcopy(branched)
-    assert isinstance(twin, BranchedNetwork)
-    assert torch.equal(twin(IMAGES), branched(IMAGES))
+    duplicate = copy.deepcopy(branched)
+    assert isinstance(duplicate, BranchedNetwork)
+    assert torch.equal(duplicate(IMAGES), branched(IMAGES))
 
 
 def with_first(choices: list[SegmentChoice], **changes: Any) -> list[SegmentChoice]:
@@ -403,7 +403,7 @@ class Roll(nn.Module):
         return torch.roll(x, 1, dims=1)
 
 
-def test_what_is_not_known_keeps_its_channels() -> None:
+def test_unknown_operators_keep_their_channels() -> None:
     body = nn.Sequential(conv_bn(16, 16, 3), Roll(), conv_bn(16, 16, 3, activation=None))
     stages = [
         nn.Sequential(Residual(body, nn.Identity(), nn.ReLU()), basic(16, 16, 1)),

@@ -42,7 +42,7 @@ def small() -> nn.Module:
 
 
 class Dense(nn.Module):
-    """Its stage passes on what it reads: no share of that could be left to another branch."""
+    """A stage that passes its input through, which cannot be divided among branches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def answers(module: nn.Module) -> Tensor:
 @pytest.mark.parametrize("merge", ENDS)
 @pytest.mark.parametrize("widths", [(1.0, 1.0), (1.0, 1.0, 1.0)])
 @pytest.mark.parametrize("name", ["", "mobilenetv2"])
-def test_full_branches_compute_what_the_network_computes(name: str, widths: tuple[float, ...], merge: Merge) -> None:
+def test_full_branches_are_equivalent_to_the_network(name: str, widths: tuple[float, ...], merge: Merge) -> None:
     module = zoo.build(name, num_classes=5, small_images=True) if name else small()
     plan = blueprint(module, IMAGES, merge=merge)
     expected = answers(module)
@@ -89,7 +89,7 @@ def test_full_branches_compute_what_the_network_computes(name: str, widths: tupl
 
 
 @pytest.mark.parametrize("merge", ENDS)
-def test_ends_pass_on_what_they_read_in_training_too(merge: Merge) -> None:
+def test_ends_are_the_identity_in_training_too(merge: Merge) -> None:
     module = small()
     plan = blueprint(module, IMAGES, merge=merge)
     branched = build(plan, designed(plan, (1.0, 1.0), shallow=False))
@@ -126,7 +126,7 @@ def test_meeting_points_have_the_original_channels(merge: Merge) -> None:
         assert x.shape[1] == plan.channels_before(place.stop)
 
 
-def test_shares_are_even_and_cover_all_channels() -> None:
+def test_ranges_are_even_and_cover_all_channels() -> None:
     assert even_ranges(30, 4) == [(0, 8), (8, 16), (16, 23), (23, 30)]
     assert even_ranges(2, 3) == [(0, 1), (1, 2), (2, 2)]
 
@@ -155,7 +155,7 @@ def test_channels_that_a_branch_lacks_begin_as_their_mean() -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in branched.parameters())
 
 
-def test_ends_allow_branches_of_what_could_not_be_shared_out() -> None:
+def test_exits_allow_branches_whose_channels_could_not_be_divided() -> None:
     module = Dense().eval()
     assert not any(map(blueprint(module, IMAGES).branchable, blueprint(module, IMAGES).traced.stages[1:]))
     plan = blueprint(module, IMAGES, merge=Merge.ADD)
@@ -167,7 +167,7 @@ def test_ends_allow_branches_of_what_could_not_be_shared_out() -> None:
 
 
 @pytest.mark.parametrize("merge", ENDS)
-def test_branches_that_do_not_make_the_original_channels_are_refused(merge: Merge) -> None:
+def test_merged_branches_without_the_original_channels_are_refused(merge: Merge) -> None:
     plan = blueprint(small(), IMAGES, merge=merge)
     stage = plan.traced.stages[0]
     halves = tuple(BranchChoice(i, tuple(stage.blocks), 0.25 + i / 2) for i in range(2))
@@ -177,7 +177,7 @@ def test_branches_that_do_not_make_the_original_channels_are_refused(merge: Merg
         make_design(plan, [SegmentChoice(stage, ends), *rest])
 
 
-def test_designs_need_a_network_that_is_prepared_for_their_way_of_merging() -> None:
+def test_designs_need_a_network_prepared_for_their_merge_mode() -> None:
     module = small()
     plan = blueprint(module, IMAGES, merge=Merge.ADD)
     design = designed(plan, (1.0, 0.5), shallow=False)

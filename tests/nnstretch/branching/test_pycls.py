@@ -16,19 +16,10 @@ from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import choices_of
-from nnstretch.branching.pycls.files import (
-    BASIC,
-    BLOCKS,
-    BOTTLENECK,
-    STEMS,
-    PublishedNetwork,
-    PublishedStage,
-    parse_published,
-    published_text,
-    read_published,
-    write_published,
-)
+from nnstretch.branching.pycls.files import published_text, read_published, write_published
 from nnstretch.branching.pycls.from_design import published_of
+from nnstretch.branching.pycls.network import BASIC, BLOCKS, BOTTLENECK, STEMS, PublishedNetwork, PublishedStage
+from nnstretch.branching.pycls.parser import parse_published
 from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
 from nnstretch.branching.stretch import published, reinitialise
 from nnstretch.branching.transform.build import build

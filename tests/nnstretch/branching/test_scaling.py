@@ -1,4 +1,4 @@
-"""How many channels are kept, which ones, and how they are shared out among branches."""
+"""Width scaling: numbers of channels, their selection, and their assignment to branches."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_kept_count(channel_groups: int, width: int, ratio: float, multiple: int
     assert kept_count(group(channel_groups, width), ratio, multiple) == kept
 
 
-def test_a_locked_space_keeps_all() -> None:
+def test_a_locked_group_keeps_all() -> None:
     assert kept_count(group(64, locked=True), 0.25) == 64
 
 
@@ -65,11 +65,11 @@ def test_every_branch_gets_its_count_and_together_they_cover_all_that_fit(case: 
     covered = set().union(*(part.tolist() for part in assigned))
     assert len(covered) == min(channel_groups, sum(counts))
     if sum(counts) < channel_groups:
-        # Those that nobody gets are the worst.
+        # Unassigned channel groups are the least important.
         assert min(scores[sorted(covered)]) >= max(scores[i] for i in range(channel_groups) if i not in covered)
 
 
-def test_good_and_bad_bundles_are_spread_evenly() -> None:
+def test_important_and_unimportant_channel_groups_are_spread_evenly() -> None:
     scores = np.arange(64, dtype=float)[::-1].copy()
     left, right = assign_groups(scores, [32, 32])
     assert abs(scores[left].sum() - scores[right].sum()) <= 32
@@ -79,7 +79,7 @@ def test_good_and_bad_bundles_are_spread_evenly() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 70))
-def test_choose_takes_the_best_and_repeats_only_when_all_are_taken(scores: list[float], count: int) -> None:
+def test_best_groups_repeats_only_when_all_are_taken(scores: list[float], count: int) -> None:
     kept = best_groups(np.array(scores), count)
     occurrences = np.bincount(kept, minlength=len(scores))
     assert occurrences.sum() == count
@@ -96,7 +96,7 @@ def whole_plan(name: str) -> ChannelPlan:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenetv2"])
-def test_spaces_are_the_dependency_groups_of_torch_pruning(name: str) -> None:
+def test_dependency_groups_are_those_of_torch_pruning(name: str) -> None:
     """DepGraph's reference implementation finds the same layers that must be pruned together."""
     pruning = pytest.importorskip("torch_pruning")
     network = zoo.build(name, num_classes=10, small_images=True)

@@ -116,7 +116,7 @@ def test_designs_are_within_the_limits_and_ranked() -> None:
     assert design.original_params == count_parameters(network)
 
 
-def test_few_different_layers_are_asked_for() -> None:
+def test_few_distinct_layers_are_predicted() -> None:
     predictor = Rates(100e9, 70e9)
     _, report = search(resnet(), IMAGES, predictor, 2)
     assert report.predicted_workloads == len(predictor.asked)
@@ -216,7 +216,7 @@ def within(plan: Blueprint, latencies: LatencyTable, choices: list[SegmentChoice
 
 
 @given(data=st.data())
-def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> None:
+def test_fused_pairs_save_what_the_best_choice_of_pairs_saves(data: st.DataObject) -> None:
     """Against all choices of pairs that share no layer."""
     times = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=7))
     transitions = {
@@ -245,8 +245,8 @@ def test_pairs_save_what_the_best_choice_of_them_saves(data: st.DataObject) -> N
     assert latencies._ask(LayerRow(layers, frozenset(transitions)), 0) == pytest.approx(best)
 
 
-def test_branches_fetch_what_others_have_written_while_they_compute() -> None:
-    """That is a part of what meeting costs, and of what a branch takes beside others; where branches were run, it was seen."""
+def test_fetching_inputs_is_part_of_the_branches() -> None:
+    """Fetching is part of the meeting cost and of contended time; measured branches include it."""
     plan, predictor = blueprint(small(1), IMAGES, 16), Rates(100e9, 60e9, meeting=1e-4)
     latencies = LatencyTable(plan, predictor, 2)
     segments = [Segment(0, 2), Segment(2, len(plan.traced.blocks))]
@@ -312,7 +312,7 @@ def test_a_front_spreads_over_latency_and_macs() -> None:
     assert designs[-1].macs > 1.1 * designs[0].macs
 
 
-def test_a_processor_that_is_too_slow_is_refused_with_what_can_be_reached() -> None:
+def test_an_infeasible_beta_is_refused_with_the_best_one() -> None:
     with pytest.raises(DesignError) as caught:
         search(resnet(), IMAGES, Rates(100e9, 2e9), 2)
     message = str(caught.value)
@@ -321,12 +321,12 @@ def test_a_processor_that_is_too_slow_is_refused_with_what_can_be_reached() -> N
     assert "the least that can be reached is" in message
 
 
-def test_meetings_that_cost_too_much_are_refused_with_what_can_be_reached() -> None:
+def test_an_infeasible_alpha_is_refused_with_the_best_one() -> None:
     with pytest.raises(DesignError, match=r"alpha = 0\.1 .*the least that can be reached is"):
         search(resnet(), IMAGES, Rates(100e9, 100e9, meeting=1.0), 2, SearchLimits(alpha=0.1))
 
 
-def test_capacity_that_cannot_be_reached_is_refused_with_what_can() -> None:
+def test_infeasible_min_macs_are_refused_with_the_best_ones() -> None:
     with pytest.raises(DesignError, match=r"min_macs = 3 .*the most that can be reached is 1\.\d"):
         search(resnet(), IMAGES, Rates(100e9, 100e9), 2, SearchLimits(min_macs=3.0))
 
@@ -354,9 +354,9 @@ def test_branches_meet_before_they_have_done_too_much() -> None:
             assert segment.stop - segment.first == 1 or macs <= share * designs[0].original_macs
 
 
-def test_what_was_guessed_too_low_is_found_out() -> None:
+def test_underestimated_layers_are_measured() -> None:
     class Guessing(Rates):
-        """Some layers take three times as long as it thinks before it has measured them."""
+        """Underestimates some layers by a factor of three until they are measured."""
 
         def __init__(self) -> None:
             super().__init__(100e9, 90e9)
@@ -380,7 +380,7 @@ def test_what_was_guessed_too_low_is_found_out() -> None:
     assert sure[0].predicted_ms == pytest.approx(designs[0].predicted_ms)
 
 
-def test_what_branches_take_in_a_run_moves_work_between_them() -> None:
+def test_measured_runs_rebalance_the_branches() -> None:
     runs: list[tuple[bool, Design, float]] = []
 
     def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
@@ -418,7 +418,7 @@ class NoFives(Rates):
         return math.inf if fives else super().layer_seconds(layer, processor)
 
 
-def test_stretches_of_which_nothing_can_be_predicted_stay_as_they_are() -> None:
+def test_segments_without_predictions_stay_whole() -> None:
     fives = [nn.Conv2d(32, 32, 5, padding=2) for _ in range(2)]
     body = [conv_bn(3, 32, 3, stride=2), *fives, basic(32, 48, 2), basic(48, 48, 1)]
     network = nn.Sequential(*body, *classifier(48, 10))
@@ -445,7 +445,7 @@ def test_three_processors_and_any_two_of_them() -> None:
     assert {branch.processor for segment in designs[0].segments for branch in segment.branches} == {0, 2}
 
 
-def test_processors_that_slow_each_other_down_get_less() -> None:
+def test_contention_reduces_the_work_in_branches() -> None:
     free, _ = search(small(), IMAGES, Rates(100e9, 100e9))
     bound, _ = search(small(), IMAGES, Rates(100e9, 100e9, together=1.3))
     assert (bound[0].predicted_ms or 0.0) > 1.05 * (free[0].predicted_ms or 0.0)

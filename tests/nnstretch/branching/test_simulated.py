@@ -1,4 +1,4 @@
-"""The search of branchings for processors that are not here, and what the simulation says of its designs."""
+"""Searches for simulated processors, and simulation of the resulting designs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chain() -> nn.Module:
 
 
 @pytest.mark.parametrize("processors", [PHONE, "sim:phone/cpu,sim:phone/gpu"])
-def test_a_search_for_a_phone_finds_what_the_simulation_confirms(processors: str) -> None:
+def test_designs_found_for_a_phone_are_confirmed_by_simulation(processors: str) -> None:
     network, image = chain(), torch.zeros(1, 3, 128, 128)
     (result,) = nns.stretch(network, image, processors)
     opened = build_processors(processors)

@@ -22,7 +22,7 @@ def stages(name: str) -> list[tuple[int, list[bool]]]:
     return [(channels_of(blocks[-1].output), [block.droppable for block in blocks]) for blocks in found]
 
 
-def test_projecting_blocks_of_a_resnet_must_stay() -> None:
+def test_projection_blocks_of_a_resnet_are_not_droppable() -> None:
     # The stem has the resolution of the first stage and the global pool makes what meets at the last end smaller.
     assert stages("resnet18") == [
         (64, [False, True, True]),
@@ -69,14 +69,14 @@ def test_the_block_that_changes_its_input_least_is_known() -> None:
     assert blocks[1].change > 1e-3
 
 
-def test_a_chain_without_blocks_that_can_go_is_a_chain_all_the_same() -> None:
+def test_a_chain_needs_no_droppable_blocks() -> None:
     traced = trace(Plain(), IMAGES)
     assert [block.droppable for block in traced.blocks] == [False] * 3
     assert traced.stages == (Segment(0, 1), Segment(1, 3))  # the pool closes the second
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_callers_module_is_left_alone(training: bool) -> None:
+def test_the_callers_module_is_not_changed(training: bool) -> None:
     network = zoo.build("resnet18", num_classes=10, small_images=True).train(training)
     before = copy.deepcopy(network.state_dict())
     trace(network, IMAGES)
@@ -118,7 +118,7 @@ class Shares(Plain):
         )
 
 
-class UnionFind(Plain):
+class SharesWeight(Plain):
     """One weight in two convolutions."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class TwoInputs(nn.Module):
 
 
 class NoCut(nn.Module):
-    """Two ways from the input to the output that meet nowhere before it."""
+    """Two paths from input to output without a common tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Dense(nn.Module):
     [
         (Decides, IMAGES, ["Decides", "torch.fx", "control flow"]),
         (Shares, IMAGES, ["layers.1", "shares weights"]),
-        (UnionFind, IMAGES, ["layers.3", "layers.1", "shares weights"]),
+        (SharesWeight, IMAGES, ["layers.3", "layers.1", "shares weights"]),
         (TwoInputs, IMAGES, ["does not run", "missing 1 required positional argument"]),
         (NoCut, IMAGES, ["NoCut", "nothing to branch"]),
         (Dense, torch.zeros(1, 4), ["N,C,H,W"]),

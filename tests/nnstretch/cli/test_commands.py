@@ -14,7 +14,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnstretch.branching.pycls.files import parse_published, read_published
+from nnstretch.branching.pycls.files import read_published
+from nnstretch.branching.pycls.parser import parse_published
 from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding.library import engine

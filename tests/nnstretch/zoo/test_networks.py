@@ -68,7 +68,7 @@ ZOO_LAYERS = {
 
 @dataclass(frozen=True)
 class Exported:
-    """A network as a graph, an input, and what ONNX Runtime makes of it."""
+    """A network as a graph, with an input and the outputs of ONNX Runtime."""
 
     name: str
     model: ir.Model
@@ -85,7 +85,7 @@ class Exported:
     params=[pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in zoo.names()],
 )
 def exported(request: pytest.FixtureRequest) -> Exported:
-    """Every network of the zoo, made once for all that is asked of it."""
+    """Every network of the zoo, exported once for all tests."""
     name = str(request.param)
     model = load_any(name)
     (image,) = model.graph.inputs
@@ -95,7 +95,7 @@ def exported(request: pytest.FixtureRequest) -> Exported:
     return Exported(name, model, feeds, run_proto(ir.to_proto(model), feeds))
 
 
-def test_every_network_of_the_zoo_is_looked_at() -> None:
+def test_every_network_of_the_zoo_is_covered() -> None:
     assert set(ZOO_LAYERS) == set(zoo.names())
 
 

@@ -305,7 +305,7 @@ def test_example_input_has_the_published_size() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"), [("resnet-50", "resnet50"), ("MobileNetV2", "mobilenetv2"), ("zzz", "vgg16")]
 )
-def test_an_unknown_name_is_answered_with_near_ones(name: str, hint: str) -> None:
+def test_unknown_names_are_refused_with_suggestions(name: str, hint: str) -> None:
     with pytest.raises(ModelError, match=hint) as error:
         zoo.build(name)
     assert repr(name) in str(error.value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -33,7 +33,8 @@ class ChoiceSpace:
     """What a plan is selected from: units, queues, costs, each unit's choices, and the selection problem that they make.
 
     `host` is the CPU processor that serves queue 0 when no CPU was named. `placement` says how an automatic placement came out
-    that units and choices are restricted to, if there was one.
+    that units and choices are restricted to, if there was one. `splits` are the channels of every share of the layers that are
+    split between processors, by the layer's name.
     """
 
     graph: UnitGraph
@@ -43,6 +44,7 @@ class ChoiceSpace:
     choices: Sequence[Sequence[Choice]]
     problem: Problem
     placement: PlacementReport | None = None
+    splits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def chosen(self, assignment: Assignment) -> list[Choice]:
         """The choice of every unit in an assignment of the problem."""
@@ -108,12 +110,27 @@ def choice_space(
 
 def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
     """The plan of an assignment of the space's problem."""
-    pool = space.pool
-    graph, chosen = join_calls(space.graph, space.chosen(assignment), pool.processors, space.costs)
+    made = plan_of_choices(space.graph, space.chosen(assignment), space.pool, space.costs, space.host.blocked.block)
+    return replace(made, selection=assignment, placement=space.placement)
+
+
+def plan_of_choices(
+    graph: UnitGraph, chosen: Sequence[Choice], pool: QueuePool, costs: CostModel, block: int
+) -> Compiled:
+    """The plan of a choice for every unit.
+
+    Args:
+        graph: the units in the order in which queues take them.
+        chosen: a choice for each.
+        pool: the plan's queues.
+        costs: price changes of layout, if they are measured.
+        block: channels of a block of the host's layout.
+    """
+    graph, chosen = join_calls(graph, chosen, pool.processors, costs)
     coherent = all(p.coherent for p in pool.processors)
-    steps = lower_units(graph, chosen, pool.queues, pool.reorders(), coherent, _reorder_price(space.costs, pool))
-    plan, constants = assemble(graph, steps, pool.queues, space.host.blocked.block)
-    return Compiled(plan, constants, steps.models, assignment, space.placement)
+    steps = lower_units(graph, chosen, pool.queues, pool.reorders(), coherent, _reorder_price(costs, pool))
+    plan, constants = assemble(graph, steps, pool.queues, block)
+    return Compiled(plan, constants, steps.models)
 
 
 def _reorder_price(costs: CostModel, pool: QueuePool) -> Price:

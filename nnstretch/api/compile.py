@@ -13,6 +13,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
+from nnstretch.compiler.saved_plan import compile_with_plan
 from nnstretch.compiler.several_plans import compile_plans
 from nnstretch.compiler.streams import arrangements, load_streams
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
@@ -74,6 +75,8 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
+    if options.plan is not None:
+        return PlanSession.from_compiled(compile_with_plan(graph, options))
     if options.plans is not None or options.policy is not None:
         return compile_plans(
             graph,

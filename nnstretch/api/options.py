@@ -11,6 +11,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from nnstretch.errors import UsageError
@@ -98,6 +99,9 @@ _PROCESSORS = (
 )
 
 
+_FIXED_BY_A_PLAN = ("threads", "engines", "streams", "plans", "policy")
+
+
 @_documented
 @dataclass(frozen=True)
 class CompileOptions:
@@ -159,6 +163,16 @@ class CompileOptions:
             metavar="E",
         ),
     ] = TOLERANCE
+    plan: Annotated[
+        str | Path | None,
+        Option(
+            "A plan that `nnstretch tune -o` wrote: use its processors and routines without measuring.",
+            ("--plan",),
+            metavar="FILE",
+            text=Path | None,
+            shown="",
+        ),
+    ] = None
     streams: Annotated[
         int | None,
         Option(
@@ -204,6 +218,9 @@ class CompileOptions:
             )
         if self.plans is not None and self.processors != "cpu":
             raise UsageError("processors and plans both say what to run on; give one of them")
+        taken = [name for name in _FIXED_BY_A_PLAN if getattr(self, name)]
+        if self.plan is not None and taken:
+            raise UsageError(f"a plan fixes routines, processors and cores; leave {' and '.join(taken)} out")
         if self.plans is not None and not all(self.plans):
             raise UsageError(f"plans {';'.join(self.plans)!r} has an empty plan; name the processors of each plan")
 

@@ -96,7 +96,12 @@ def measure_together(
     with ExitStack() as stack:
 
         def session(names: str) -> PlanSession:
-            made = compile_model(graph.clone(), build_processors(names), tune=options.tune, progress=progress)
+            made = compile_model(
+                graph.clone(),
+                build_processors(names, tolerance=options.tolerance),
+                tune=options.tune,
+                progress=progress,
+            )
             return stack.enter_context(made)
 
         all_of_them = session(",".join(processors))

@@ -157,7 +157,7 @@ def measure_throughput(
     """
     feeds = random_feeds(graph, options.seed)
     batch = next(iter(feeds.values())).shape[0]
-    usable = build_processors(processors)
+    usable = build_processors(processors, tolerance=options.tolerance)
     with ExitStack() as stack:
         single = stack.enter_context(compile_model(graph.clone(), usable, tune=options.tune, progress=progress))
         ways = arrangements(graph, usable, streams, tune=options.tune, progress=progress)

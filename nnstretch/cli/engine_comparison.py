@@ -100,6 +100,8 @@ def _series(given: Sequence[str], request: ComparisonRequest) -> Series:
         TimingOptions(request.rounds, _TURN, request.budget),
         starts=_STARTS if request.start else 1,
         tune=request.options.tune,
+        tolerance=request.options.tolerance,
+        plan=None if request.options.plan is None else str(request.options.plan),
         layers=request.layers,
     )
     engines = parse_engines(request.against)

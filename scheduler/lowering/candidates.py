@@ -14,7 +14,7 @@ from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.lowering.calls import inner_seconds
-from nnstretch.scheduler.lowering.fusion_groups import find_fusion_groups
+from nnstretch.scheduler.lowering.fusion_groups import FusionGroup, find_fusion_groups
 from nnstretch.scheduler.lowering.queue_pool import QueuePool
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.lowering.views import becomes_view
@@ -121,13 +121,25 @@ def _add_fusion_groups(graph: UnitGraph, pool: QueuePool, costs: CostModel, choi
         mine = [queue for queue in pool.queue_of if not pool.backend(queue).runs_models]
         queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in group.units)]
         for number, choice in enumerate(_cheapest(group.layer, queues, pool, costs, externals=externals)):
-            between = Fused(units=group.units, choice=number)
-            for unit in group.units:
-                inputs = tuple(choice.inputs[i] if i >= 0 else between for i in group.sources(unit))
-                if unit == group.units[-1]:
-                    choices[unit].append(replace(choice, inputs=inputs, group=group))
-                else:
-                    choices[unit].append(Choice(choice.queue, choice.routine, {}, inputs, (between,), 0.0))
+            for unit, part in zip(group.units, fused_choices(group, choice, number), strict=True):
+                choices[unit].append(part)
+
+
+def fused_choices(group: FusionGroup, choice: Choice, number: int) -> Iterator[Choice]:
+    """The choices of a fusion group's units, in their order, where `choice` computes the group's layer.
+
+    Args:
+        group: the units.
+        choice: of the layer that they are together.
+        number: what sets this choice apart from others for the same group.
+    """
+    between = Fused(units=group.units, choice=number)
+    for unit in group.units:
+        inputs = tuple(choice.inputs[i] if i >= 0 else between for i in group.sources(unit))
+        if unit == group.units[-1]:
+            yield replace(choice, inputs=inputs, group=group)
+        else:
+            yield Choice(choice.queue, choice.routine, {}, inputs, (between,), 0.0)
 
 
 def _may_suit_external_engines(singles: Sequence[Sequence[Choice]]) -> bool:

@@ -65,7 +65,10 @@ def apply(
     split = split_graph(space.graph, found)
     turns = [_turn(contraction, placement, found, origin) for origin in split.origins]
     if found:
-        space = _split_space(space, split, turns, inside)
+        space = replace(
+            _split_space(space, split, turns, inside),
+            splits={name: division.channels for name, division in names.items()},
+        )
     place = {turn: position for position, turn in enumerate(placement.order)}
     group_of = [
         None if turn is None or origin.is_view else place[turn]

@@ -78,7 +78,12 @@ class _Bench:
         if key not in self.sessions:
             model = self.models[network].clone()
             self.progress(len(self.sessions), 0, f"compiling the {network} for {processors}")
-            made = compile_model(model, build_processors(processors), tune=self.options.tune, progress=self.progress)
+            made = compile_model(
+                model,
+                build_processors(processors, tolerance=self.options.tolerance),
+                tune=self.options.tune,
+                progress=self.progress,
+            )
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 

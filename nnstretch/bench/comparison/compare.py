@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nnstretch.api.options import TOLERANCE
 from nnstretch.bench.comparison.client import EngineProcess
 from nnstretch.bench.comparison.subject import Subject
 from nnstretch.bench.comparison.workspace import Workspace
@@ -40,6 +41,8 @@ class ComparisonOptions:
         runs: the least number of runs per turn.
         starts: fresh processes in which the time to the first result is measured.
         tune: whether our plan is tuned.
+        tolerance: largest error of our routines, where the plan is tuned.
+        plan: file of a plan to use instead of tuning, or None.
         layers: whether the time of each of our layers is measured.
         target: the machine that the engines run on.
     """
@@ -50,6 +53,8 @@ class ComparisonOptions:
     starts: int = 1
     tune: bool = True
     layers: bool = False
+    tolerance: float = TOLERANCE
+    plan: str | None = None
     target: Target = field(default_factory=LocalTarget)
 
 
@@ -180,7 +185,7 @@ def compare(
         workspace: holds the converted files of this model, shared by several comparisons.
         report: reports progress.
     """
-    job = Job(subject.model, subject.onnx, options.cores, {"tune": options.tune, "layers": options.layers})
+    job = Job(subject.model, subject.onnx, options.cores, _our_options(options))
     errors: dict[str, str] = {}
     with ExitStack() as stack:
         processes: dict[str, EngineProcess] = {}
@@ -291,3 +296,8 @@ def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: fl
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else significant(value)
+
+
+def _our_options(options: ComparisonOptions) -> dict[str, object]:
+    """The options of our own engine (`nnstretch.bench.engines.nnstretch_engine`)."""
+    return {name: getattr(options, name) for name in ("tune", "layers", "tolerance", "plan")}

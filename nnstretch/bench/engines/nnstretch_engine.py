@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnstretch
+from nnstretch.api.options import TOLERANCE
 from nnstretch.bench.comparison.layers import layer_table
 from nnstretch.bench.engines.interface import Engine, Job, Report
 from nnstretch.devices.base.spec import format_cores
@@ -20,7 +21,8 @@ _TRACED_RUNS = 15
 class NNStretchEngine(Engine):
     """A package with a tuned plan on a CPU processor of the process's cores.
 
-    Options: "tune" (True), "layers" (False; True adds the time of every layer to the facts).
+    Options: "tune" (True), "tolerance", "plan" (file of a plan, or None), and "layers" (False; True adds the time of every
+    layer to the facts).
     """
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
@@ -60,6 +62,8 @@ def prepare(job: Job, folder: Path, report: Report) -> Path:
         job.onnx,
         processors=f"cpu:{format_cores(job.cores)}",
         tune=bool(job.options.get("tune", True)),
+        tolerance=float(job.options.get("tolerance", TOLERANCE)),
+        plan=job.options.get("plan"),
         progress=report,
     ) as session:
         session.save(path)

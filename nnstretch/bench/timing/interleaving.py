@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nnstretch.api.options import TOLERANCE
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.progress import Progress
 
@@ -37,11 +38,19 @@ class TimingOptions:
 
 @dataclass(frozen=True)
 class MeasurementOptions:
-    """The measurement of one network in several ways: timing, whether plans are tuned, and the seed of the inputs."""
+    """The measurement of one network in several ways.
+
+    Attributes:
+        timing: rounds, turns and budget.
+        tune: whether plans are tuned.
+        seed: of the inputs.
+        tolerance: largest error of a routine, where plans are tuned.
+    """
 
     timing: TimingOptions = field(default_factory=TimingOptions)
     tune: bool = True
     seed: int = 0
+    tolerance: float = TOLERANCE
 
 
 DEFAULT_OPTIONS = MeasurementOptions()

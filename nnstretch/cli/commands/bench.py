@@ -92,7 +92,7 @@ _STREAMED_TURN = 0.5
 """Seconds of a turn with streams: beginning and end of a turn count for less the longer it is."""
 
 
-@with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance"))
+@with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance", "plan"))
 def bench(
     models: Models = None,
     suite: Suite = None,
@@ -132,6 +132,10 @@ def bench(
             raise UsageError("--image-size goes with --design; without one, --shape says what a dynamic input is")
         if design is not None and (options.streams is not None or options.batch is not None):
             raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
+        if options.plan is not None and (design is not None or processors is not None or suite is not None):
+            raise UsageError(
+                "--plan is for a comparison of engines on one model; leave --design, --processors and --suite out"
+            )
         if design is None and processors is None and options.streams is None:
             request = ComparisonRequest(suite, against, threads, rounds, budget, layers, start, seed, options)
             return compare_models(report, models or [], request, outputs, resume=resume)
@@ -139,7 +143,7 @@ def bench(
         from nnstretch.bench.timing.interleaving import MeasurementOptions, TimingOptions
         from nnstretch.cli.sources import Source
 
-        measuring = MeasurementOptions(TimingOptions(rounds), tune=options.tune, seed=seed)
+        measuring = MeasurementOptions(TimingOptions(rounds), tune=options.tune, seed=seed, tolerance=options.tolerance)
         if design is not None:
             model = _only_one(models or [], suite, "--design is for one network")
             files = BranchingFiles(design, weights, original_weights, image_size)

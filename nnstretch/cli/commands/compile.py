@@ -73,6 +73,8 @@ def compile_command(
             raise UsageError("--target says where a standalone model runs; add --standalone, or leave it out")
         if options.engines and standalone:
             raise UsageError("a standalone model runs on native kernels alone; leave --engines or --standalone out")
+        if options.plan and standalone and target not in (None, "local"):
+            raise UsageError(f"a plan is for this machine; leave --plan or --target {target} out")
         if options.plans and standalone:
             raise UsageError("a standalone model has one plan; leave --plans or --standalone out")
         source = Source(model, options, weights, design)
@@ -154,9 +156,12 @@ def _compiled(report: Reporter, source: Source, target: BuildTarget) -> Compiled
     """A plan for the target's CPU; its routines are measured only if this machine has the same instruction set."""
     from nnstretch.compiler.compile import plan_model
     from nnstretch.compiler.processors import build_processors, foreign_processors
+    from nnstretch.compiler.saved_plan import compile_with_plan
     from nnstretch.devices.engine.build.instruction_sets import local_isa
 
     options, tune = source.options, source.options.tune
+    if options.plan is not None:
+        return compile_with_plan(source.load(), options)
     if target.isa == local_isa():
         usable = build_processors(options.processors, options.threads, (), options.tolerance)
     else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENGINES = ("nnstretch", "onnxruntime", "torch")
 
 
-@with_options(CompileOptions, without=("batch", "streams", "plans", "policy"))
+@with_options(CompileOptions, without=("batch", "plan", "streams", "plans", "policy"))
 def evaluate(
     model: Model,
     data: Data,

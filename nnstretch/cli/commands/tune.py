@@ -56,7 +56,7 @@ Front = Annotated[
 ]
 
 
-@with_options(CompileOptions, without=("tune", "streams", "plans", "policy"))
+@with_options(CompileOptions, without=("tune", "plan", "streams", "plans", "policy"))
 def tune(
     model: Model,
     output: Annotated[
@@ -123,6 +123,7 @@ def _tune(
     from nnstretch.cli.tuning_report import chosen_selector, findings, requested_space, search_answer, split_outputs
     from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.processors import build_processors
+    from nnstretch.compiler.saved_plan import plan_file
     from nnstretch.compiler.spaces import explored_costs
     from nnstretch.scheduler.planner import plan_of
 
@@ -146,7 +147,7 @@ def _tune(
         answer = _answer(compiled, seconds, request) | {"search": search_answer(request, searched)}
         with report.progress("Comparing") as told:
             answer |= findings(space, selection, request, told)
-    _write(answer, compiled.plan, Path(source.model).name, plans, pictures)
+    _write(answer, plan_file(compiled.plan, space, selection, usable), Path(source.model).name, plans, pictures)
     _show(report, answer, compiled)
     report.finish(answer)
 
@@ -193,13 +194,13 @@ def _placement(report: PlacementReport) -> dict[str, Any]:
     }
 
 
-def _write(answer: dict[str, Any], plan: Plan, model: str, plans: Sequence[Path], pictures: Sequence[Path]) -> None:
+def _write(answer: dict[str, Any], plan: str, model: str, plans: Sequence[Path], pictures: Sequence[Path]) -> None:
     from nnstretch.report.charts.selection import selection_picture
     from nnstretch.report.pages.selection import selection_html
     from nnstretch.support.settings import write_text
 
     for path in plans:
-        write_text(path, plan.to_json())
+        write_text(path, plan)
     for path in pictures:
         write_text(path, selection_html(answer, model) if path.suffix == ".html" else selection_picture(answer))
 

@@ -69,6 +69,8 @@ def test_models_and_devices_are_listed() -> None:
         ({"streams": 2, "plans": ["cpu:0"]}, "streams are for throughput, plans and policy for one run at a time"),
         ({"streams": 2, "policy": "fixed"}, "streams are for throughput, plans and policy for one run at a time"),
         ({"processors": "cpu:0", "plans": ["cpu:0"]}, "processors and plans both say what to run on; give one of them"),
+        ({"plan": "p.json", "threads": 1}, "a plan fixes routines, processors and cores; leave threads out"),
+        ({"plan": "p.json", "policy": "fixed"}, "leave policy out"),
         ({"plans": ["cpu:0", ""]}, "plans 'cpu:0;' has an empty plan"),
     ],
 )

@@ -1,0 +1,267 @@
+"""Plans as files: what `nnstretch tune -o` writes, and what `--plan` makes a model runnable with, without measuring.
+
+A file holds the plan's JSON and, under the key `selection`, the choices that the plan was made from. It holds no weights:
+applying it lowers the model's graph with these choices. The result must be the saved plan, so that a plan for another model,
+or for processors that differ from those of the tuning, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from nnstretch.api.options import CompileOptions
+from nnstretch.compiler.processors import Processors, build_processors
+from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.base.spec import parse_processors
+from nnstretch.errors import FileError, PackageError, UsageError
+from nnstretch.passes import optimize
+from nnstretch.scheduler.costmodel.costs import Estimates
+from nnstretch.scheduler.lowering.candidates import fused_choices, is_native
+from nnstretch.scheduler.lowering.fusion_groups import FusionGroup, find_fusion_groups
+from nnstretch.scheduler.lowering.queue_pool import QueuePool, queue_pool
+from nnstretch.scheduler.lowering.units import Unit, UnitGraph, unit_graph
+from nnstretch.scheduler.placement.splitting import Division, split_graph
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan, PlanTensor
+from nnstretch.scheduler.planner import ChoiceSpace, plan_of_choices
+from nnstretch.scheduler.selection.choice import Choice, Fused
+from nnstretch.scheduler.selection.problem import Assignment
+
+_Groups = Mapping[frozenset[str], tuple[Sequence[str], FusionGroup]]
+"""Fusion groups and the names of their units, in their order, by these names."""
+
+
+@dataclass(frozen=True)
+class SavedChoice:
+    """The choice of a unit.
+
+    Attributes:
+        unit: its name.
+        queue: number of its queue.
+        routine: descriptor; "" for the fallback.
+        parameters: of the routine.
+        group: names of the units that the routine computes as one, in their order; empty for a unit by itself. The last
+            one has the parameters.
+    """
+
+    unit: str
+    queue: int
+    routine: str
+    parameters: Mapping[str, int]
+    group: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SavedSelection:
+    """The choices that a plan was made from, in the order of its units.
+
+    Attributes:
+        processors: names of those that the tuning was for; the plan may use some of them only.
+        engines: external engines that could be chosen.
+        tolerance: largest error of a routine.
+        splits: channels of each share of a layer that is split between processors, by the layer's name.
+        choices: of all units.
+    """
+
+    processors: tuple[str, ...]
+    engines: tuple[str, ...]
+    tolerance: float
+    splits: Mapping[str, tuple[int, ...]]
+    choices: tuple[SavedChoice, ...]
+
+
+def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors: Processors) -> str:
+    """The JSON text of a plan with the choices that it was made from."""
+    chosen = space.chosen(assignment)
+    groups = {
+        choice.group.units: [u.name for u, c in zip(space.graph.units, chosen, strict=True) if _is_in(c, choice.group)]
+        for choice in chosen
+        if choice.group is not None
+    }
+    selection = SavedSelection(
+        tuple(p.name for p in processors.named),
+        processors.engines,
+        processors.tolerance,
+        space.splits,
+        tuple(_saved(unit, choice, groups) for unit, choice in zip(space.graph.units, chosen, strict=True)),
+    )
+    return json.dumps({**json.loads(plan.to_json()), "selection": asdict(selection)}, indent=1)
+
+
+def compile_with_plan(graph: ir.Model, options: CompileOptions) -> Compiled:
+    """The saved plan `options.plan` with constants from a graph.
+
+    Args:
+        graph: unoptimised.
+        options: name the file, and may name its processors.
+
+    Raises:
+        FileError, PackageError: the file cannot be read, or is damaged.
+        UsageError: it is for other processors, or for another model.
+        DeviceError: a processor of the plan does not exist here.
+    """
+    path = Path(options.plan or "")
+    plan, selection = _read(path)
+    _check_processors(path, selection, options)
+    usable = build_processors(",".join(selection.processors), None, selection.engines, selection.tolerance)
+    units, groups = _units(path, optimize(graph), usable, selection)
+    pool = _pool(usable, plan)
+    try:
+        choices = _choices(path, units, groups, pool, selection)
+        made = plan_of_choices(units, choices, pool, Estimates(), usable.host.blocked.block)
+    except IndexError as error:
+        raise PackageError(f"{path} is damaged: its choices name queues that it does not have") from error
+    if difference := _difference(plan, Plan.from_json(made.plan.to_json())):
+        raise UsageError(f"{path} is for another model: {difference}; run `nnstretch tune -o` for this one")
+    return replace(made, plan=plan)
+
+
+def _is_in(choice: Choice, group: FusionGroup) -> bool:
+    fused = choice.outputs[0]
+    return choice.group is group or (isinstance(fused, Fused) and fused.units == group.units)
+
+
+def _saved(unit: Unit, choice: Choice, groups: Mapping[tuple[int, ...], Sequence[str]]) -> SavedChoice:
+    fused = choice.outputs[0]
+    numbers = choice.group.units if choice.group else fused.units if isinstance(fused, Fused) else ()
+    routine = "" if choice.routine is None else str(choice.routine.descriptor)
+    return SavedChoice(unit.name, choice.queue, routine, dict(choice.parameters), tuple(groups.get(numbers, ())))
+
+
+def _read(path: Path) -> tuple[Plan, SavedSelection]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PackageError(f"{path} is not a plan; give a file that `nnstretch tune -o` wrote") from error
+    plan = Plan.from_json(text)
+    raw = json.loads(text).get("selection")
+    if raw is None:
+        raise PackageError(f"{path} has no selection of routines; write it again with `nnstretch tune -o`")
+    try:
+        return plan, SavedSelection(
+            tuple(map(str, raw["processors"])),
+            tuple(map(str, raw["engines"])),
+            float(raw["tolerance"]),
+            {str(name): tuple(map(int, channels)) for name, channels in raw["splits"].items()},
+            tuple(map(_choice, raw["choices"])),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PackageError(f"{path} is damaged: {error!r}; write it again with `nnstretch tune -o`") from error
+
+
+def _choice(raw: Mapping[str, Any]) -> SavedChoice:
+    queue = int(raw["queue"])
+    if queue < 0:
+        raise ValueError(f"queue {queue}")
+    parameters = {str(name): int(value) for name, value in raw["parameters"].items()}
+    return SavedChoice(str(raw["unit"]), queue, str(raw["routine"]), parameters, tuple(map(str, raw["group"])))
+
+
+def _check_processors(path: Path, selection: SavedSelection, options: CompileOptions) -> None:
+    """Refuses other processors than those of the tuning; the default stands for the plan's."""
+    if options.processors == CompileOptions.processors:
+        return
+    given = [str(spec) for spec in parse_processors(options.processors)]
+    saved = [name.partition("*")[0] for name in selection.processors]
+    if given not in ([*selection.processors], saved):
+        raise UsageError(
+            f"{path} is for processors {','.join(selection.processors)}, not {','.join(given)}; leave them out, or run "
+            f"`nnstretch tune -p {options.processors} -o` for these"
+        )
+
+
+def _pool(processors: Processors, plan: Plan) -> QueuePool:
+    """The plan's queues with the processors behind them, in the plan's order."""
+    by_name = {p.name: p for p in processors.named}
+    names = [queue.processor for queue in plan.queues if queue.processor]
+    if unknown := [name for name in names if name not in by_name]:
+        raise PackageError(f"the plan has a queue for {unknown[0]}, which its selection does not name; run tune again")
+    return queue_pool([by_name[name] for name in names], processors.host)
+
+
+def _units(path: Path, model: ir.Model, processors: Processors, selection: SavedSelection) -> tuple[UnitGraph, _Groups]:
+    """The graph's units, split and in the order of the plan, and its fusion groups."""
+    whole = unit_graph(model, is_native(queue_pool(processors.named, processors.host)))
+    named = (([whole.units[u].name for u in group.units], group) for group in find_fusion_groups(whole))
+    groups = {frozenset(names): (names, group) for names, group in named}
+    divisions = {
+        number: Division((), selection.splits[unit.name])
+        for number, unit in enumerate(whole.units)
+        if unit.name in selection.splits
+    }
+    split = split_graph(whole, divisions).graph
+    by_name = {unit.name: unit for unit in split.units}
+    names = [choice.unit for choice in selection.choices]
+    if len(names) != len(by_name) or set(names) != set(by_name):
+        odd = sorted(set(names) ^ set(by_name))
+        where = "the plan" if odd and odd[0] in names else "the model"
+        what = f"only {where} has layer {odd[0]}" if odd else "it has other layers"
+        raise UsageError(f"{path} is for another model: {what}; run `nnstretch tune -o` for this one")
+    return replace(split, units=tuple(by_name[name] for name in names)), groups
+
+
+def _choices(
+    path: Path,
+    graph: UnitGraph,
+    groups: _Groups,
+    pool: QueuePool,
+    selection: SavedSelection,
+) -> list[Choice]:
+    """The choice of every unit, with the layouts that its routine has."""
+    found: dict[str, Choice] = {}
+    for unit, saved in zip(graph.units, selection.choices, strict=True):
+        if not saved.group:
+            found[unit.name] = _single(path, unit, saved, pool)
+        elif saved.unit == saved.group[-1]:
+            names, group = groups.get(frozenset(saved.group), ((), None))
+            if group is None:
+                raise UsageError(
+                    f"{path} is for another model: it fuses {' and '.join(saved.group)}, which this one cannot; run "
+                    "`nnstretch tune -o` for this one"
+                )
+            tail = _routine_choice(path, replace(unit, layer=group.layer), saved, pool)
+            found.update(zip(names, fused_choices(group, tail, group.units[-1]), strict=True))
+    return [found[unit.name] for unit in graph.units]
+
+
+def _single(path: Path, unit: Unit, saved: SavedChoice, pool: QueuePool) -> Choice:
+    if unit.is_fallback and not saved.routine:
+        return Choice(saved.queue, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), 0.0)
+    return _routine_choice(path, unit, saved, pool)
+
+
+def _routine_choice(path: Path, unit: Unit, saved: SavedChoice, pool: QueuePool) -> Choice:
+    """The choice of a routine for the unit's layer."""
+    processor = pool.processors[saved.queue]
+    for routine in processor.routines:
+        if str(routine.descriptor) == saved.routine and routine.supports(unit.layer):
+            inputs, outputs = routine.layouts(unit.layer, saved.parameters)
+            return Choice(saved.queue, routine, saved.parameters, inputs, outputs, 0.0)
+    raise UsageError(
+        f"{path} computes layer {saved.unit} by {saved.routine or 'the fallback'}, which {processor.name} does not have "
+        "for it; run `nnstretch tune -o` here"
+    )
+
+
+def _difference(saved: Plan, made: Plan) -> str:
+    """What differs between two plans but for costs; empty if nothing does."""
+    for what, before, now in (("inputs", saved.inputs, made.inputs), ("outputs", saved.outputs, made.outputs)):
+        if before != now:
+            return f"its {what} are {_tensors(before)}, the model's {_tensors(now)}"
+    for mine, other in zip(saved.steps, made.steps, strict=False):
+        if replace(mine, cost_ms=None) != replace(other, cost_ms=None):
+            return f"its step for layer {mine.layer} differs from the model's for {other.layer}"
+    without = [json.loads(replace(plan, steps=()).to_json()) for plan in (saved, made)]
+    return "" if without[0] == without[1] and len(saved.steps) == len(made.steps) else "its memory or order differs"
+
+
+def _tensors(tensors: Sequence[PlanTensor]) -> str:
+    return ", ".join(f"{tensor.name} {list(tensor.type.shape)}" for tensor in tensors)

@@ -12,6 +12,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.backend import HOST
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.depthwise import DepthwiseConvolution
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution, Tile
 from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise
@@ -19,35 +20,43 @@ from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
 from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution
 from nnstretch.devices.cpu.routines.dense import Dense, DenseAsConvolution
-from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, light_routines
-from nnstretch.devices.cpu.tiles import tiles_of
+from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, memory_bound_routines
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
 from nnstretch.errors import DeviceError
 
 
-def heavy_routines(isa: Isa) -> tuple[Routine, ...]:
+def compute_bound_routines(isa: Isa) -> tuple[Routine, ...]:
     """The routines for convolutions, pairs of them, and dense layers on engines built for `isa`, best guess first."""
-    tiles = tiles_of(isa)
-    direct = [Tile(pixels, vectors, isa.block) for pixels, vectors in tiles.direct]
-    direct += [Tile(pixels, vectors, isa.block // 2) for pixels, vectors in tiles.halves]
+
+    def tiles(name: str, *columns: str) -> list[tuple[int, int]]:
+        found = (kernel.numbers(*(columns or ("pixels", "vectors"))) for kernel in family(name).on(isa))
+        return list(dict.fromkeys((first, second) for first, second in found))
+
+    lengths = {"v": isa.block, "h": isa.block // 2}
+    direct = [
+        Tile(pixels, vectors, lengths[str(kernel.tile["kind"])])
+        for kernel in family("conv_direct").on(isa)
+        for pixels, vectors in [kernel.numbers("pixels", "vectors")]
+    ]
     convolution = DirectConvolution(isa.block, direct)
+    ((_, dense_vectors),) = tiles("dense", "rows", "vectors")
     return (
         DepthwiseConvolution(isa.block),
-        PlanarConvolution(isa.block, tiles.planar),
+        PlanarConvolution(isa.block, tiles("conv_planar")),
         convolution,
-        ExpandDepthwise(isa.block, tiles.pair),
-        DepthwiseProject(isa.block, tiles.pair),
-        StrassenConvolution(isa.block, tiles.strassen),
-        WinogradConvolution(isa.block, tiles.winograd),
-        Dense(isa.block, tiles.dense),
+        ExpandDepthwise(isa.block, tiles("expand_depthwise")),
+        DepthwiseProject(isa.block, tiles("depthwise_project")),
+        StrassenConvolution(isa.block, tiles("conv_strassen")),
+        WinogradConvolution(isa.block, tiles("winograd", "tiles", "vectors")),
+        Dense(isa.block, dense_vectors),
         DenseAsConvolution(isa.block, convolution),
     )
 
 
 def native_routines(isa: Isa) -> tuple[Routine, ...]:
     """All routines of engines built for `isa`: those for convolutions, pairs and dense layers, then the light ones."""
-    return (*heavy_routines(isa), *light_routines(isa.block))
+    return (*compute_bound_routines(isa), *memory_bound_routines(isa.block))
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
-from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.cpu.processor import compute_bound_routines
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_isa
 from nnstretch.devices.opencl.runtime import drivers
@@ -54,7 +54,7 @@ def native(variant: tuple[Isa, str], tmp_path_factory: pytest.TempPathFactory) -
 def routines(isa: Isa, native: Engine) -> tuple[Routine, ...]:
     """The heavy routines of that engine."""
     assert native.block == isa.block
-    return heavy_routines(isa)
+    return compute_bound_routines(isa)
 
 
 @pytest.fixture(scope="module")

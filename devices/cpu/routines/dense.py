@@ -11,6 +11,7 @@ import numpy as np
 from nnstretch.devices.algorithms.strided import StridedCopy
 from nnstretch.devices.base.constants import Piece, Prepared
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.childnet import pipeline
 from nnstretch.devices.cpu.routines.convolution.geometry import has_native_operands, is_convolution, lowering
 from nnstretch.devices.cpu.routines.memory_bound.reorder import change_layout
@@ -49,7 +50,9 @@ class Dense(Routine):
         ]
         batch = layer.type_of(0).shape[0]
         weights = Prepared(lanes * inputs, pieces)
-        return lowering(f"dense_v{self.vectors}", layer, weights, lanes, (batch, inputs, outputs))
+        return lowering(
+            family("dense").kernel(vectors=self.vectors), layer, weights, lanes, n=batch, k=inputs, m=outputs
+        )
 
 
 def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:

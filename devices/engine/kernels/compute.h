@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "kernel.h"
+#include "family.h"
 
 /* In front of loops whose trip count is constant once the function around them is inlined: their arrays then live in
  * registers. */
@@ -70,58 +70,9 @@ NNS_INLINE compute_half half_min(compute_half a, compute_half b) {
 #define COMPUTE_HALVES 0
 #endif
 
-/* Upper bounds of parameters, so that no product of those that form an address overflows an int64. */
-enum {
-    COMPUTE_MAX_EXTENT = 1 << 20,  /* batch, channels, height, width */
-    COMPUTE_MAX_WINDOW = 1 << 12,  /* kernel, stride, padding, dilation */
-};
+/* ---- geometry ----------------------------------------------------------------------------------------------------- */
 
-/* ---- windows ------------------------------------------------------------------------------------------------------ */
-
-/* The first parameters of every convolution kernel. Padding at the bottom and at the right follows from the output's size:
- * whatever lies outside the input is zero. */
-enum {
-    WINDOW_N,
-    WINDOW_C,  /* input channels */
-    WINDOW_H,
-    WINDOW_W,
-    WINDOW_O,  /* output channels */
-    WINDOW_OH,
-    WINDOW_OW,
-    WINDOW_KH,
-    WINDOW_KW,
-    WINDOW_SH,
-    WINDOW_SW,
-    WINDOW_PT,
-    WINDOW_PL,
-    WINDOW_DH,
-    WINDOW_DW,
-    WINDOW_COUNT,
-};
-
-typedef struct {
-    int64_t n, c, h, w, o, oh, ow, kh, kw, sh, sw, pt, pl, dh, dw;
-} window;
-
-NNS_INLINE window window_read(const int64_t *p) {
-    return (window){
-        .n = p[WINDOW_N],   .c = p[WINDOW_C],   .h = p[WINDOW_H],   .w = p[WINDOW_W],   .o = p[WINDOW_O],
-        .oh = p[WINDOW_OH], .ow = p[WINDOW_OW], .kh = p[WINDOW_KH], .kw = p[WINDOW_KW], .sh = p[WINDOW_SH],
-        .sw = p[WINDOW_SW], .pt = p[WINDOW_PT], .pl = p[WINDOW_PL], .dh = p[WINDOW_DH], .dw = p[WINDOW_DW],
-    };
-}
-
-/* Text that says what is wrong with the window at `p`, or NULL. */
-NNS_INLINE const char *window_check(const int64_t *p) {
-    if (!nns_all_within(p, WINDOW_KH, 1, COMPUTE_MAX_EXTENT)) return "a tensor's extent is out of range";
-    if (!nns_all_within(p + WINDOW_KH, WINDOW_PT - WINDOW_KH, 1, COMPUTE_MAX_WINDOW) ||
-        !nns_all_within(p + WINDOW_PT, 2, 0, COMPUTE_MAX_WINDOW) ||
-        !nns_all_within(p + WINDOW_DH, 2, 1, COMPUTE_MAX_WINDOW))
-        return "a kernel size, stride, padding or dilation is out of range";
-    return NULL;
-}
-
-/* The taps of a window that start at `first` (may be negative) and lie within [0, extent): a half-open range. */
+/* The taps of a kernel that start at `first` (may be negative) and lie within [0, extent): a half-open range. */
 typedef struct {
     int64_t begin, end;
 } tap_range;
@@ -145,8 +96,8 @@ typedef struct {
     nns_activation activation;
 } epilogue;
 
-NNS_INLINE epilogue epilogue_read(const int64_t *p) {
-    epilogue e = {.low = -INFINITY, .high = INFINITY, .activation = nns_activation_read(p)};
+NNS_INLINE epilogue epilogue_of(const activation_parameters *activation) {
+    epilogue e = {.low = -INFINITY, .high = INFINITY, .activation = nns_activation_read(&activation->kind)};
     switch (e.activation.kind) {
     case NNS_ACT_NONE: break;
     case NNS_ACT_RELU:

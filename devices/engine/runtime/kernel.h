@@ -1,13 +1,4 @@
-/* What every kernel is written with: vectors of NNS_BLOCK floats, activations, and size arithmetic for `check`.
- *
- * A family is one file in kernels/ that ends with
- *
- *     static const nns_kernel rows[] = {{"pool/max", check_max, run_max}, …};
- *     const nns_kernel_family nns_family_pool = NNS_FAMILY(rows);
- *
- * and one line in registry.c. A kernel reads and writes only what its `check` has compared with the operands'
- * sizes; `run` trusts that. Parameters are int64; floats travel as the bits of a float32.
- */
+/* What every kernel is written with: vectors of NNS_BLOCK floats, activations, and size arithmetic for `check`. */
 #ifndef NNS_KERNEL_H
 #define NNS_KERNEL_H
 
@@ -16,7 +7,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cpu_features.h"
 #include "nns_engine.h"
 
 #ifndef NNS_BLOCK
@@ -25,20 +15,6 @@
 
 #define NNS_INLINE static inline __attribute__((always_inline, unused))
 #define NNS_ARRAY_LENGTH(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
-
-/* The features that a file's kernels require beyond the library's instruction set. The build defines it for files named
- * NAME@FEATURE.c, which it compiles with these features. */
-#ifndef NNS_REQUIRES
-#define NNS_REQUIRES 0
-#endif
-
-typedef struct {
-    const nns_kernel *kernels;
-    int64_t count;
-    uint64_t requires; /* mask of NNS_CPU(…) */
-} nns_kernel_family;
-
-#define NNS_FAMILY(rows) {(rows), NNS_ARRAY_LENGTH(rows), NNS_REQUIRES}
 
 /* ---- vectors --------------------------------------------------------------------------------------------- */
 

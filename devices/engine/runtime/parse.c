@@ -199,6 +199,15 @@ static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
     if (!step->kernel)
         return INVALID(r, "step %lld asks for kernel %lld; the engine has none of that number", (long long)i,
                        (long long)step->id);
+    const nns_family *family = nns_family_of(step->id);
+    if (!nns_counts_fit(family, &step->args))
+        return INVALID(r, "step %lld, kernel %s: wrong number of reads (%d), writes (%d) or parameters (%d)", (long long)i,
+                       step->kernel->name, (int)step->args.n_in, (int)step->args.n_out, (int)step->args.n_p);
+    const nns_parameter *parameter;
+    const int64_t illegal = nns_illegal_parameter(family, &step->args, &parameter);
+    if (illegal >= 0)
+        return INVALID(r, "step %lld, kernel %s: parameter %lld (%s) is %lld, which is out of range", (long long)i,
+                       step->kernel->name, (long long)illegal, parameter->name, (long long)step->args.p[illegal]);
     const char *objection = step->kernel->check(&step->args, &step->work);
     if (objection) return INVALID(r, "step %lld, kernel %s: %s", (long long)i, step->kernel->name, objection);
     if (step->work.units < 0 || step->work.scratch < 0)

@@ -4,47 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One line per family. */
-#define FAMILIES(X) \
-    X(conv_direct) \
-    X(conv_planar) \
-    X(conv_strassen) \
-    X(winograd) \
-    X(depthwise) \
-    X(pair) \
-    X(dense) \
-    X(pool) \
-    X(eltwise) \
-    X(concat) \
-    X(softmax) \
-    X(resize) \
-    X(strided) \
-    X(reorder)
+#include "manifest.h"
 
-/* Families in files named NAME@FEATURE.c: the same kernels with more features of the CPU. A library holds those that its
- * instruction set does not include. */
-#define VARIANTS(X) \
-    X(conv_direct_fma) \
-    X(conv_planar_fma) \
-    X(conv_strassen_fma) \
-    X(winograd_fma) \
-    X(depthwise_fma) \
-    X(pair_fma) \
-    X(dense_fma)
-
-#define DECLARE(name) extern const nns_kernel_family nns_family_##name;
-#define DECLARE_WEAK(name) extern const nns_kernel_family nns_family_##name __attribute__((weak));
+#define DECLARE(family) extern const nns_family nns_family_##family;
+#define DECLARE_WEAK(family, feature) extern const nns_family nns_family_##family##_##feature __attribute__((weak));
 FAMILIES(DECLARE)
 VARIANTS(DECLARE_WEAK)
 
-#define POINT_TO(name) &nns_family_##name,
-static const nns_kernel_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO)};
+#define POINT_TO(family) &nns_family_##family,
+#define POINT_TO_VARIANT(family, feature) &nns_family_##family##_##feature,
+static const nns_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO_VARIANT)};
 
 /* ---- the choice of variants, made once -------------------------------------------------------------------- */
 
 typedef struct {
     const nns_kernel *kernel;
-    uint64_t requires;
+    const nns_family *family;
 } entry;
 
 static struct {
@@ -59,22 +34,22 @@ static int64_t find(const char *name) {
 }
 
 /* Adds a kernel, or puts it in the place of a variant that requires fewer features. */
-static void add(const nns_kernel *kernel, uint64_t requires) {
+static void add(const nns_kernel *kernel, const nns_family *family) {
     const int64_t id = find(kernel->name);
     entry *place = &table.entries[id < 0 ? table.count++ : id];
-    if (id < 0 || __builtin_popcountll(requires) > __builtin_popcountll(place->requires))
-        *place = (entry){kernel, requires};
+    if (id < 0 || __builtin_popcountll(family->requires) > __builtin_popcountll(place->family->requires))
+        *place = (entry){kernel, family};
 }
 
 /* Without memory for it the table stays empty, and programs are refused. */
 static void make_table(void) {
     int64_t most = 0;
-    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(families); i++) most += families[i] ? families[i]->count : 0;
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(families); i++) most += families[i] ? families[i]->n_kernels : 0;
     table.entries = calloc((size_t)most, sizeof *table.entries);
     for (int64_t i = 0; table.entries && i < NNS_ARRAY_LENGTH(families); i++) {
-        const nns_kernel_family *family = families[i];
+        const nns_family *family = families[i];
         if (!family || nns_features_missing(family->requires)) continue;
-        for (int64_t k = 0; k < family->count; k++) add(&family->kernels[k], family->requires);
+        for (int64_t k = 0; k < family->n_kernels; k++) add(&family->kernels[k], family);
     }
 }
 
@@ -91,6 +66,39 @@ const nns_kernel *nns_kernel_at(int64_t id) {
     return found ? found->kernel : NULL;
 }
 
+const nns_family *nns_family_of(int64_t id) {
+    const entry *found = entry_at(id);
+    return found ? found->family : NULL;
+}
+
+bool nns_counts_fit(const nns_family *family, const nns_args *args) {
+    int64_t count = 0;
+    bool per_read = false;
+    for (int64_t i = 0; i < family->n_parameters; i++) {
+        const int64_t entries = family->parameters[i].count;
+        per_read |= entries == 0;
+        count += entries ? entries : args->n_in;
+    }
+    const bool reads = per_read ? args->n_in >= family->n_in : args->n_in == family->n_in;
+    return reads && args->n_out == 1 && args->n_p == count;
+}
+
+static bool is_legal(const nns_parameter *parameter, int64_t value) {
+    if (value < parameter->low || value > parameter->high) return false;
+    return !parameter->among || parameter->among >> value & 1;
+}
+
+int64_t nns_illegal_parameter(const nns_family *family, const nns_args *args, const nns_parameter **found) {
+    int64_t index = 0;
+    for (int64_t i = 0; i < family->n_parameters; i++) {
+        *found = &family->parameters[i];
+        const int64_t entries = (*found)->count ? (*found)->count : args->n_in;
+        for (const int64_t end = index + entries; index < end; index++)
+            if (!is_legal(*found, args->p[index])) return index;
+    }
+    return -1;
+}
+
 int32_t nns_abi(void) { return NNS_ABI; }
 
 int32_t nns_block(void) { return NNS_BLOCK; }
@@ -104,7 +112,7 @@ const char *nns_kernel_name(int64_t id) {
 
 uint64_t nns_kernel_features(int64_t id) {
     const entry *found = entry_at(id);
-    return found ? found->requires : 0;
+    return found ? found->family->requires : 0;
 }
 
 int64_t nns_kernel_find(const char *name) { return entry_at(0) ? find(name) : -1; }
@@ -112,7 +120,7 @@ int64_t nns_kernel_find(const char *name) { return entry_at(0) ? find(name) : -1
 const char *nns_kernel_missing_feature(const char *name) {
     if (nns_kernel_find(name) >= 0) return NULL;
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(families); i++)
-        for (int64_t k = 0; families[i] && k < families[i]->count; k++)
+        for (int64_t k = 0; families[i] && k < families[i]->n_kernels; k++)
             if (strcmp(families[i]->kernels[k].name, name) == 0) return nns_features_missing(families[i]->requires);
     return NULL;
 }

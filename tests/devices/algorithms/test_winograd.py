@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.algorithms.winograd import POINTS, kernel_transform
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.cpu.routines.convolution.geometry import Window
-from nnstretch.devices.cpu.routines.convolution.winograd import TRANSFORMS, WinogradConvolution, division_of
+from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution, division_of, transforms
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
@@ -191,14 +191,14 @@ def test_layers_of_networks(routine: WinogradConvolution, name: str) -> None:
     check(routine, LAYERS[name])
 
 
-@pytest.mark.parametrize(("alpha", "taps"), TRANSFORMS)
+@pytest.mark.parametrize(("alpha", "taps"), transforms())
 def test_errors_stay_small_over_many_channels(routine: WinogradConvolution, alpha: int, taps: int) -> None:
     layer = conv_layer((1, 512, 12, 12), 16, kernel=(taps, taps))
     parameters = {**routine.parameter_space(layer)[0], "alpha": alpha, "taps": taps}
     check_setting(routine, layer, parameters, exact(layer, feeds_of(layer)), tolerance=ERRORS[alpha] / 2)
 
 
-@pytest.mark.parametrize(("alpha", "taps"), TRANSFORMS)
+@pytest.mark.parametrize(("alpha", "taps"), transforms())
 def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(alpha: int, taps: int) -> None:
     """The transform evaluates the kernel's polynomial at every point, up to one factor per point."""
     transform = kernel_transform(alpha, taps)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.base.routine import KernelCall, Parameters, Routine
-from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.cpu.processor import compute_bound_routines
 from nnstretch.devices.engine.binding.image import (
     Buffer,
     Queue,
@@ -80,7 +80,7 @@ def calls(name: str) -> list[tuple[KernelCall, tuple[int, ...], int]]:
     """Every call that the layer may become, with the bytes of its reads and of its write."""
     layer = LAYERS[name]
     found = []
-    for routine in heavy_routines(local_isa()):
+    for routine in compute_bound_routines(local_isa()):
         if routine.supports(layer):
             found += [_call(routine, layer, parameters) for parameters in routine.parameter_space(layer)]
     assert found

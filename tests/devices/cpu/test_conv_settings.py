@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.cpu.processor import compute_bound_routines
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution, Tile, computed_pixels, panels
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.graph.layer import Layer, TensorType
@@ -19,7 +19,7 @@ WIDE, NARROW = ISAS[0], ISAS[1]
 
 
 def direct(isa: Isa) -> DirectConvolution:
-    (found,) = (routine for routine in heavy_routines(isa) if isinstance(routine, DirectConvolution))
+    (found,) = (routine for routine in compute_bound_routines(isa) if isinstance(routine, DirectConvolution))
     return found
 
 
@@ -93,11 +93,11 @@ def test_tiles_compute_what_is_left_and_little_more(most: int) -> None:
     ids=["channels", "plane", "kernel"],
 )
 def test_extents_beyond_the_kernels_are_left_to_others(layer: Layer) -> None:
-    assert not any(routine.supports(layer) for routine in heavy_routines(WIDE))
+    assert not any(routine.supports(layer) for routine in compute_bound_routines(WIDE))
 
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_planes_without_pixels_are_left_to_others(size: int) -> None:
     layer = conv(16, 16, 8)
     empty = replace(layer, outputs=(TensorType((1, 16, size, size)),))
-    assert not any(routine.supports(empty) for routine in heavy_routines(WIDE))
+    assert not any(routine.supports(empty) for routine in compute_bound_routines(WIDE))

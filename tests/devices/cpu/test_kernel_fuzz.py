@@ -33,7 +33,7 @@ def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: Isa) -> N
     toolchain = make_toolchain(BuildTarget(isa), SANITIZE)
     tested = [file for file in build.engine_sources(BuildTarget(isa), SANITIZE) if file.path in KERNELS]
     hidden = {feature for file in tested for feature in build.variant_features(file.path)}
-    tested += build.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime"))
+    tested += build.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime", "kernels"))
     program = build.build_file(f"{isa.name}-kernel-fuzz", "", tested, toolchain)
     for mask in dict.fromkeys(("", ",".join(f"-{feature}" for feature in sorted(hidden)))):
         environment = {**os.environ, "NNSTRETCH_CPU_FEATURES": mask}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Layout, Lowering, reorder_layer
-from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, light_routines
+from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, memory_bound_routines
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
@@ -62,7 +62,7 @@ LAYERS = {
 
 def _settings(layer: Layer) -> list[tuple[Lowering, tuple[Layout, ...], tuple[Layout, ...]]]:
     """All lowerings of the layer with their layouts."""
-    routines = [r for r in (*light_routines(BLOCK), REORDER_ROUTINE) if r.supports(layer)]
+    routines = [r for r in (*memory_bound_routines(BLOCK), REORDER_ROUTINE) if r.supports(layer)]
     return [(r.lower(layer, p), *r.layouts(layer, p)) for r in routines for p in r.parameter_space(layer)]
 
 

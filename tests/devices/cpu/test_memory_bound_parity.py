@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.cpu.routines.memory_bound.base import MOVED_DTYPES
-from nnstretch.devices.cpu.routines.memory_bound.routines import LIGHT_ROUTINES, light_routines
+from nnstretch.devices.cpu.routines.memory_bound.routines import MEMORY_BOUND_ROUTINES, memory_bound_routines
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.expand import expand
@@ -84,7 +84,7 @@ def check(
     wanted = reference(layer, feeds)
     assert wanted.shape == layer.outputs[0].shape
     for block in blocks:
-        (routine,) = [r for r in light_routines(block) if r.supports(layer)]
+        (routine,) = [r for r in memory_bound_routines(block) if r.supports(layer)]
         space = routine.parameter_space(layer)
         assert [p["block"] for p in space] == ([block, 0] if blocked else [0])
         for parameters in space:
@@ -164,7 +164,7 @@ def test_pool_shapes(op: str, include: int, shape: Shape, kernel: Shape, strides
 
 def test_pool_refuses_windows_of_padding_alone() -> None:
     assert not any(
-        r.supports(pool_layer("MaxPool", (1, 3, 4, 4), (2, 2), (1, 1), (2, 0, 0, 0))) for r in LIGHT_ROUTINES
+        r.supports(pool_layer("MaxPool", (1, 3, 4, 4), (2, 2), (1, 1), (2, 0, 0, 0))) for r in MEMORY_BOUND_ROUTINES
     )
     late = make_layer(
         "AveragePool",
@@ -172,7 +172,7 @@ def test_pool_refuses_windows_of_padding_alone() -> None:
         (1, 3, 5, 4),
         {"kernel": (1, 1), "strides": (1, 1), "pads": (0, 0, 1, 0), "count_include_pad": 0},
     )
-    assert not any(r.supports(late) for r in LIGHT_ROUTINES)
+    assert not any(r.supports(late) for r in MEMORY_BOUND_ROUTINES)
 
 
 @given(batches, channels, st.integers(1, 13), st.integers(1, 13), st.sampled_from(["average", "max"]), activations)
@@ -185,7 +185,7 @@ def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
     shape = (1, 3, 300, 300)
     layer = make_layer("GlobalPool", [shape], (1, 3, 1, 1), {"mode": "average"})
     feed = values(shape, 1) + np.float32(100)
-    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
     for parameters in routine.parameter_space(layer):
         inputs, outputs = routine.layouts(layer, parameters)
         (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
@@ -205,7 +205,7 @@ def test_activation_of_extreme_values(kind: ActivationKind) -> None:
     activation = next(a for a in WITH_EXP if a.kind is kind)
     feed = np.array([-1e30, -200, -90, -20, -1e-8, -0.0, 0.0, 1e-8, 20, 90, 200, 1e30, np.nan], np.float32)
     layer = make_layer("Activation", [feed.shape], feed.shape, activation=activation)
-    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
     (parameters,) = routine.parameter_space(layer)
     inputs, outputs = routine.layouts(layer, parameters)
     (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
@@ -260,7 +260,7 @@ def test_binary_of_any_rank(shape: Shape, scalar: bool) -> None:
 def test_binary_refuses_what_broadcasts_otherwise() -> None:
     for shape, other in (((2, 3, 4, 4), (1, 1, 4, 4)), ((2, 3), (1, 2, 3)), ((1, 3, 4, 4), (2, 3, 4, 4))):
         layer = make_layer("Add", [shape, other], shape)
-        assert not any(r.supports(layer) for r in LIGHT_ROUTINES)
+        assert not any(r.supports(layer) for r in MEMORY_BOUND_ROUTINES)
 
 
 @given(batches, channels, st.integers(1, 70), activations)
@@ -318,7 +318,7 @@ def test_softmax_of_large_values_is_finite() -> None:
     feed = np.array([[1e4, 1e4 - 1, -1e4], [-3e38, 0, 3e38]], np.float32)
     for axis, array in ((1, feed), (0, np.ascontiguousarray(feed.T))):
         layer = make_layer("Softmax", [array.shape], array.shape, {"axis": axis})
-        (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+        (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
         (parameters,) = routine.parameter_space(layer)
         inputs, outputs = routine.layouts(layer, parameters)
         (found,) = run_lowering(routine.lower(layer, parameters), layer, [array], inputs, outputs, CORES[0])
@@ -371,7 +371,7 @@ def test_transpose(shape: Shape, order: Shape, activation: Activation) -> None:
 def test_a_transposition_in_too_many_dimensions_is_not_supported() -> None:
     order = tuple(reversed(range(7)))
     layer = make_layer("Transpose", [(2,) * 7], (2,) * 7, {"perm": order})
-    assert not any(r.supports(layer) for r in LIGHT_ROUTINES)
+    assert not any(r.supports(layer) for r in MEMORY_BOUND_ROUTINES)
 
 
 @st.composite
@@ -458,7 +458,7 @@ def movements(draw: st.DrawFn) -> tuple[Layer, list[np.ndarray], np.ndarray]:
 @settings(max_examples=examples(150))
 def test_elements_of_any_type_are_moved(case: tuple[Layer, list[np.ndarray], np.ndarray]) -> None:
     layer, feeds, wanted = case
-    routines = [r for r in light_routines(8) if r.supports(layer)]
+    routines = [r for r in memory_bound_routines(8) if r.supports(layer)]
     assert [str(r.descriptor).split("/")[0] for r in routines] == [f"cpu:{layer.outputs[0].dtype}"]
     (routine,) = routines
     for parameters in routine.parameter_space(layer):
@@ -476,7 +476,7 @@ def test_transpositions_of_several_tiles(dtype: str, shape: Shape) -> None:
     layer = Layer(
         "tested", "Transpose", (TensorType(shape, dtype),), (TensorType(shape[::-1], dtype),), {"perm": order}
     )
-    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
     assert str(routine.descriptor) == f"cpu:{dtype}/strided"
     (parameters,) = routine.parameter_space(layer)
     (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], (PLAIN,), (PLAIN,), TWO_CORES)
@@ -492,7 +492,7 @@ def test_integers_that_change_their_meaning_are_not_moved() -> None:
     ):
         result = TensorType((1, 8, 2, 2), "int8", output.quantization)
         layer = Layer("tested", "Concat", inputs, (result,), {"axis": 1})
-        assert any(r.supports(layer) for r in LIGHT_ROUTINES) == supported
+        assert any(r.supports(layer) for r in MEMORY_BOUND_ROUTINES) == supported
 
 
 def test_other_element_types_and_operators_are_not_supported() -> None:
@@ -500,12 +500,12 @@ def test_other_element_types_and_operators_are_not_supported() -> None:
     half = Layer("half", "Activation", (shape,), (shape,), activation=Activation(ActivationKind.RELU))
     conv = make_layer("Conv", [(1, 4, 2, 2), (4, 4, 1, 1)], (1, 4, 2, 2))
     for layer in (half, conv):
-        assert not any(r.supports(layer) for r in LIGHT_ROUTINES)
+        assert not any(r.supports(layer) for r in MEMORY_BOUND_ROUTINES)
 
 
 def test_without_a_block_it_is_that_of_the_engine() -> None:
     from nnstretch.devices.engine.binding.library import engine
 
     layer = make_layer("Activation", [(1, 4, 2, 2)], (1, 4, 2, 2))
-    (routine,) = [r for r in LIGHT_ROUTINES if r.supports(layer)]
+    (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
     assert routine.parameter_space(layer)[0]["block"] == engine().block

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nnstretch.devices.base.routine import REORDER, Layout, reorder_layer
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.backend import HOST
-from nnstretch.devices.cpu.processor import CpuProcessor, heavy_routines
+from nnstretch.devices.cpu.processor import CpuProcessor, compute_bound_routines
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
 from nnstretch.devices.engine.binding.library import Engine, engine
@@ -46,7 +46,7 @@ def test_it_changes_layouts() -> None:
 
 def test_every_register_tile_is_a_kernel_of_the_engine(isa: Isa) -> None:
     tiles = set()
-    for routine in heavy_routines(isa):
+    for routine in compute_bound_routines(isa):
         if isinstance(routine, DirectConvolution):
             tiles |= {tile.kernel(isa.block) for tile in routine.tiles}
         elif isinstance(routine, PlanarConvolution):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Routine, distinct, shares
-from nnstretch.devices.cpu.processor import heavy_routines
+from nnstretch.devices.cpu.processor import compute_bound_routines
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.convolution_parity import check_setting, conv_layer, feeds_of, reference
@@ -38,7 +38,7 @@ LAYERS = {
 @pytest.mark.parametrize("isa", ISAS, ids=[one.name for one in ISAS])
 def test_usual_settings_come_first_and_none_twice(isa: Isa, name: str) -> None:
     layer = LAYERS[name]
-    supporting = [routine for routine in heavy_routines(isa) if routine.supports(layer)]
+    supporting = [routine for routine in compute_bound_routines(isa) if routine.supports(layer)]
     assert supporting
     for routine in supporting:
         usual, space = list(routine.parameter_space(layer)), list(routine.search_space(layer))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import BlockedConvolution
 from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
 from nnstretch.graph.layer import Layer
@@ -49,4 +50,11 @@ class DepthwiseConvolution(BlockedConvolution):
         weights = np.zeros((lanes, width, window.taps), np.float32)
         weights[: window.channels] = layer.constants[1].reshape(window.channels, width, window.taps)
         panels = weights.reshape(lanes // block, block, width, window.taps).transpose(0, 3, 2, 1)
-        return lowering(f"depthwise_g{width}", layer, panels, lanes, (*window.words(), parameters["rows"]))
+        return lowering(
+            family("depthwise").kernel(group=width),
+            layer,
+            panels,
+            lanes,
+            geometry=window.parameters(),
+            rows=parameters["rows"],
+        )

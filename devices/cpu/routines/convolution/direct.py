@@ -11,6 +11,7 @@ import numpy as np
 
 from nnstretch.devices.base.constants import Piece, Prepared
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
 from nnstretch.graph.layer import Layer
@@ -66,7 +67,8 @@ class Tile:
 
     def kernel(self, block: int) -> str:
         """Name of the engine's kernel."""
-        return f"conv_direct_p{self.pixels}{'v' if self.length == block else 'h'}{self.vectors}"
+        kind = "v" if self.length == block else "h"
+        return family("conv_direct").kernel(pixels=self.pixels, vectors=self.vectors, kind=kind)
 
 
 class DirectConvolution(TiledConvolution[Tile]):
@@ -189,9 +191,18 @@ class DirectConvolution(TiledConvolution[Tile]):
         (tile,) = (t for t in self.tiles if (t.outputs, t.pixels) == (parameters["oc_bn"], parameters["reg_n"]))
         weights = weight_panels(layer.constants[1], window.groups, tile, self.layout.block)
         blocks = -(-parameters["ic_bn"] // self.layout.block)
-        words = (*window.words(), window.groups, parameters["tiles"], parameters["order"], blocks)
         lanes = -(-window.outputs // tile.length) * tile.length
-        return lowering(tile.kernel(self.layout.block), layer, weights, lanes, words)
+        return lowering(
+            tile.kernel(self.layout.block),
+            layer,
+            weights,
+            lanes,
+            geometry=window.parameters(),
+            groups=window.groups,
+            tiles=parameters["tiles"],
+            order=parameters["order"],
+            blocks=blocks,
+        )
 
 
 def _input_bytes(window: Window) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from nnstretch.devices.base.constants import Constant
-from nnstretch.devices.base.routine import KernelCall, Lowering, Operand, has_constant_weights
+from nnstretch.devices.base.routine import Lowering, Operand, has_constant_weights
+from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
 from nnstretch.graph.layer import Layer
 
 
@@ -63,39 +65,38 @@ class Window:
         """Positions of the output."""
         return self.out_height * self.out_width
 
-    def words(self) -> tuple[int, ...]:
-        """The first parameters of every convolution kernel."""
-        return (
-            self.batch,
-            self.channels,
-            self.height,
-            self.width,
-            self.outputs,
-            self.out_height,
-            self.out_width,
-            *self.kernel,
-            *self.strides,
-            *self.pads,
-            *self.dilations,
-        )
-
-
-LARGEST_EXTENT = 1 << 20
-LARGEST_WINDOW = 1 << 12
+    def parameters(self) -> Mapping[str, int]:
+        """The kernels' parameter group `kernel_geometry`."""
+        return {
+            "n": self.batch,
+            "c": self.channels,
+            "h": self.height,
+            "w": self.width,
+            "o": self.outputs,
+            "oh": self.out_height,
+            "ow": self.out_width,
+            "kh": self.kernel[0],
+            "kw": self.kernel[1],
+            "sh": self.strides[0],
+            "sw": self.strides[1],
+            "pt": self.pads[0],
+            "pl": self.pads[1],
+            "dh": self.dilations[0],
+            "dw": self.dilations[1],
+        }
 
 
 def is_convolution(layer: Layer) -> bool:
     """Whether `layer` is a 2-D float32 convolution with constant weights that the kernels' bounds admit."""
     if layer.op != "Conv" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 4:
         return False
-    pads = layer.ints("pads")
-    window = Window.of(layer)
-    extents = window.words()[:7]
-    steps = (*window.kernel, *window.strides, *window.dilations)
-    return (
-        all(0 < extent <= LARGEST_EXTENT for extent in extents)
-        and all(0 < step <= LARGEST_WINDOW for step in steps)
-        and all(0 <= pad <= LARGEST_WINDOW for pad in pads)
+    if min(layer.ints("pads")) < 0:
+        return False
+    limits = family("conv_direct").limits
+    return all(
+        low <= value <= high
+        for name, value in Window.of(layer).parameters().items()
+        for low, high in [limits("geometry", name)]
     )
 
 
@@ -115,14 +116,28 @@ def operands(layer: Layer) -> tuple[Operand | None, ...]:
     )
 
 
-def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, parameters: tuple[int, ...]) -> Lowering:
-    """One call of `kernel` with prepared weights and the bias, padded with zeros to `lanes` floats."""
+def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, **parameters: Values) -> Lowering:
+    """One call of `kernel` with prepared weights and the bias, padded with zeros to `lanes` floats.
+
+    Args:
+        kernel: a kernel that reads input, weights, bias and residual.
+        layer: a Conv or Dense layer.
+        weights: in the layout that the kernel reads.
+        lanes: length of the padded bias.
+        parameters: all of the kernel's but the activation.
+    """
     made = np.ascontiguousarray(weights, dtype=np.float32) if isinstance(weights, np.ndarray) else weights
     constants: list[Constant] = [made]
     if layer.has(2):
         bias = np.zeros(lanes, np.float32)
         bias[: layer.type_of(1).shape[0]] = layer.constants[2]
         constants.append(bias)
-    words = (*parameters, *layer.activation.words())
-    call = KernelCall(kernel, operands(layer), (Operand("output", 0),), words, in_place=3 if layer.has(3) else None)
+    call = kernel_call(
+        kernel,
+        operands(layer),
+        (Operand("output", 0),),
+        in_place=3 if layer.has(3) else None,
+        **parameters,
+        activation=activation_parameters(layer.activation),
+    )
     return Lowering((call,), tuple(constants))

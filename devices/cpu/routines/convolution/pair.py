@@ -13,7 +13,6 @@ import numpy as np
 
 from nnstretch.devices.base.routine import (
     Descriptor,
-    KernelCall,
     Layout,
     Lowering,
     Operand,
@@ -22,6 +21,7 @@ from nnstretch.devices.base.routine import (
     distinct,
     shares,
 )
+from nnstretch.devices.cpu.manifest import activation_parameters, family, kernel_call
 from nnstretch.devices.cpu.routines.convolution.geometry import Window, is_convolution
 from nnstretch.graph.layer import FUSION_GROUP, Layer
 
@@ -109,13 +109,15 @@ class Pair(Routine):
                 constants.append(self._padded(link.constants[2]))
         reads.append(Operand("input", layer.wiring[1][-1]) if second.has(3) else None)
         depthwise = first if self._is_depthwise(first) else second
-        words = (*Window.of(depthwise).words(), other, parameters["band"])
-        kernel = f"{self.descriptor.algorithm}_p{parameters['pixels']}v{parameters['vectors']}"
-        call = KernelCall(
-            kernel,
+        call = kernel_call(
+            family(self.descriptor.algorithm).kernel(pixels=parameters["pixels"], vectors=parameters["vectors"]),
             tuple(reads),
             (Operand("output", 0),),
-            (*words, *first.activation.words(), *second.activation.words()),
+            geometry=Window.of(depthwise).parameters(),
+            other=other,
+            band=parameters["band"],
+            first_activation=activation_parameters(first.activation),
+            activation=activation_parameters(second.activation),
             in_place=len(reads) - 1 if second.has(3) else None,
         )
         return Lowering((call,), tuple(constants))

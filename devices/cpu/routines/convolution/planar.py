@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
 from nnstretch.graph.layer import Layer
@@ -74,5 +75,5 @@ class PlanarConvolution(TiledConvolution[tuple[int, int]]):
         weights = np.zeros((lanes, window.channels * window.taps), np.float32)
         weights[: window.outputs] = layer.constants[1].reshape(window.outputs, -1)
         panels = weights.reshape(lanes // width, width, -1).transpose(0, 2, 1)
-        kernel = f"conv_planar_p{parameters['pixels']}v{vectors}"
-        return lowering(kernel, layer, panels, lanes, (*window.words(), parameters["rows"]))
+        kernel = family("conv_planar").kernel(pixels=parameters["pixels"], vectors=vectors)
+        return lowering(kernel, layer, panels, lanes, geometry=window.parameters(), rows=parameters["rows"])

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from nnstretch.devices.algorithms.strassen import LEAST_HALF, strassen_weights
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
-from nnstretch.devices.cpu.routines.convolution.geometry import LARGEST_EXTENT, Window, lowering
+from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
 from nnstretch.graph.layer import Layer
 
 CACHE_BYTES = 1 << 19
@@ -34,7 +35,7 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
     def covers(self, window: Window) -> bool:
         plain = window.taps == window.groups == 1 and window.strides == (1, 1) and window.pads == (0, 0)
         same = (window.height, window.width) == (window.out_height, window.out_width)
-        if window.pixels > LARGEST_EXTENT:
+        if window.pixels > family("conv_strassen").limits("pixels")[1]:
             return False
         wide = window.channels // self.layout.block // 2 >= LEAST_HALF
         return plain and same and wide and bool(self._fitting(window))
@@ -84,15 +85,18 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)
         block, vectors = self.layout.block, parameters["vectors"]
-        kernel = f"conv_strassen_p{parameters['pixels']}v{vectors}"
+        kernel = family("conv_strassen").kernel(pixels=parameters["pixels"], vectors=vectors)
         lanes = -(-window.outputs // block) * block
         weights = strassen_weights(layer.constants[1], vectors, block)
-        words = (
-            window.batch,
-            window.channels,
-            window.pixels,
-            window.outputs,
-            parameters["tiles"],
-            parameters["panels"],
+        return lowering(
+            kernel,
+            layer,
+            weights,
+            lanes,
+            n=window.batch,
+            c=window.channels,
+            pixels=window.pixels,
+            o=window.outputs,
+            tiles=parameters["tiles"],
+            panels=parameters["panels"],
         )
-        return lowering(kernel, layer, weights, lanes, words)

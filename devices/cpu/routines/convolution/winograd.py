@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from nnstretch.devices.algorithms.winograd import Axis, Division, prepared_panels
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
 from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
 from nnstretch.graph.layer import Layer
-
-TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
-"""The transforms F(alpha - taps + 1, taps) that the engine has, as (alpha, taps)."""
 
 LARGEST_STRIDE = 2
 
@@ -121,7 +120,7 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
     def divisions(self, window: Window) -> list[Division]:
         """The kernel divided for each transform that has no more taps than the longer axis."""
         most = max(-(-k // s) for k, s in zip(window.kernel, window.strides, strict=True))
-        divisions = [division_of(window, alpha, taps) for alpha, taps in TRANSFORMS if taps <= most]
+        divisions = [division_of(window, alpha, taps) for alpha, taps in transforms() if taps <= most]
         return [d for d in divisions if max(len(d.down.first_taps), len(d.across.first_taps)) <= AXIS_PARTS]
 
     def _encoded_blocks(self, window: Window, division: Division) -> int:
@@ -174,14 +173,29 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         window = Window.of(layer)
         alpha, taps, vectors = parameters["alpha"], parameters["taps"], parameters["vectors"]
-        kernel = f"winograd_a{alpha}r{taps}t{parameters['tiles']}v{vectors}"
+        kernel = family("winograd").kernel(alpha=alpha, taps=taps, tiles=parameters["tiles"], vectors=vectors)
         width, block = vectors * self.layout.block, self.layout.block
         halved = block == HALVED_BLOCK and vectors == 1
         division = division_of(window, alpha, taps)
         weights = prepared_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
         lanes = -(-window.outputs // block) * block
-        words = (window.groups, int(_is_planar(window)), parameters["block"], parameters["panels"])
-        return lowering(kernel, layer, weights, lanes, (*window.words(), *words))
+        return lowering(
+            kernel,
+            layer,
+            weights,
+            lanes,
+            geometry=window.parameters(),
+            groups=window.groups,
+            planar=int(_is_planar(window)),
+            tiles=parameters["block"],
+            panels=parameters["panels"],
+        )
+
+
+@cache
+def transforms() -> tuple[tuple[int, ...], ...]:
+    """The transforms F(alpha - taps + 1, taps) that the engine has, as (alpha, taps)."""
+    return tuple(dict.fromkeys(kernel.numbers("alpha", "taps") for kernel in family("winograd").kernels))
 
 
 def division_of(window: Window, alpha: int, taps: int) -> Division:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.cpu.manifest import activation_parameters, kernel_call
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES
@@ -18,9 +19,6 @@ from nnstretch.graph.layer import Layer
 
 BLOCK = "block"
 """The one parameter of light routines: block of the layout that they read and write, 0 for plain."""
-
-BLOCKS = (4, 8, 16)
-"""Blocks that the kernels know."""
 
 MOVED_DTYPES = tuple(t.name for t in ELEMENT_TYPES.values() if t.code)
 """Types whose elements kernels can move: all that the engine knows."""
@@ -79,10 +77,16 @@ def activate_in_place(layer: Layer, floats: int) -> tuple[KernelCall, ...]:
     """The call that applies the activation to the stored output, for kernels that do not; or no call."""
     if not layer.activation.kind:
         return ()
-    return (KernelCall("eltwise/unary", (OUTPUT,), (OUTPUT,), (floats, *layer.activation.words())),)
+    return (unary_call(layer, OUTPUT, floats),)
 
 
-class LightRoutine(Routine):
+def unary_call(layer: Layer, read: Operand, floats: int, in_place: int | None = None) -> KernelCall:
+    """The call that applies the layer's activation to `floats` stored elements."""
+    activation = activation_parameters(layer.activation)
+    return kernel_call("eltwise/unary", (read,), (OUTPUT,), in_place=in_place, count=floats, activation=activation)
+
+
+class MemoryBoundRoutine(Routine):
     """A routine with one kernel family for both layouts.
 
     Attributes:
@@ -142,7 +146,7 @@ class LightRoutine(Routine):
         """The calls that compute `layer`."""
 
 
-class DataMovementRoutine(LightRoutine):
+class DataMovementRoutine(MemoryBoundRoutine):
     """A light routine that moves elements and changes none, so that they may be of any type.
 
     Layers of other types than float32 have no activation. They read and write plain data: no native routine computes in these

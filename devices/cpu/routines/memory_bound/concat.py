@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import accumulate
 
 from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.cpu.manifest import kernel_call
 from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
     OUTPUT,
@@ -39,30 +41,40 @@ class ConcatRoutine(DataMovementRoutine):
         return Lowering((*calls, *activate_in_place(layer, floats)))
 
 
-def _calls(kernel: str, sizes: list[int], fixed: tuple[int, ...], total: int) -> tuple[KernelCall, ...]:
-    """Calls that write inputs of these sizes one behind the other; with `fixed`, offset, total, sizes."""
+def _parts(sizes: list[int]) -> Iterator[tuple[int, tuple[Operand, ...], list[int]]]:
+    """Offset, inputs and sizes of each call, for inputs of these sizes that lie one behind the other in the output."""
     offsets = [0, *accumulate(sizes)]
-    return tuple(
-        KernelCall(
-            kernel,
-            tuple(Operand("input", i) for i in range(first, min(first + MAX_READS, len(sizes)))),
-            (OUTPUT,),
-            (*fixed, offsets[first], total, *sizes[first : first + MAX_READS]),
-        )
-        for first in range(0, len(sizes), MAX_READS)
-    )
+    for first in range(0, len(sizes), MAX_READS):
+        part = sizes[first : first + MAX_READS]
+        yield offsets[first], tuple(Operand("input", first + i) for i in range(len(part))), part
 
 
 def _join_rows(layer: Layer, axis: int, block: int) -> tuple[KernelCall, ...]:
     """By copying what lies behind the axis in memory, which is together in all inputs."""
     stored = [Layout(block).storage_shape(layer.type_of(i).shape) for i in layer.activations]
-    total = Layout(block).storage_shape(layer.outputs[0].shape)
-    bytes_each = layer.outputs[0].element.bytes
-    rows = [math.prod(shape[axis:]) * bytes_each for shape in stored]
-    return _calls("concat/rows", rows, (math.prod(total[:axis]),), math.prod(total[axis:]) * bytes_each)
+    shape = Layout(block).storage_shape(layer.outputs[0].shape)
+    each = layer.outputs[0].element.bytes
+    outer, total = math.prod(shape[:axis]), math.prod(shape[axis:]) * each
+    return tuple(
+        kernel_call("concat/rows", inputs, (OUTPUT,), outer=outer, offset=offset, total=total, sizes=sizes)
+        for offset, inputs, sizes in _parts([math.prod(shape[axis:]) * each for shape in stored])
+    )
 
 
 def _join_lanes(layer: Layer, channels: list[int], block: int) -> tuple[KernelCall, ...]:
     """By moving channels between lanes."""
     images, total, height, width = layer.outputs[0].shape
-    return _calls("concat/lanes", channels, (images, height * width, block), total)
+    return tuple(
+        kernel_call(
+            "concat/lanes",
+            inputs,
+            (OUTPUT,),
+            images=images,
+            pixels=height * width,
+            block=block,
+            offset=offset,
+            total=total,
+            channels=part,
+        )
+        for offset, inputs, part in _parts(channels)
+    )

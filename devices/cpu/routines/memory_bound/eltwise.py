@@ -6,16 +6,18 @@ from enum import Enum
 
 import numpy as np
 
-from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.cpu.manifest import activation_parameters, kernel_call
 from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
     INPUT,
     OUTPUT,
-    LightRoutine,
+    MemoryBoundRoutine,
     per_channel,
     planes_of,
     stored_floats,
     to_blocked,
+    unary_call,
 )
 from nnstretch.graph.layer import Layer
 
@@ -48,7 +50,7 @@ def second_operand(layer: Layer) -> Relation | None:
     return Relation.SPREAD if fits and 1 in layer.constants else None
 
 
-class EltwiseRoutine(LightRoutine):
+class EltwiseRoutine(MemoryBoundRoutine):
     """Activation, Add, Sub, Mul and Affine; the tensors of any rank where it is plain."""
 
     descriptor = Descriptor("cpu", "float32", "eltwise")
@@ -84,9 +86,8 @@ class EltwiseRoutine(LightRoutine):
         """One call."""
         block = parameters[BLOCK]
         if layer.op == "Activation":
-            count = stored_floats(layer.type_of(0).shape, block)
-            values = (count, *layer.activation.words())
-            return Lowering((KernelCall("eltwise/unary", (INPUT,), (OUTPUT,), values, in_place=0),))
+            floats = stored_floats(layer.type_of(0).shape, block)
+            return Lowering((unary_call(layer, INPUT, floats, in_place=0),))
         if layer.op == "Affine":
             return self._lower_affine(layer, block)
         return self._lower_binary(layer, block)
@@ -96,27 +97,41 @@ class EltwiseRoutine(LightRoutine):
         planes = planes_of(shape, block)
         constants = tuple(per_channel(layer.constants[i], block) for i in (1, 2))
         reads = (INPUT, Operand("constant", 0), Operand("constant", 1))
-        values = (planes.planes, planes.row, planes.lanes, planes.planes // shape[0], *layer.activation.words())
-        return Lowering((KernelCall("eltwise/affine", reads, (OUTPUT,), values, in_place=0),), constants)
+        call = kernel_call(
+            "eltwise/affine",
+            reads,
+            (OUTPUT,),
+            in_place=0,
+            rows=planes.planes,
+            row=planes.row,
+            lanes=planes.lanes,
+            period=planes.planes // shape[0],
+            activation=activation_parameters(layer.activation),
+        )
+        return Lowering((call,), constants)
 
     def _lower_binary(self, layer: Layer, block: int) -> Lowering:
         shape, relation = layer.type_of(0).shape, second_operand(layer)
         count = stored_floats(shape, block)
-        # rows, floats per row, lanes of the second operand (0: it is like the first), rows of it
-        rows = (1, count, 0, 1)
-        if relation is Relation.SCALAR:
-            rows = (1, count, 1, 1)
-        elif relation is Relation.CHANNEL:
+        rows = {"rows": 1, "row": count, "lanes": int(relation is Relation.SCALAR), "period": 1}
+        if relation is Relation.CHANNEL:
             planes = planes_of(shape, block)
             # (N,C,1,1) has a row for each plane; (1,C,1,1) has those of one image
-            images = layer.type_of(1).elements // shape[1]
-            rows = (planes.planes, planes.row, planes.lanes, planes.planes // shape[0] * images)
+            period = planes.planes // shape[0] * (layer.type_of(1).elements // shape[1])
+            rows = {"rows": planes.planes, "row": planes.row, "lanes": planes.lanes, "period": period}
         constants: tuple[np.ndarray, ...] = ()
         second = Operand("input", 1)
         if 1 in layer.constants:
             constants, second = (_stored(layer, relation, block),), Operand("constant", 0)
-        values = (OPERATORS[layer.op], *rows, *layer.activation.words())
-        call = KernelCall("eltwise/binary", (INPUT, second), (OUTPUT,), values, in_place=0)
+        call = kernel_call(
+            "eltwise/binary",
+            (INPUT, second),
+            (OUTPUT,),
+            in_place=0,
+            op=OPERATORS[layer.op],
+            **rows,
+            activation=activation_parameters(layer.activation),
+        )
         return Lowering((call,), constants)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from nnstretch.devices.base.routine import Descriptor, KernelCall, Lowering, Parameters
-from nnstretch.devices.cpu.routines.memory_bound.base import BLOCK, INPUT, OUTPUT, LightRoutine, planes_of
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
+from nnstretch.devices.cpu.manifest import activation_parameters, family, kernel_call
+from nnstretch.devices.cpu.routines.memory_bound.base import BLOCK, INPUT, OUTPUT, MemoryBoundRoutine, planes_of
 from nnstretch.graph.layer import Layer
 
 MAXIMUM, AVERAGE, AVERAGE_PADDED = 0, 1, 2
 """Modes of the kernels; the last one counts padding as zeros."""
 
-LARGEST_SPAN = 1 << 24
-"""Largest height, width, kernel, stride, pad or dilation that the kernel takes."""
 
-
-class PoolRoutine(LightRoutine):
+class PoolRoutine(MemoryBoundRoutine):
     """MaxPool, AveragePool and GlobalPool over N,C,H,W."""
 
     descriptor = Descriptor("cpu", "float32", "pool")
@@ -27,7 +25,8 @@ class PoolRoutine(LightRoutine):
             return layer.attributes["mode"] in ("average", "max")
         kernel, strides, dilations, pads = _window(layer)
         size, result = layer.type_of(0).shape[2:], layer.outputs[0].shape[2:]
-        if max(*size, *result, *kernel, *strides, *dilations, *pads) > LARGEST_SPAN or min(pads) < 0:
+        most = family("pool_window").limits("height")[1]
+        if max(*size, *result, *kernel, *strides, *dilations, *pads) > most or min(pads) < 0:
             return False
         return all(
             pads[axis] <= (kernel[axis] - 1) * dilations[axis]
@@ -39,18 +38,48 @@ class PoolRoutine(LightRoutine):
         """One call."""
         shape = layer.type_of(0).shape
         planes = planes_of(shape, parameters[BLOCK])
-        words = layer.activation.words()
+        activation = activation_parameters(layer.activation)
         if layer.op == "GlobalPool":
             mode = MAXIMUM if layer.attributes["mode"] == "max" else AVERAGE
-            values = (mode, planes.planes, planes.pixels, planes.lanes, *words)
-            return Lowering((KernelCall("pool/global", (INPUT,), (OUTPUT,), values),))
+            call = kernel_call(
+                "pool/global",
+                (INPUT,),
+                (OUTPUT,),
+                mode=mode,
+                rows=planes.planes,
+                pixels=planes.pixels,
+                lanes=planes.lanes,
+                activation=activation,
+            )
+            return Lowering((call,))
         kernel, strides, dilations, pads = _window(layer)
         mode = MAXIMUM
         if layer.op == "AveragePool":
             mode = AVERAGE_PADDED if layer.attributes.get("count_include_pad", 0) else AVERAGE
-        sizes = (*shape[2:], *layer.outputs[0].shape[2:])
-        window = (mode, planes.planes, planes.lanes, *sizes, *kernel, *strides, *pads, *dilations, *words)
-        return Lowering((KernelCall("pool/window", (INPUT,), (OUTPUT,), window),))
+        call = kernel_call(
+            "pool/window",
+            (INPUT,),
+            (OUTPUT,),
+            mode=mode,
+            planes=planes.planes,
+            lanes=planes.lanes,
+            height=shape[2],
+            width=shape[3],
+            out_height=layer.outputs[0].shape[2],
+            out_width=layer.outputs[0].shape[3],
+            kernel_h=kernel[0],
+            kernel_w=kernel[1],
+            stride_h=strides[0],
+            stride_w=strides[1],
+            top=pads[0],
+            left=pads[1],
+            bottom=pads[2],
+            right=pads[3],
+            dilation_h=dilations[0],
+            dilation_w=dilations[1],
+            activation=activation,
+        )
+        return Lowering((call,))
 
 
 def _window(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -15,9 +15,9 @@ from nnstretch.devices.base.routine import (
     Routine,
     reorder_layouts,
 )
+from nnstretch.devices.cpu.manifest import family, kernel_call
 from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
-    BLOCKS,
     INPUT,
     MOVED_DTYPES,
     OUTPUT,
@@ -32,10 +32,18 @@ def change_layout(tensor: TensorType, source: int, target: int) -> KernelCall:
     """The call that takes input 0 from the layout of block `source` to that of `target`; float32 unless it is a copy."""
     copied = source == target and not (source and tensor.shape[1] % source)
     if copied:
-        return KernelCall("reorder/copy", (INPUT,), (OUTPUT,), (tensor.bytes,))
+        return kernel_call("reorder/copy", (INPUT,), (OUTPUT,), count=tensor.bytes)
     images, channels, height, width = tensor.shape
-    values = (images, channels, height * width, source, target)
-    return KernelCall("reorder/layout", (INPUT,), (OUTPUT,), values)
+    return kernel_call(
+        "reorder/layout",
+        (INPUT,),
+        (OUTPUT,),
+        images=images,
+        channels=channels,
+        pixels=height * width,
+        source=source,
+        target=target,
+    )
 
 
 class ReshapeRoutine(DataMovementRoutine):
@@ -83,7 +91,8 @@ class ReorderRoutine(Routine):
         blocks = {layout.block for layout in layouts}
         if blocks == {0}:
             return tensor.dtype in MOVED_DTYPES
-        return tensor.dtype == DEFAULT_DTYPE and len(tensor.shape) == 4 and blocks <= {0, *BLOCKS}
+        known = set(family("reorder_layout").limits("source"))
+        return tensor.dtype == DEFAULT_DTYPE and len(tensor.shape) == 4 and blocks <= known
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """As the layer says."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Descriptor, KernelCall, Lowering, Operand, Parameters
-from nnstretch.devices.cpu.routines.memory_bound.base import BLOCK, INPUT, OUTPUT, LightRoutine, planes_of
+from nnstretch.devices.base.routine import Descriptor, Lowering, Operand, Parameters
+from nnstretch.devices.cpu.manifest import activation_parameters, kernel_call
+from nnstretch.devices.cpu.routines.memory_bound.base import BLOCK, INPUT, OUTPUT, MemoryBoundRoutine, planes_of
 from nnstretch.graph.layer import Layer
 
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
@@ -51,7 +52,7 @@ def linear_table(positions: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     return np.stack([first, second], axis=1), (inside - first).astype(np.float32)
 
 
-class ResizeRoutine(LightRoutine):
+class ResizeRoutine(MemoryBoundRoutine):
     """Nearest and linear Resize over H and W."""
 
     descriptor = Descriptor("cpu", "float32", "resize")
@@ -86,5 +87,16 @@ class ResizeRoutine(LightRoutine):
             tables = (*rows, *columns)
         planes = planes_of(shape, parameters[BLOCK])
         reads = (INPUT, *(Operand("constant", i) for i in range(len(tables))))
-        values = (planes.planes, planes.lanes, *shape[2:], *result[2:], *layer.activation.words())
-        return Lowering((KernelCall(kernel, reads, (OUTPUT,), values),), tables)
+        call = kernel_call(
+            kernel,
+            reads,
+            (OUTPUT,),
+            planes=planes.planes,
+            lanes=planes.lanes,
+            height=shape[2],
+            width=shape[3],
+            out_height=result[2],
+            out_width=result[3],
+            activation=activation_parameters(layer.activation),
+        )
+        return Lowering((call,), tables)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nnstretch.devices.base.routine import Routine
-from nnstretch.devices.cpu.routines.memory_bound.base import MOVED_DTYPES, LightRoutine
+from nnstretch.devices.cpu.routines.memory_bound.base import MOVED_DTYPES, MemoryBoundRoutine
 from nnstretch.devices.cpu.routines.memory_bound.concat import ConcatRoutine
 from nnstretch.devices.cpu.routines.memory_bound.eltwise import EltwiseRoutine
 from nnstretch.devices.cpu.routines.memory_bound.pool import PoolRoutine
@@ -14,7 +14,7 @@ from nnstretch.devices.cpu.routines.memory_bound.strided import StridedRoutine
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 
 
-def light_routines(block: int | None = None) -> tuple[LightRoutine, ...]:
+def memory_bound_routines(block: int | None = None) -> tuple[MemoryBoundRoutine, ...]:
     """All light routines, offering the blocked layout of that block (None: of this machine's vectors)."""
     others = [dtype for dtype in MOVED_DTYPES if dtype != DEFAULT_DTYPE]
     moving = (ConcatRoutine, StridedRoutine, ReshapeRoutine)
@@ -30,7 +30,7 @@ def light_routines(block: int | None = None) -> tuple[LightRoutine, ...]:
     )
 
 
-LIGHT_ROUTINES: tuple[Routine, ...] = light_routines()
+MEMORY_BOUND_ROUTINES: tuple[Routine, ...] = memory_bound_routines()
 """For the CPU processor: at most one of them supports a layer."""
 
 REORDER_ROUTINE: Routine = ReorderRoutine()

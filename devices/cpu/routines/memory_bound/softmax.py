@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from nnstretch.devices.base.routine import Descriptor, KernelCall, Lowering, Parameters
-from nnstretch.devices.cpu.routines.memory_bound.base import INPUT, OUTPUT, LightRoutine
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
+from nnstretch.devices.cpu.manifest import activation_parameters, kernel_call
+from nnstretch.devices.cpu.routines.memory_bound.base import INPUT, OUTPUT, MemoryBoundRoutine
 from nnstretch.graph.layer import Layer
 
 
-class SoftmaxRoutine(LightRoutine):
+class SoftmaxRoutine(MemoryBoundRoutine):
     """Softmax over one axis of a plain tensor."""
 
     descriptor = Descriptor("cpu", "float32", "softmax")
@@ -27,5 +28,13 @@ class SoftmaxRoutine(LightRoutine):
         """One call."""
         shape, axis = layer.type_of(0).shape, layer.attributes["axis"]
         assert isinstance(axis, int)
-        sizes = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
-        return Lowering((KernelCall("softmax", (INPUT,), (OUTPUT,), (*sizes, *layer.activation.words())),))
+        call = kernel_call(
+            "softmax",
+            (INPUT,),
+            (OUTPUT,),
+            outer=math.prod(shape[:axis]),
+            length=shape[axis],
+            inner=math.prod(shape[axis + 1 :]),
+            activation=activation_parameters(layer.activation),
+        )
+        return Lowering((call,))

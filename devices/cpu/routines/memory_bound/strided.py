@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
 from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Parameters
+from nnstretch.devices.cpu.manifest import kernel_call
 from nnstretch.devices.cpu.routines.memory_bound.base import (
     BLOCK,
     INPUT,
@@ -17,10 +18,17 @@ from nnstretch.graph.layer import Layer
 
 
 def copy_call(copy: StridedCopy, element: ElementType) -> KernelCall:
-    """The call that copies input 0 to output 0, whose elements are of one type."""
-    copy = copy.padded()
-    parameters = (*copy.sizes, *copy.strides, copy.first, element.bytes)
-    return KernelCall("strided/copy", (INPUT,), (OUTPUT,), parameters)
+    """The call that makes a strided copy of input 0."""
+    padded = copy.padded()
+    return kernel_call(
+        "strided/copy",
+        (INPUT,),
+        (OUTPUT,),
+        sizes=padded.sizes,
+        strides=padded.strides,
+        first=padded.first,
+        bytes=element.bytes,
+    )
 
 
 class StridedRoutine(DataMovementRoutine):
@@ -53,7 +61,15 @@ class StridedRoutine(DataMovementRoutine):
         block = parameters[BLOCK]
         if layer.op == "Transpose" and block:
             images, channels, height, width = layer.type_of(0).shape
-            call = KernelCall("strided/channels_last", (INPUT,), (OUTPUT,), (images, channels, height * width, block))
+            call = kernel_call(
+                "strided/channels_last",
+                (INPUT,),
+                (OUTPUT,),
+                images=images,
+                channels=channels,
+                pixels=height * width,
+                block=block,
+            )
         else:
             call = copy_call(strided_copy(layer, block), layer.outputs[0].element)
         floats = stored_floats(layer.outputs[0].shape, target.block)

@@ -2,8 +2,7 @@
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
- * p       the window, then groups, tiles per unit, order (0: weights stay while pixels pass; 1: pixels stay while weights
- *         pass), input blocks per pass (more passes sum up in y), and the activation's kind, a, b
+ * p       as in the manifest
  *
  * Output channels lie in sets: those of a group where groups end with a vector, else all. The vectors of a set are shared out
  * evenly among as few panels of at most VECTORS vectors as there can be. A panel reads the input channels of all groups that its
@@ -11,16 +10,7 @@
  * the lanes in that range. Panels follow one another; where they read different numbers of lanes, each has room for the most. */
 #include "conv_direct.h"
 
-enum {
-    CONV_GROUPS = WINDOW_COUNT,
-    CONV_TILES,
-    CONV_ORDER,
-    CONV_BLOCKS,
-    CONV_ACTIVATION,
-    CONV_PARAMETERS = CONV_ACTIVATION + 3,
-};
-
-enum { CONV_X, CONV_W, CONV_BIAS, CONV_RESIDUAL, CONV_READS };
+NNS_DEFINE_READS(conv_direct);
 
 /* Floats of a cache line. */
 #define CONV_LINE 16
@@ -45,14 +35,14 @@ typedef struct {
     int64_t lane_begin, lane_end;
 } conv_panel;
 
-static conv_sets sets_of(const window *s, int64_t groups, conv_kind kind) {
+static conv_sets sets_of(const kernel_geometry *s, int64_t groups, conv_kind kind) {
     const int64_t per_group = s->o / groups, count = per_group % kind.length ? 1 : groups;
     const int64_t vectors = nns_ceil_div(s->o / count, kind.length);
     return (conv_sets){count, vectors, nns_ceil_div(vectors, kind.vectors)};
 }
 
 /* The panel of that index among those of all sets. */
-static conv_panel panel_of(const window *s, int64_t groups, conv_kind kind, const conv_sets *sets, int64_t index) {
+static conv_panel panel_of(const kernel_geometry *s, int64_t groups, conv_kind kind, const conv_sets *sets, int64_t index) {
     const int64_t set = index / sets->panels, part = index % sets->panels;
     const int64_t from = sets->vectors * part / sets->panels, to = sets->vectors * (part + 1) / sets->panels;
     conv_panel panel = {.first = (set * sets->vectors + from) * kind.length, .vectors = to - from};
@@ -63,7 +53,7 @@ static conv_panel panel_of(const window *s, int64_t groups, conv_kind kind, cons
 }
 
 /* Most input channels that a panel reads. */
-static int64_t most_lanes(const window *s, int64_t groups, conv_kind kind, const conv_sets *sets) {
+static int64_t most_lanes(const kernel_geometry *s, int64_t groups, conv_kind kind, const conv_sets *sets) {
     if (sets->count == groups) return s->c / groups;
     int64_t most = 0;
     for (int64_t i = 0; i < sets->panels; i++) {
@@ -98,74 +88,22 @@ typedef compute_half conv_vec_h;
 #define conv_min_h half_min
 #endif
 
-#define SHAPE(pixels, kind, vectors)                                                                                  \
-    {pixels, tile_p##pixels##kind##vectors##_rounded, tile_p##pixels##kind##vectors,                                  \
-     tile_p##pixels##kind##vectors##_flat}
+#define PIXELS NNS_COLUMN_1
+#define VECTORS NNS_COLUMN_2
+#define KIND NNS_COLUMN_3
+#define NNS_TEMPLATE "convolution/conv_direct.inc"
+#define NNS_ROWS KERNELS_conv_direct
+#include "each_kernel.h"
 
-/* The shapes of tiles by their vectors; they fill the registers. */
-#if COMPUTE_MANY_REGISTERS
-
-#define PIXELS 28
-#define VECTORS 1
-#define KIND v
-#include "conv_direct.inc"
-#define PIXELS 14
-#define VECTORS 2
-#define KIND v
-#include "conv_direct.inc"
-#define PIXELS 9
-#define VECTORS 3
-#define KIND v
-#include "conv_direct.inc"
-#define PIXELS 6
-#define VECTORS 4
-#define KIND v
-#include "conv_direct.inc"
-static const conv_shape whole_shapes[] = {SHAPE(28, v, 1), SHAPE(14, v, 2), SHAPE(9, v, 3), SHAPE(6, v, 4)};
-
-#else
-
-#define PIXELS 12
-#define VECTORS 1
-#define KIND v
-#include "conv_direct.inc"
-#define PIXELS 6
-#define VECTORS 2
-#define KIND v
-#include "conv_direct.inc"
-static const conv_shape whole_shapes[] = {SHAPE(12, v, 1), SHAPE(6, v, 2)};
-
-#endif
-
-#if COMPUTE_HALVES
-
-#define PIXELS 28
-#define VECTORS 1
-#define KIND h
-#include "conv_direct.inc"
-#define PIXELS 14
-#define VECTORS 2
-#define KIND h
-#include "conv_direct.inc"
-#define PIXELS 9
-#define VECTORS 3
-#define KIND h
-#include "conv_direct.inc"
-#define PIXELS 6
-#define VECTORS 4
-#define KIND h
-#include "conv_direct.inc"
-static const conv_shape half_shapes[] = {SHAPE(28, h, 1), SHAPE(14, h, 2), SHAPE(9, h, 3), SHAPE(6, h, 4)};
-
-#endif
+/* The shapes of tiles by their kind and vectors; they fill the registers. */
+enum { SHAPES_v, SHAPES_h, SHAPES_COUNT };
+#define SHAPE(stem, name, type, needs, where, pixels, vectors, kind) \
+    WHERE_##where([SHAPES_##kind][vectors - 1] = {pixels, tile_##stem##_rounded, tile_##stem, tile_##stem##_flat},)
+static const conv_shape shapes[SHAPES_COUNT][CONV_MOST_VECTORS] = {KERNELS_conv_direct(SHAPE)};
 
 /* The shape of tiles for panels of that many vectors. */
 static const conv_shape *shape_of(conv_kind kind, int64_t vectors) {
-#if COMPUTE_HALVES
-    if (kind.length == COMPUTE_HALF) return &half_shapes[vectors - 1];
-#endif
-    (void)kind;
-    return &whole_shapes[vectors - 1];
+    return &shapes[kind.length == NNS_BLOCK ? SHAPES_v : SHAPES_h][vectors - 1];
 }
 
 /* Most pixels of a shape. */
@@ -180,37 +118,30 @@ typedef struct {
     int64_t chunks;
 } conv_grid;
 
-static conv_grid grid_of(const window *s, const int64_t *p, conv_kind kind) {
-    conv_grid grid = {.sets = sets_of(s, p[CONV_GROUPS], kind)};
-    grid.pixels = p[CONV_TILES] * shape_of(kind, kind.vectors)->pixels;
+static conv_grid grid_of(const kernel_geometry *s, const conv_direct_parameters *p, conv_kind kind) {
+    conv_grid grid = {.sets = sets_of(s, p->groups, kind)};
+    grid.pixels = p->tiles * shape_of(kind, kind.vectors)->pixels;
     grid.panels = grid.sets.count * grid.sets.panels;
     grid.chunks = nns_ceil_div(s->oh * s->ow, grid.pixels);
     return grid;
 }
 
 static const char *conv_check(const nns_args *args, nns_work *work, conv_kind kind) {
-    const int64_t *p = args->p;
-    if (args->n_in != CONV_READS || args->n_out != 1 || args->n_p != CONV_PARAMETERS)
-        return "a convolution wants 4 reads, 1 write and 22 parameters";
-    const char *wrong = window_check(p);
-    if (wrong) return wrong;
-    const window s = window_read(p);
-    const int64_t groups = p[CONV_GROUPS];
-    if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
-    if (p[CONV_TILES] < 1 || p[CONV_BLOCKS] < 1 || p[CONV_ORDER] < 0 || p[CONV_ORDER] > 1 ||
-        p[CONV_TILES] > INT32_MAX || p[CONV_BLOCKS] > INT32_MAX || !nns_activation_known(p[CONV_ACTIVATION]))
-        return "a parameter of the convolution is out of range";
+    const conv_direct_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
+    const int64_t groups = p->groups;
+    if (s.c % groups || s.o % groups) return "groups do not divide the channels";
     const conv_grid grid = grid_of(&s, p, kind);
     const int64_t y = NNS_FLOAT_BYTES(s.n, blocks_of(s.o), NNS_BLOCK, s.oh, s.ow);
     const int64_t outputs = nns_ceil_div(s.o, kind.length) * kind.length;
-    if (!nns_holds(args->in_bytes[CONV_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
+    if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
         return "the convolution's input is too small";
-    if (!nns_holds(args->in_bytes[CONV_W],
+    if (!nns_holds(args->in_bytes[READ_WEIGHTS],
                    NNS_FLOAT_BYTES(outputs, most_lanes(&s, groups, kind, &grid.sets), s.kh, s.kw)))
         return "the convolution's weights are too small";
-    if (args->in_bytes[CONV_BIAS] && !nns_holds(args->in_bytes[CONV_BIAS], NNS_FLOAT_BYTES(outputs)))
+    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(outputs)))
         return "the convolution's bias is too small";
-    if (args->in_bytes[CONV_RESIDUAL] && !nns_holds(args->in_bytes[CONV_RESIDUAL], y))
+    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
         return "the convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
     work->units = s.n * grid.panels * grid.chunks;
@@ -219,7 +150,7 @@ static const char *conv_check(const nns_args *args, nns_work *work, conv_kind ki
 }
 
 /* Describes `rounded` pixels: the `count` from `first` on, and the last of them again. */
-static void locate(const window *s, int64_t first, int64_t count, int64_t rounded, conv_pixels *pixels) {
+static void locate(const kernel_geometry *s, int64_t first, int64_t count, int64_t rounded, conv_pixels *pixels) {
     int64_t oh = first / s->ow, ow = first % s->ow;
     pixels->edge = false;
     for (int64_t p = 0; p < rounded; p++) {
@@ -243,13 +174,13 @@ static void locate(const window *s, int64_t first, int64_t count, int64_t rounde
 }
 
 /* Whether output pixel i reads input pixel i alone. */
-static bool is_flat(const window *s) {
+static bool is_flat(const kernel_geometry *s) {
     return s->kh == 1 && s->kw == 1 && s->sh == 1 && s->sw == 1 && s->pt == 0 && s->pl == 0 && s->oh == s->h &&
            s->ow == s->w;
 }
 
 /* One pass over the pixels [begin, end) of one panel. */
-static void run_pass(const window *s, conv_pass *pass, conv_pixels *pixels, int64_t begin, int64_t end,
+static void run_pass(const kernel_geometry *s, conv_pass *pass, conv_pixels *pixels, int64_t begin, int64_t end,
                      const conv_shape *shape) {
     int64_t first = begin;
     if (is_flat(s))
@@ -263,16 +194,16 @@ static void run_pass(const window *s, conv_pass *pass, conv_pixels *pixels, int6
 }
 
 /* All passes over the pixels [begin, end) of one panel. */
-static void run_chunk(const window *s, const int64_t *p, const conv_panel *panel, conv_pass *pass, conv_pixels *pixels,
+static void run_chunk(const kernel_geometry *s, const conv_direct_parameters *p, const conv_panel *panel, conv_pass *pass, conv_pixels *pixels,
                       int64_t begin, int64_t end, conv_kind kind) {
     const int64_t blocks_begin = pass->lane_begin / NNS_BLOCK, blocks_end = blocks_of(pass->lane_end);
     const int64_t per_lane = s->kh * s->kw * panel->vectors * kind.length;
     const conv_shape *shape = shape_of(kind, panel->vectors);
     const float *w = pass->w;
     pass->ahead = shape->pixels * s->sw * NNS_BLOCK;
-    for (int64_t block = blocks_begin; block < blocks_end; block += p[CONV_BLOCKS]) {
+    for (int64_t block = blocks_begin; block < blocks_end; block += p->blocks) {
         pass->block_begin = block;
-        pass->block_end = nns_min_int(blocks_end, block + p[CONV_BLOCKS]);
+        pass->block_end = nns_min_int(blocks_end, block + p->blocks);
         pass->first = block == blocks_begin;
         pass->last = pass->block_end == blocks_end;
         pass->w = w + nns_max_int(0, block * NNS_BLOCK - pass->lane_begin) * per_lane;
@@ -281,12 +212,12 @@ static void run_chunk(const window *s, const int64_t *p, const conv_panel *panel
 }
 
 /* What a pass over `panel` is told; everything but the range of blocks. */
-static conv_pass pass_of(const nns_args *args, const window *s, int64_t image, const conv_panel *panel, conv_kind kind) {
+static conv_pass pass_of(const nns_args *args, const kernel_geometry *s, int64_t image, const conv_panel *panel, conv_kind kind) {
     const int64_t y_plane = s->oh * s->ow * NNS_BLOCK, x_plane = s->h * s->w * NNS_BLOCK;
     const int64_t out = (image * blocks_of(s->o) + panel->first / NNS_BLOCK) * y_plane;
-    const float *bias = args->in[CONV_BIAS], *residual = args->in[CONV_RESIDUAL];
+    const float *bias = args->in[READ_BIAS], *residual = args->in[READ_RESIDUAL];
     conv_pass pass = {
-        .x = (const float *)args->in[CONV_X] + image * blocks_of(s->c) * x_plane,
+        .x = (const float *)args->in[READ_X] + image * blocks_of(s->c) * x_plane,
         .bias = bias ? bias + panel->first : NULL,
         .residual = residual ? residual + out : NULL,
         .y = (float *)args->out[0] + out,
@@ -298,7 +229,7 @@ static conv_pass pass_of(const nns_args *args, const window *s, int64_t image, c
         .tap_row = s->dh * s->w * NNS_BLOCK,
         .tap_column = s->dw * NNS_BLOCK,
         .ahead_columns = s->sw,
-        .finish = epilogue_read(args->p + CONV_ACTIVATION),
+        .finish = epilogue_of(&((const conv_direct_parameters *)(const void *)args->p)->activation),
     };
     for (int64_t v = 0; v < panel->vectors; v++) {
         const int64_t lane = panel->first % NNS_BLOCK + v * kind.length;
@@ -319,11 +250,11 @@ static void plan_fetch(int64_t floats, int64_t part, int64_t parts, int64_t tile
 }
 
 static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, conv_kind kind) {
-    const int64_t *p = args->p;
-    const window s = window_read(p);
+    const conv_direct_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
     const conv_grid grid = grid_of(&s, p, kind);
-    const int64_t per_output = most_lanes(&s, p[CONV_GROUPS], kind, &grid.sets) * s.kh * s.kw;
-    const bool by_pixels = p[CONV_ORDER] == 1;
+    const int64_t per_output = most_lanes(&s, p->groups, kind, &grid.sets) * s.kh * s.kw;
+    const bool by_pixels = p->order == 1;
     conv_pixels pixels = {.offsets = scratch, .rows = (uint32_t *)((int64_t *)scratch + CONV_MOST_PIXELS)};
     pixels.columns = pixels.rows + s.kh;
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
@@ -331,13 +262,13 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
         const int64_t index = by_pixels ? rest % grid.panels : rest / grid.chunks;
         const int64_t chunk = by_pixels ? rest / grid.panels : rest % grid.chunks;
         const int64_t begin = chunk * grid.pixels, end = nns_min_int(s.oh * s.ow, begin + grid.pixels);
-        const conv_panel panel = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index);
+        const conv_panel panel = panel_of(&s, p->groups, kind, &grid.sets, index);
         conv_pass pass = pass_of(args, &s, image, &panel, kind);
-        pass.w = (const float *)args->in[CONV_W] + panel.first * per_output;
+        pass.w = (const float *)args->in[READ_WEIGHTS] + panel.first * per_output;
         pass.fetch = pass.fetch_end = pass.w + panel.vectors * kind.length * per_output;
         const int64_t to_next = by_pixels ? 1 : grid.chunks - chunk; /* units until this thread reads the next panel */
         if (index + 1 < grid.panels && unit + to_next < unit_end && (!by_pixels || chunk == 0)) {
-            const conv_panel next = panel_of(&s, p[CONV_GROUPS], kind, &grid.sets, index + 1);
+            const conv_panel next = panel_of(&s, p->groups, kind, &grid.sets, index + 1);
             const int64_t tiles = nns_ceil_div(end - begin, shape_of(kind, panel.vectors)->pixels);
             plan_fetch(next.vectors * kind.length * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks, tiles,
                        &pass);
@@ -348,38 +279,14 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------ */
 
-#define KERNEL(kind, vectors, length)                                                                                  \
-    static const char *check_##kind##vectors(const nns_args *args, nns_work *work) {                                  \
-        return conv_check(args, work, (conv_kind){vectors, length});                                                  \
-    }                                                                                                                 \
-    static void run_##kind##vectors(const nns_args *args, int64_t begin, int64_t end, void *scratch) {                \
-        conv_run(args, begin, end, scratch, (conv_kind){vectors, length});                                            \
-    }
-#define ROW(pixels, kind, vectors) \
-    {"conv_direct_p" #pixels #kind #vectors, check_##kind##vectors, run_##kind##vectors}
+#define LENGTH_v NNS_BLOCK
+#define LENGTH_h (NNS_BLOCK / 2)
+#define KERNEL(stem, name, type, needs, where, pixels, vectors, kind)                                      \
+    WHERE_##where(static const char *stem##_check(const nns_args *args, nns_work *work) {                  \
+        return conv_check(args, work, (conv_kind){vectors, LENGTH_##kind});                                \
+    } static void stem##_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {            \
+        conv_run(args, begin, end, scratch, (conv_kind){vectors, LENGTH_##kind});                          \
+    })
+KERNELS_conv_direct(KERNEL)
 
-KERNEL(v, 1, NNS_BLOCK)
-KERNEL(v, 2, NNS_BLOCK)
-#if COMPUTE_MANY_REGISTERS
-KERNEL(v, 3, NNS_BLOCK)
-KERNEL(v, 4, NNS_BLOCK)
-#endif
-#if COMPUTE_HALVES
-KERNEL(h, 1, COMPUTE_HALF)
-KERNEL(h, 2, COMPUTE_HALF)
-KERNEL(h, 3, COMPUTE_HALF)
-KERNEL(h, 4, COMPUTE_HALF)
-#endif
-
-static const nns_kernel rows[] = {
-#if COMPUTE_MANY_REGISTERS
-    ROW(28, v, 1), ROW(14, v, 2), ROW(9, v, 3), ROW(6, v, 4),
-#else
-    ROW(12, v, 1), ROW(6, v, 2),
-#endif
-#if COMPUTE_HALVES
-    ROW(28, h, 1), ROW(14, h, 2), ROW(9, h, 3), ROW(6, h, 4),
-#endif
-};
-
-const nns_kernel_family nns_family_conv_direct = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(conv_direct);

@@ -2,7 +2,7 @@
  *
  * reads   x (NCHW), weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y (blocked), which may be the residual's memory
- * p       the window, then output rows per unit, and the activation's kind, a, b
+ * p       as in the manifest
  *
  * Weights lie in panels of VECTORS output vectors: float[channel][kh][kw][VECTORS][block].
  *
@@ -11,13 +11,7 @@
  * the stride (their phase), and the step is 1. */
 #include "compute.h"
 
-enum {
-    PLANAR_ROWS = WINDOW_COUNT,
-    PLANAR_ACTIVATION,
-    PLANAR_PARAMETERS = PLANAR_ACTIVATION + 3,
-};
-
-enum { PLANAR_X, PLANAR_W, PLANAR_BIAS, PLANAR_RESIDUAL, PLANAR_READS };
+NNS_DEFINE_READS(conv_planar);
 
 /* Most pixels of a tile. */
 #define PLANAR_MOST_PIXELS 14
@@ -47,13 +41,13 @@ typedef struct {
     int64_t taps;
 } planar_grid;
 
-static planar_grid grid_of(const window *s, const int64_t *p, int64_t vectors) {
+static planar_grid grid_of(const kernel_geometry *s, const conv_planar_parameters *p, int64_t vectors) {
     const bool direct = s->sw == 1 || s->sw == 2 || s->sw == 4;
     const int64_t phases = direct ? 1 : s->sw, step = direct ? s->sw : 1;
     return (planar_grid){
         .panels = blocks_of(s->o) / vectors,
-        .chunks = nns_ceil_div(s->oh, p[PLANAR_ROWS]),
-        .rows = (nns_min_int(p[PLANAR_ROWS], s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
+        .chunks = nns_ceil_div(s->oh, p->rows),
+        .rows = (nns_min_int(p->rows, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
         .phases = phases,
         .step = step,
         .columns = (s->ow - 1) * step + 1 + (s->kw - 1) * s->dw / phases,
@@ -62,24 +56,18 @@ static planar_grid grid_of(const window *s, const int64_t *p, int64_t vectors) {
 }
 
 static const char *planar_check(const nns_args *args, nns_work *work, int64_t vectors) {
-    const int64_t *p = args->p;
-    if (args->n_in != PLANAR_READS || args->n_out != 1 || args->n_p != PLANAR_PARAMETERS)
-        return "a planar convolution wants 4 reads, 1 write and 19 parameters";
-    const char *wrong = window_check(p);
-    if (wrong) return wrong;
-    const window s = window_read(p);
+    const conv_planar_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
     if (blocks_of(s.o) % vectors) return "the tile's vectors do not divide the output's";
-    if (p[PLANAR_ROWS] < 1 || p[PLANAR_ROWS] > COMPUTE_MAX_EXTENT || !nns_activation_known(p[PLANAR_ACTIVATION]))
-        return "a parameter of the planar convolution is out of range";
     const planar_grid grid = grid_of(&s, p, vectors);
     const int64_t width = vectors * NNS_BLOCK, y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
-    if (!nns_holds(args->in_bytes[PLANAR_X], NNS_FLOAT_BYTES(s.n, s.c, s.h, s.w)))
+    if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, s.c, s.h, s.w)))
         return "the planar convolution's input is too small";
-    if (!nns_holds(args->in_bytes[PLANAR_W], NNS_FLOAT_BYTES(grid.panels, grid.taps, width)))
+    if (!nns_holds(args->in_bytes[READ_WEIGHTS], NNS_FLOAT_BYTES(grid.panels, grid.taps, width)))
         return "the planar convolution's weights are too small";
-    if (args->in_bytes[PLANAR_BIAS] && !nns_holds(args->in_bytes[PLANAR_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
+    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
         return "the planar convolution's bias is too small";
-    if (args->in_bytes[PLANAR_RESIDUAL] && !nns_holds(args->in_bytes[PLANAR_RESIDUAL], y))
+    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
         return "the planar convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the planar convolution's output is too small";
     const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, grid.phases, grid.columns);
@@ -91,7 +79,7 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
 }
 
 /* Copies a row with its padding, columns sorted by their phase. */
-static void pack_row(const window *s, const planar_grid *grid, const float *row, float *to) {
+static void pack_row(const kernel_geometry *s, const planar_grid *grid, const float *row, float *to) {
     const int64_t width = grid->phases * grid->columns, n = nns_min_int(s->w, nns_max_int(0, width - s->pl));
     const int64_t begin = nns_min_int(s->pl, width);
     if (grid->phases == 1) {
@@ -106,7 +94,7 @@ static void pack_row(const window *s, const planar_grid *grid, const float *row,
 }
 
 /* Packs the rows that output rows from `oh` on read; `x` is the image. */
-static void pack_rows(const window *s, const planar_grid *grid, const float *x, int64_t oh, int64_t rows, float *to) {
+static void pack_rows(const kernel_geometry *s, const planar_grid *grid, const float *x, int64_t oh, int64_t rows, float *to) {
     for (int64_t c = 0; c < s->c; c++) {
         for (int64_t i = 0; i < rows; i++) {
             const int64_t h = oh * s->sh - s->pt + i;
@@ -119,7 +107,7 @@ static void pack_rows(const window *s, const planar_grid *grid, const float *x, 
     }
 }
 
-static void tap_offsets(const window *s, const planar_grid *grid, int64_t *offsets) {
+static void tap_offsets(const kernel_geometry *s, const planar_grid *grid, int64_t *offsets) {
     for (int64_t c = 0; c < s->c; c++)
         for (int64_t i = 0; i < s->kh; i++)
             for (int64_t j = 0; j < s->kw; j++) {
@@ -131,19 +119,19 @@ static void tap_offsets(const window *s, const planar_grid *grid, int64_t *offse
 
 static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
                        int64_t vectors, planar_tile tile) {
-    const int64_t *p = args->p;
-    const window s = window_read(p);
+    const conv_planar_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
     const planar_grid grid = grid_of(&s, p, vectors);
     const int64_t width = vectors * NNS_BLOCK, y_plane = s.oh * s.ow * NNS_BLOCK;
-    const float *x = args->in[PLANAR_X], *w = args->in[PLANAR_W], *bias = args->in[PLANAR_BIAS];
-    const float *residual = args->in[PLANAR_RESIDUAL];
+    const float *x = args->in[READ_X], *w = args->in[READ_WEIGHTS], *bias = args->in[READ_BIAS];
+    const float *residual = args->in[READ_RESIDUAL];
     float *y = args->out[0], *packed = (float *)((int64_t *)scratch + grid.taps);
     planar_row row = {.offsets = scratch, .taps = grid.taps, .step = grid.step, .y_plane = y_plane};
-    row.finish = epilogue_read(p + PLANAR_ACTIVATION);
+    row.finish = epilogue_of(&p->activation);
     tap_offsets(&s, &grid, scratch);
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t image = unit / grid.chunks, first = unit % grid.chunks * p[PLANAR_ROWS];
-        const int64_t last = nns_min_int(s.oh, first + p[PLANAR_ROWS]);
+        const int64_t image = unit / grid.chunks, first = unit % grid.chunks * p->rows;
+        const int64_t last = nns_min_int(s.oh, first + p->rows);
         pack_rows(&s, &grid, x + image * s.c * s.h * s.w, first, (last - 1 - first) * s.sh + (s.kh - 1) * s.dh + 1,
                   packed);
         for (int64_t panel = 0; panel < grid.panels; panel++) {
@@ -161,30 +149,10 @@ static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
     }
 }
 
-#if COMPUTE_MANY_REGISTERS
+#define PIXELS NNS_COLUMN_1
+#define VECTORS NNS_COLUMN_2
+#define NNS_TEMPLATE "convolution/conv_planar.inc"
+#define NNS_ROWS KERNELS_conv_planar
+#include "each_kernel.h"
 
-#define PIXELS 14
-#define VECTORS 1
-#include "conv_planar.inc"
-#define PIXELS 14
-#define VECTORS 2
-#include "conv_planar.inc"
-
-#define ROW(tile) {"conv_planar_" #tile, tile_##tile##_check, tile_##tile##_run}
-static const nns_kernel rows[] = {ROW(p14v1), ROW(p14v2)};
-
-#else
-
-#define PIXELS 12
-#define VECTORS 1
-#include "conv_planar.inc"
-#define PIXELS 6
-#define VECTORS 2
-#include "conv_planar.inc"
-
-#define ROW(tile) {"conv_planar_" #tile, tile_##tile##_check, tile_##tile##_run}
-static const nns_kernel rows[] = {ROW(p12v1), ROW(p6v2)};
-
-#endif
-
-const nns_kernel_family nns_family_conv_planar = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(conv_planar);

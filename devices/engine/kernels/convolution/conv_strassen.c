@@ -3,28 +3,17 @@
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
- * p       batch, input channels, pixels, output channels, tiles per unit, panels per unit, and the activation's kind, a, b
+ * p       as in the manifest
  *
  * Input channels: two halves of `half` full blocks each, then the rest. Output vectors: `pairs` panels of VECTORS in each half,
  * then single ones. Weights of a pair are float[channel][VECTORS][block] for X11, X12, the rest (first half of outputs); S2,
  * S3, X22, the rest again; S1, S4, the rest (second half of outputs). A single vector's are float[channel][block]. */
 #include "conv_strassen.h"
 
-enum {
-    STRASSEN_N,
-    STRASSEN_C,
-    STRASSEN_PIXELS,
-    STRASSEN_O,
-    STRASSEN_TILES,
-    STRASSEN_PANELS,
-    STRASSEN_ACTIVATION,
-    STRASSEN_PARAMETERS = STRASSEN_ACTIVATION + 3,
-};
-
 /* Floats at the front of the scratch: there, a number of the group of tiles whose sums the rest holds (0: of none). */
 enum { STRASSEN_NOTE = 64 / sizeof(float) };
 
-enum { STRASSEN_X, STRASSEN_W, STRASSEN_BIAS, STRASSEN_RESIDUAL, STRASSEN_READS };
+NNS_DEFINE_READS(conv_strassen);
 
 typedef struct {
     int64_t half, rest;              /* blocks of a half; channels in no half */
@@ -32,16 +21,16 @@ typedef struct {
     int64_t tiles, groups, chunks;   /* of pixels; units of them; units of panels */
 } strassen_grid;
 
-static strassen_grid grid_of(const int64_t *p, int64_t pixels, int64_t vectors) {
+static strassen_grid grid_of(const conv_strassen_parameters *p, int64_t pixels, int64_t vectors) {
     strassen_grid g;
-    g.half = p[STRASSEN_C] / NNS_BLOCK / 2;
-    g.rest = p[STRASSEN_C] - 2 * g.half * NNS_BLOCK;
-    g.pairs = blocks_of(p[STRASSEN_O]) / (2 * vectors);
-    g.singles = blocks_of(p[STRASSEN_O]) - 2 * vectors * g.pairs;
+    g.half = p->c / NNS_BLOCK / 2;
+    g.rest = p->c - 2 * g.half * NNS_BLOCK;
+    g.pairs = blocks_of(p->o) / (2 * vectors);
+    g.singles = blocks_of(p->o) - 2 * vectors * g.pairs;
     g.panels = g.pairs + g.singles;
-    g.tiles = nns_ceil_div(p[STRASSEN_PIXELS], 2 * pixels);
-    g.groups = nns_ceil_div(g.tiles, p[STRASSEN_TILES]);
-    g.chunks = nns_ceil_div(g.panels, p[STRASSEN_PANELS]);
+    g.tiles = nns_ceil_div(p->pixels, 2 * pixels);
+    g.groups = nns_ceil_div(g.tiles, p->tiles);
+    g.chunks = nns_ceil_div(g.panels, p->panels);
     return g;
 }
 
@@ -51,27 +40,22 @@ static int64_t pair_size(const strassen_grid *g, int64_t vectors) {
 }
 
 static const char *strassen_check(const nns_args *args, nns_work *work, int64_t pixels, int64_t vectors) {
-    const int64_t *p = args->p;
-    if (args->n_in != STRASSEN_READS || args->n_out != 1 || args->n_p != STRASSEN_PARAMETERS)
-        return "Strassen's convolution wants 4 reads, 1 write and 9 parameters";
-    if (!nns_all_within(p, STRASSEN_PANELS + 1, 1, COMPUTE_MAX_EXTENT) || !nns_activation_known(p[STRASSEN_ACTIVATION]))
-        return "a parameter of Strassen's convolution is out of range";
-    if (p[STRASSEN_PIXELS] < 2) return "Strassen's convolution wants two pixels";
+    const conv_strassen_parameters *p = (const void *)args->p;
     const strassen_grid g = grid_of(p, pixels, vectors);
-    const int64_t n = p[STRASSEN_N], y = NNS_FLOAT_BYTES(n, blocks_of(p[STRASSEN_O]), NNS_BLOCK, p[STRASSEN_PIXELS]);
-    const int64_t lanes = blocks_of(p[STRASSEN_O]) * NNS_BLOCK;
-    const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p[STRASSEN_C] * NNS_BLOCK;
-    if (!nns_holds(args->in_bytes[STRASSEN_X],
-                   NNS_FLOAT_BYTES(n, blocks_of(p[STRASSEN_C]), NNS_BLOCK, p[STRASSEN_PIXELS])))
+    const int64_t n = p->n, y = NNS_FLOAT_BYTES(n, blocks_of(p->o), NNS_BLOCK, p->pixels);
+    const int64_t lanes = blocks_of(p->o) * NNS_BLOCK;
+    const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p->c * NNS_BLOCK;
+    if (!nns_holds(args->in_bytes[READ_X],
+                   NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, p->pixels)))
         return "the input of Strassen's convolution is too small";
-    if (!nns_holds(args->in_bytes[STRASSEN_W], NNS_FLOAT_BYTES(weights)))
+    if (!nns_holds(args->in_bytes[READ_WEIGHTS], NNS_FLOAT_BYTES(weights)))
         return "the weights of Strassen's convolution are too small";
-    if (args->in_bytes[STRASSEN_BIAS] && !nns_holds(args->in_bytes[STRASSEN_BIAS], NNS_FLOAT_BYTES(lanes)))
+    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(lanes)))
         return "the bias of Strassen's convolution is too small";
-    if (args->in_bytes[STRASSEN_RESIDUAL] && !nns_holds(args->in_bytes[STRASSEN_RESIDUAL], y))
+    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
         return "the residual of Strassen's convolution is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the output of Strassen's convolution is too small";
-    const int64_t tiles = nns_min_int(p[STRASSEN_TILES], g.tiles);
+    const int64_t tiles = nns_min_int(p->tiles, g.tiles);
     const int64_t saved = STRASSEN_NOTE + 4 * pixels * vectors * NNS_BLOCK;
     work->units = n * g.groups * g.chunks;
     work->scratch = NNS_FLOAT_BYTES(tiles, 4 * g.half * pixels * NNS_BLOCK);
@@ -123,20 +107,21 @@ static void run_panel(const strassen_grid *g, const strassen_pixels *pixels, con
 
 static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
                          int64_t vectors, const strassen_tile *tile) {
-    const int64_t *p = args->p, total = p[STRASSEN_PIXELS];
+    const conv_strassen_parameters *p = (const void *)args->p;
+    const int64_t total = p->pixels;
     const strassen_grid g = grid_of(p, tile_pixels, vectors);
-    const int64_t x_image = blocks_of(p[STRASSEN_C]) * total * NNS_BLOCK, stride = tile_pixels * NNS_BLOCK;
-    const int64_t y_image = blocks_of(p[STRASSEN_O]) * total * NNS_BLOCK;
-    const float *x = args->in[STRASSEN_X], *residual = args->in[STRASSEN_RESIDUAL];
-    strassen_results results = {.y_plane = total * NNS_BLOCK, .finish = epilogue_read(p + STRASSEN_ACTIVATION)};
+    const int64_t x_image = blocks_of(p->c) * total * NNS_BLOCK, stride = tile_pixels * NNS_BLOCK;
+    const int64_t y_image = blocks_of(p->o) * total * NNS_BLOCK;
+    const float *x = args->in[READ_X], *residual = args->in[READ_RESIDUAL];
+    strassen_results results = {.y_plane = total * NNS_BLOCK, .finish = epilogue_of(&p->activation)};
     int64_t *encoded = scratch;
     results.saved = (float *)scratch + STRASSEN_NOTE;
     float *sums = results.saved + 4 * tile_pixels * vectors * NNS_BLOCK;
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / (g.groups * g.chunks), group = unit / g.chunks % g.groups, chunk = unit % g.chunks;
         const int64_t tile_begin = group * g.tiles / g.groups, tile_end = (group + 1) * g.tiles / g.groups;
-        const int64_t panel_begin = chunk * p[STRASSEN_PANELS];
-        const int64_t panel_end = nns_min_int(g.panels, panel_begin + p[STRASSEN_PANELS]);
+        const int64_t panel_begin = chunk * p->panels;
+        const int64_t panel_end = nns_min_int(g.panels, panel_begin + p->panels);
         const int64_t number = image * g.groups + group + 1;
         for (int64_t panel = panel_begin; panel < panel_end; panel++) {
             for (int64_t t = tile_begin; t < tile_end; t++) {
@@ -145,7 +130,7 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
                 const strassen_pixels pixels = pixels_of(&g, x + image * x_image, total, t, stride, mine, first);
                 if (*encoded != number) tile->encode(&pixels, mine);
                 run_panel(&g, &pixels, first, panel, vectors, &results, (float *)args->out[0] + image * y_image,
-                          args->in[STRASSEN_BIAS], residual ? residual + image * y_image : NULL, args->in[STRASSEN_W],
+                          args->in[READ_BIAS], residual ? residual + image * y_image : NULL, args->in[READ_WEIGHTS],
                           tile);
             }
             *encoded = number;
@@ -153,30 +138,10 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     }
 }
 
-#if COMPUTE_MANY_REGISTERS
+#define PIXELS NNS_COLUMN_1
+#define VECTORS NNS_COLUMN_2
+#define NNS_TEMPLATE "convolution/conv_strassen.inc"
+#define NNS_ROWS KERNELS_conv_strassen
+#include "each_kernel.h"
 
-#define PIXELS 14
-#define VECTORS 2
-#include "conv_strassen.inc"
-#define PIXELS 9
-#define VECTORS 3
-#include "conv_strassen.inc"
-
-#define ROW(tile) {"conv_strassen_" #tile, strassen_##tile##_check, strassen_##tile##_run}
-static const nns_kernel rows[] = {ROW(p14v2), ROW(p9v3)};
-
-#else
-
-#define PIXELS 6
-#define VECTORS 2
-#include "conv_strassen.inc"
-#define PIXELS 4
-#define VECTORS 3
-#include "conv_strassen.inc"
-
-#define ROW(tile) {"conv_strassen_" #tile, strassen_##tile##_check, strassen_##tile##_run}
-static const nns_kernel rows[] = {ROW(p6v2), ROW(p4v3)};
-
-#endif
-
-const nns_kernel_family nns_family_conv_strassen = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(conv_strassen);

@@ -3,19 +3,13 @@
  *
  * reads   x, weights, bias or NULL (one float per lane), residual like the output or NULL
  * writes  y, which may be the residual's memory
- * p       the window, then output rows per unit, and the activation's kind, a, b
+ * p       as in the manifest
  *
  * Weights are float[block][kh][kw][GROUP][lane]: what output lane l takes from member i of its group. The inputs of step i
  * are one shuffle of the input vector. */
 #include "depthwise.h"
 
-enum {
-    DEPTHWISE_ROWS = WINDOW_COUNT,
-    DEPTHWISE_ACTIVATION,
-    DEPTHWISE_PARAMETERS = DEPTHWISE_ACTIVATION + 3,
-};
-
-enum { DEPTHWISE_X, DEPTHWISE_W, DEPTHWISE_BIAS, DEPTHWISE_RESIDUAL, DEPTHWISE_READS };
+NNS_DEFINE_READS(depthwise);
 
 /* In lane l the lane of `x` that is member `member` of l's group of `group` lanes. Both are constants. */
 NNS_INLINE nns_vec pick(nns_vec x, int group, int member) {
@@ -52,40 +46,33 @@ NNS_INLINE nns_vec pick(nns_vec x, int group, int member) {
 }
 
 static const char *depthwise_check(const nns_args *args, nns_work *work, int64_t group) {
-    const int64_t *p = args->p;
-    if (args->n_in != DEPTHWISE_READS || args->n_out != 1 || args->n_p != DEPTHWISE_PARAMETERS)
-        return "a depthwise convolution wants 4 reads, 1 write and 19 parameters";
-    const char *wrong = window_check(p);
-    if (wrong) return wrong;
-    const window s = window_read(p);
+    const depthwise_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
     if (s.c != s.o) return "a depthwise convolution gives as many channels as it reads";
-    if (p[DEPTHWISE_ROWS] < 1 || p[DEPTHWISE_ROWS] > COMPUTE_MAX_EXTENT ||
-        !nns_activation_known(p[DEPTHWISE_ACTIVATION]))
-        return "a parameter of the depthwise convolution is out of range";
     const int64_t blocks = blocks_of(s.c), y = NNS_FLOAT_BYTES(s.n, blocks, NNS_BLOCK, s.oh, s.ow);
-    if (!nns_holds(args->in_bytes[DEPTHWISE_X], NNS_FLOAT_BYTES(s.n, blocks, NNS_BLOCK, s.h, s.w)))
+    if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, blocks, NNS_BLOCK, s.h, s.w)))
         return "the depthwise convolution's input is too small";
-    if (!nns_holds(args->in_bytes[DEPTHWISE_W], NNS_FLOAT_BYTES(blocks, s.kh, s.kw, group, NNS_BLOCK)))
+    if (!nns_holds(args->in_bytes[READ_WEIGHTS], NNS_FLOAT_BYTES(blocks, s.kh, s.kw, group, NNS_BLOCK)))
         return "the depthwise convolution's weights are too small";
-    if (args->in_bytes[DEPTHWISE_BIAS] && !nns_holds(args->in_bytes[DEPTHWISE_BIAS], NNS_FLOAT_BYTES(blocks, NNS_BLOCK)))
+    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(blocks, NNS_BLOCK)))
         return "the depthwise convolution's bias is too small";
-    if (args->in_bytes[DEPTHWISE_RESIDUAL] && !nns_holds(args->in_bytes[DEPTHWISE_RESIDUAL], y))
+    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
         return "the depthwise convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the depthwise convolution's output is too small";
-    work->units = s.n * blocks * nns_ceil_div(s.oh, p[DEPTHWISE_ROWS]);
+    work->units = s.n * blocks * nns_ceil_div(s.oh, p->rows);
     work->scratch = 0;
     return NULL;
 }
 
 static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, int64_t group,
-                          void (*compute)(const window *, const depthwise_rows *)) {
-    const int64_t *p = args->p;
-    const window s = window_read(p);
-    const int64_t blocks = blocks_of(s.c), chunks = nns_ceil_div(s.oh, p[DEPTHWISE_ROWS]);
-    const float *x = args->in[DEPTHWISE_X], *w = args->in[DEPTHWISE_W], *bias = args->in[DEPTHWISE_BIAS];
-    const float *residual = args->in[DEPTHWISE_RESIDUAL];
+                          void (*compute)(const kernel_geometry *, const depthwise_rows *)) {
+    const depthwise_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
+    const int64_t blocks = blocks_of(s.c), chunks = nns_ceil_div(s.oh, p->rows);
+    const float *x = args->in[READ_X], *w = args->in[READ_WEIGHTS], *bias = args->in[READ_BIAS];
+    const float *residual = args->in[READ_RESIDUAL];
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t plane = unit / chunks, block = plane % blocks, begin = unit % chunks * p[DEPTHWISE_ROWS];
+        const int64_t plane = unit / chunks, block = plane % blocks, begin = unit % chunks * p->rows;
         const int64_t out = (plane * s.oh + begin) * s.ow * NNS_BLOCK;
         const depthwise_rows rows = {
             .x = x + plane * s.h * s.w * NNS_BLOCK,
@@ -94,38 +81,18 @@ static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit
             .residual = residual ? residual + out : NULL,
             .y = (float *)args->out[0] + out,
             .begin = begin,
-            .end = nns_min_int(s.oh, begin + p[DEPTHWISE_ROWS]),
-            .finish = epilogue_read(p + DEPTHWISE_ACTIVATION),
+            .end = nns_min_int(s.oh, begin + p->rows),
+            .finish = epilogue_of(&p->activation),
         };
         compute(&s, &rows);
     }
 }
 
-#define GROUP 1
-#include "depthwise.inc"
-#define GROUP 2
-#include "depthwise.inc"
-#if NNS_BLOCK > 4
-#define GROUP 4
-#include "depthwise.inc"
-#endif
-#if NNS_BLOCK > 8
-#define GROUP 8
-#include "depthwise.inc"
-#endif
+#define GROUP NNS_COLUMN_1
+#define NNS_TEMPLATE "convolution/depthwise.inc"
+#define NNS_ROWS KERNELS_depthwise
+#include "each_kernel.h"
 
-void nns_depthwise_rows(const window *s, const depthwise_rows *rows) { rows_g1(s, rows); }
+void nns_depthwise_rows(const kernel_geometry *s, const depthwise_rows *rows) { rows_g1(s, rows); }
 
-#define ROW(group) {"depthwise_" #group, check_##group, run_##group}
-static const nns_kernel rows[] = {
-    ROW(g1),
-    ROW(g2),
-#if NNS_BLOCK > 4
-    ROW(g4),
-#endif
-#if NNS_BLOCK > 8
-    ROW(g8),
-#endif
-};
-
-const nns_kernel_family nns_family_depthwise = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(depthwise);

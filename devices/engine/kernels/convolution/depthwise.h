@@ -14,7 +14,7 @@ typedef struct {
     epilogue finish;
 } depthwise_rows;
 
-/* Computes depthwise rows (groups of one channel) of the window `s`. */
-void nns_depthwise_rows(const window *s, const depthwise_rows *rows);
+/* Computes depthwise rows (groups of one channel) of a convolution of that geometry. */
+void nns_depthwise_rows(const kernel_geometry *s, const depthwise_rows *rows);
 
 #endif

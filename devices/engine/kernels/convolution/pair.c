@@ -6,8 +6,7 @@
  * reads   x, weights and bias (or NULL) of the first, weights and bias (or NULL) of the second, residual of the second (like
  *         the output) or NULL
  * writes  y, which may be the residual's memory
- * p       the depthwise convolution's window, the channels on the pointwise convolution's other side, output rows per band,
- *         and both activations' kind, a, b
+ * p       as in the manifest; the geometry is the depthwise convolution's
  *
  * Weights of the pointwise convolution lie in panels of VECTORS output vectors, float[panel][input channel][VECTORS][block];
  * those of the depthwise one are float[block][kh][kw][lane]. */
@@ -15,15 +14,9 @@
 
 #include "depthwise.h"
 
-enum {
-    PAIR_OTHER = WINDOW_COUNT, /* input channels of the pair if it expands, output channels if it projects */
-    PAIR_BAND,
-    PAIR_FIRST_ACTIVATION,
-    PAIR_ACTIVATION = PAIR_FIRST_ACTIVATION + 3,
-    PAIR_PARAMETERS = PAIR_ACTIVATION + 3,
-};
-
-enum { PAIR_X, PAIR_W1, PAIR_BIAS1, PAIR_W2, PAIR_BIAS2, PAIR_RESIDUAL, PAIR_READS };
+/* Both families have these parameters and operands. */
+typedef expand_depthwise_parameters pair_parameters;
+NNS_DEFINE_READS(expand_depthwise);
 
 /* Most scratch that a thread may want: far more than any band is worth. */
 #define PAIR_MAX_SCRATCH (INT64_C(1) << 26)
@@ -35,38 +28,29 @@ typedef struct {
     int64_t in, middle, out;
 } pair_channels;
 
-static const char *pair_check_parameters(const nns_args *args) {
-    const int64_t *p = args->p;
-    if (args->n_in != PAIR_READS || args->n_out != 1 || args->n_p != PAIR_PARAMETERS)
-        return "a pair of convolutions wants 6 reads, 1 write and 23 parameters";
-    const char *wrong = window_check(p);
-    if (wrong) return wrong;
-    if (p[WINDOW_C] != p[WINDOW_O]) return "a depthwise convolution gives as many channels as it reads";
-    if (!nns_all_within(p + PAIR_OTHER, 2, 1, COMPUTE_MAX_EXTENT) || !nns_activation_known(p[PAIR_FIRST_ACTIVATION]) ||
-        !nns_activation_known(p[PAIR_ACTIVATION]))
-        return "a parameter of the pair is out of range";
-    return NULL;
+static const char *pair_check_parameters(const pair_parameters *p) {
+    return p->geometry.c == p->geometry.o ? NULL : "a depthwise convolution gives as many channels as it reads";
 }
 
 /* Whether the sizes of the operands are those of a pair with these channels and `first`, `second` bytes of weights. */
-static const char *pair_check_operands(const nns_args *args, const window *s, pair_channels channels, int64_t first,
+static const char *pair_check_operands(const nns_args *args, const kernel_geometry *s, pair_channels channels, int64_t first,
                                        int64_t second) {
     const int64_t *bytes = args->in_bytes, out = blocks_of(channels.out);
     const int64_t y = NNS_FLOAT_BYTES(s->n, out, NNS_BLOCK, s->oh, s->ow);
-    if (!nns_holds(bytes[PAIR_X], NNS_FLOAT_BYTES(s->n, blocks_of(channels.in), NNS_BLOCK, s->h, s->w)))
+    if (!nns_holds(bytes[READ_X], NNS_FLOAT_BYTES(s->n, blocks_of(channels.in), NNS_BLOCK, s->h, s->w)))
         return "the pair's input is too small";
-    if (!nns_holds(bytes[PAIR_W1], first)) return "the first weights of the pair are too small";
-    if (bytes[PAIR_BIAS1] && !nns_holds(bytes[PAIR_BIAS1], NNS_FLOAT_BYTES(blocks_of(channels.middle), NNS_BLOCK)))
+    if (!nns_holds(bytes[READ_WEIGHTS1], first)) return "the first weights of the pair are too small";
+    if (bytes[READ_BIAS1] && !nns_holds(bytes[READ_BIAS1], NNS_FLOAT_BYTES(blocks_of(channels.middle), NNS_BLOCK)))
         return "the first bias of the pair is too small";
-    if (!nns_holds(bytes[PAIR_W2], second)) return "the second weights of the pair are too small";
-    if (bytes[PAIR_BIAS2] && !nns_holds(bytes[PAIR_BIAS2], NNS_FLOAT_BYTES(out, NNS_BLOCK)))
+    if (!nns_holds(bytes[READ_WEIGHTS2], second)) return "the second weights of the pair are too small";
+    if (bytes[READ_BIAS2] && !nns_holds(bytes[READ_BIAS2], NNS_FLOAT_BYTES(out, NNS_BLOCK)))
         return "the second bias of the pair is too small";
-    if (bytes[PAIR_RESIDUAL] && !nns_holds(bytes[PAIR_RESIDUAL], y)) return "the pair's residual is too small";
+    if (bytes[READ_RESIDUAL] && !nns_holds(bytes[READ_RESIDUAL], y)) return "the pair's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the pair's output is too small";
     return NULL;
 }
 
-static int64_t depthwise_weight_bytes(const window *s) {
+static int64_t depthwise_weight_bytes(const kernel_geometry *s) {
     return NNS_FLOAT_BYTES(blocks_of(s->c), NNS_BLOCK, s->kh, s->kw);
 }
 
@@ -83,33 +67,34 @@ typedef struct {
     int64_t begin, end;
 } row_range;
 
-static row_range rows_read(const window *s, int64_t first, int64_t last) {
+static row_range rows_read(const kernel_geometry *s, int64_t first, int64_t last) {
     const int64_t begin = nns_max_int(0, nns_min_int(s->h, first * s->sh - s->pt));
     const int64_t end = nns_min_int(s->h, (last - 1) * s->sh - s->pt + (s->kh - 1) * s->dh + 1);
     return (row_range){begin, nns_max_int(begin, end)};
 }
 
 /* Most input rows that a band reads. */
-static int64_t band_rows(const window *s, int64_t band) {
+static int64_t band_rows(const kernel_geometry *s, int64_t band) {
     return nns_min_int(s->h, (nns_min_int(band, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1);
 }
 
 static const char *expand_check(const nns_args *args, nns_work *work, int64_t vectors) {
-    const char *wrong = pair_check_parameters(args);
+    const pair_parameters *p = (const void *)args->p;
+    const char *wrong = pair_check_parameters(p);
     if (wrong) return wrong;
-    const int64_t *p = args->p, inputs = p[PAIR_OTHER];
-    const window s = window_read(p);
+    const int64_t inputs = p->other;
+    const kernel_geometry s = p->geometry;
     if (blocks_of(s.c) % vectors) return "the tile's vectors do not divide the middle's";
     wrong = pair_check_operands(args, &s, (pair_channels){inputs, s.c, s.c},
                                 NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, inputs), depthwise_weight_bytes(&s));
     if (wrong) return wrong;
-    work->units = s.n * (blocks_of(s.c) / vectors) * nns_ceil_div(s.oh, p[PAIR_BAND]);
-    return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, band_rows(&s, p[PAIR_BAND]), s.w));
+    work->units = s.n * (blocks_of(s.c) / vectors) * nns_ceil_div(s.oh, p->band);
+    return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, band_rows(&s, p->band), s.w));
 }
 
 /* What is the same for all bands of a panel. */
 typedef struct {
-    window s;
+    kernel_geometry s;
     pointwise expand;      /* from the image's first pixel; `y` is the scratch memory */
     depthwise_rows second; /* of the panel's first block; `y` and `residual` from output row 0 */
     int64_t vectors, band;
@@ -118,8 +103,8 @@ typedef struct {
 
 /* Output rows [begin, end) of all vectors, from the input rows `held` in scratch memory. */
 static void expand_second(const expand_job *job, row_range held, int64_t begin, int64_t end) {
-    const window *s = &job->s;
-    window part = *s;
+    const kernel_geometry *s = &job->s;
+    kernel_geometry part = *s;
     part.h = held.end - held.begin;
     part.pt = held.begin - (begin * s->sh - s->pt);
     const int64_t y_row = s->ow * NNS_BLOCK;
@@ -162,35 +147,35 @@ static void expand_panel(const expand_job *job, int64_t begin, int64_t end) {
 
 static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t vectors,
                        pointwise_tiles tiles) {
-    const int64_t *p = args->p;
-    expand_job job = {.s = window_read(p), .vectors = vectors, .band = p[PAIR_BAND], .tiles = tiles};
-    const window *s = &job.s;
+    const pair_parameters *p = (const void *)args->p;
+    expand_job job = {.s = p->geometry, .vectors = vectors, .band = p->band, .tiles = tiles};
+    const kernel_geometry *s = &job.s;
     const int64_t panels = blocks_of(s->c) / vectors, bands = nns_ceil_div(s->oh, job.band);
     const int64_t x_plane = s->h * s->w * NNS_BLOCK, width = vectors * NNS_BLOCK;
-    const float *bias1 = args->in[PAIR_BIAS1], *bias2 = args->in[PAIR_BIAS2], *residual = args->in[PAIR_RESIDUAL];
+    const float *bias1 = args->in[READ_BIAS1], *bias2 = args->in[READ_BIAS2], *residual = args->in[READ_RESIDUAL];
     for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
         /* All bands of one panel, so that each finds the rows that it shares with the one before. */
         next = nns_min_int(unit_end, (unit / bands + 1) * bands);
         const int64_t image = unit / (panels * bands), panel = unit / bands % panels, begin = unit % bands * job.band;
         const int64_t out = (image * panels + panel) * width * s->oh * s->ow;
-        const float *w = (const float *)args->in[PAIR_W1] + panel * p[PAIR_OTHER] * width;
+        const float *w = (const float *)args->in[READ_WEIGHTS1] + panel * p->other * width;
         job.expand = (pointwise){
-            .x = (const float *)args->in[PAIR_X] + image * blocks_of(p[PAIR_OTHER]) * x_plane,
+            .x = (const float *)args->in[READ_X] + image * blocks_of(p->other) * x_plane,
             .w = w,
-            .next = panel + 1 < panels && next < unit_end ? w + p[PAIR_OTHER] * width : NULL,
+            .next = panel + 1 < panels && next < unit_end ? w + p->other * width : NULL,
             .bias = bias1 ? bias1 + panel * width : NULL,
             .y = scratch,
             .x_plane = x_plane,
             .y_plane = band_rows(s, job.band) * s->w * NNS_BLOCK,
-            .channels = p[PAIR_OTHER],
-            .finish = epilogue_read(p + PAIR_FIRST_ACTIVATION),
+            .channels = p->other,
+            .finish = epilogue_of(&p->first_activation),
         };
         job.second = (depthwise_rows){
-            .w = (const float *)args->in[PAIR_W2] + panel * width * s->kh * s->kw,
+            .w = (const float *)args->in[READ_WEIGHTS2] + panel * width * s->kh * s->kw,
             .bias = bias2 ? bias2 + panel * width : NULL,
             .residual = residual ? residual + out : NULL,
             .y = (float *)args->out[0] + out,
-            .finish = epilogue_read(p + PAIR_ACTIVATION),
+            .finish = epilogue_of(&p->activation),
         };
         expand_panel(&job, begin, nns_min_int(s->oh, begin + (next - unit) * job.band));
     }
@@ -199,36 +184,38 @@ static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
 /* ---- depthwise, then project: units are (image, band) ------------------------------------------------------------- */
 
 static const char *project_check(const nns_args *args, nns_work *work, int64_t vectors) {
-    const char *wrong = pair_check_parameters(args);
+    const pair_parameters *p = (const void *)args->p;
+    const char *wrong = pair_check_parameters(p);
     if (wrong) return wrong;
-    const int64_t *p = args->p, outputs = p[PAIR_OTHER];
-    const window s = window_read(p);
+    const int64_t outputs = p->other;
+    const kernel_geometry s = p->geometry;
     if (blocks_of(outputs) % vectors) return "the tile's vectors do not divide the output's";
     wrong = pair_check_operands(args, &s, (pair_channels){s.c, s.c, outputs}, depthwise_weight_bytes(&s),
                                 NNS_FLOAT_BYTES(blocks_of(outputs), NNS_BLOCK, s.c));
     if (wrong) return wrong;
-    work->units = s.n * nns_ceil_div(s.oh, p[PAIR_BAND]);
-    return pair_scratch(work, NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, nns_min_int(s.oh, p[PAIR_BAND]), s.ow));
+    work->units = s.n * nns_ceil_div(s.oh, p->band);
+    return pair_scratch(work, NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, nns_min_int(s.oh, p->band), s.ow));
 }
 
 typedef struct {
     const nns_args *args;
-    window s;
+    kernel_geometry s;
     int64_t vectors;
     pointwise_tiles tiles;
 } project_job;
 
 /* The depthwise convolution of output rows [begin, end) of an image, all blocks, one behind the other in scratch memory. */
 static void project_first(const project_job *job, int64_t image, int64_t begin, int64_t end, float *scratch) {
-    const window *s = &job->s;
-    const float *bias = job->args->in[PAIR_BIAS1];
+    const kernel_geometry *s = &job->s;
+    const pair_parameters *p = (const void *)job->args->p;
+    const float *bias = job->args->in[READ_BIAS1];
     depthwise_rows rows = {
-        .x = (const float *)job->args->in[PAIR_X] + image * blocks_of(s->c) * s->h * s->w * NNS_BLOCK,
-        .w = job->args->in[PAIR_W1],
+        .x = (const float *)job->args->in[READ_X] + image * blocks_of(s->c) * s->h * s->w * NNS_BLOCK,
+        .w = job->args->in[READ_WEIGHTS1],
         .y = scratch,
         .begin = begin,
         .end = end,
-        .finish = epilogue_read(job->args->p + PAIR_FIRST_ACTIVATION),
+        .finish = epilogue_of(&p->first_activation),
     };
     for (int64_t block = 0; block < blocks_of(s->c); block++) {
         rows.bias = bias ? bias + block * NNS_BLOCK : NULL;
@@ -241,14 +228,14 @@ static void project_first(const project_job *job, int64_t image, int64_t begin, 
 
 /* The pointwise convolution of the rows that `project_first` left in scratch memory. */
 static void project_second(const project_job *job, int64_t image, int64_t begin, int64_t end, const float *scratch) {
-    const int64_t *p = job->args->p;
-    const window *s = &job->s;
-    const float *bias = job->args->in[PAIR_BIAS2], *residual = job->args->in[PAIR_RESIDUAL];
-    const int64_t panels = blocks_of(p[PAIR_OTHER]) / job->vectors, width = job->vectors * NNS_BLOCK;
+    const pair_parameters *p = (const void *)job->args->p;
+    const kernel_geometry *s = &job->s;
+    const float *bias = job->args->in[READ_BIAS2], *residual = job->args->in[READ_RESIDUAL];
+    const int64_t panels = blocks_of(p->other) / job->vectors, width = job->vectors * NNS_BLOCK;
     const int64_t pixels = (end - begin) * s->ow, y_plane = s->oh * s->ow * NNS_BLOCK;
     for (int64_t panel = 0; panel < panels; panel++) {
         const int64_t out = (image * panels + panel) * job->vectors * y_plane + begin * s->ow * NNS_BLOCK;
-        const float *w = (const float *)job->args->in[PAIR_W2] + panel * s->c * width;
+        const float *w = (const float *)job->args->in[READ_WEIGHTS2] + panel * s->c * width;
         const pointwise project = {
             .x = scratch,
             .w = w,
@@ -259,7 +246,7 @@ static void project_second(const project_job *job, int64_t image, int64_t begin,
             .x_plane = pixels * NNS_BLOCK,
             .y_plane = y_plane,
             .channels = s->c,
-            .finish = epilogue_read(p + PAIR_ACTIVATION),
+            .finish = epilogue_of(&p->activation),
         };
         job->tiles(&project, pixels);
     }
@@ -267,12 +254,12 @@ static void project_second(const project_job *job, int64_t image, int64_t begin,
 
 static void project_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t vectors,
                         pointwise_tiles tiles) {
-    const int64_t *p = args->p;
-    const project_job job = {args, window_read(p), vectors, tiles};
-    const int64_t bands = nns_ceil_div(job.s.oh, p[PAIR_BAND]);
+    const pair_parameters *p = (const void *)args->p;
+    const project_job job = {args, p->geometry, vectors, tiles};
+    const int64_t bands = nns_ceil_div(job.s.oh, p->band);
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t image = unit / bands, begin = unit % bands * p[PAIR_BAND];
-        const int64_t end = nns_min_int(job.s.oh, begin + p[PAIR_BAND]);
+        const int64_t image = unit / bands, begin = unit % bands * p->band;
+        const int64_t end = nns_min_int(job.s.oh, begin + p->band);
         project_first(&job, image, begin, end, scratch);
         project_second(&job, image, begin, end, scratch);
     }
@@ -280,41 +267,11 @@ static void project_run(const nns_args *args, int64_t unit_begin, int64_t unit_e
 
 /* ---- tiles -------------------------------------------------------------------------------------------------------- */
 
-#define ROWS(tile)                                                                     \
-    {"expand_depthwise_" #tile, tile_##tile##_check_expand, tile_##tile##_run_expand}, \
-    {"depthwise_project_" #tile, tile_##tile##_check_project, tile_##tile##_run_project}
+#define PIXELS NNS_COLUMN_1
+#define VECTORS NNS_COLUMN_2
+#define NNS_TEMPLATE "convolution/pair.inc"
+#define NNS_ROWS KERNELS_expand_depthwise
+#include "each_kernel.h"
 
-#if COMPUTE_MANY_REGISTERS
-
-#define PIXELS 28
-#define VECTORS 1
-#include "pair.inc"
-#define PIXELS 14
-#define VECTORS 2
-#include "pair.inc"
-#define PIXELS 9
-#define VECTORS 3
-#include "pair.inc"
-#define PIXELS 6
-#define VECTORS 4
-#include "pair.inc"
-
-static const nns_kernel rows[] = {ROWS(p28v1), ROWS(p14v2), ROWS(p9v3), ROWS(p6v4)};
-
-#else
-
-#define PIXELS 12
-#define VECTORS 1
-#include "pair.inc"
-#define PIXELS 6
-#define VECTORS 2
-#include "pair.inc"
-#define PIXELS 4
-#define VECTORS 3
-#include "pair.inc"
-
-static const nns_kernel rows[] = {ROWS(p12v1), ROWS(p6v2), ROWS(p4v3)};
-
-#endif
-
-const nns_kernel_family nns_family_pair = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(expand_depthwise);
+NNS_DEFINE_FAMILY(depthwise_project);

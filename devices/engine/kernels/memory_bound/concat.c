@@ -3,36 +3,31 @@
  * concatenation takes several steps, each of which writes a part of the output from `offset` on. */
 #include "memory_bound.h"
 
-/* ---- concat/rows: reads the inputs; writes outer × total bytes; each outer row gets the inputs' rows one after -----
- * another from `offset` on. Parameters: outer, offset, total, bytes per row of each input. */
-
-enum { ROWS_FIXED = 3 };
+/* ---- concat/rows: reads the inputs and writes their rows one after another to each outer row, from `offset` on. ---- */
 
 static const char *rows_check(const nns_args *args, nns_work *work) {
-    if (args->n_in < 1 || args->n_out != 1 || args->n_p != ROWS_FIXED + args->n_in)
-        return "concat/rows wants inputs, 1 output, and 3 parameters and 1 per input";
-    const int64_t *p = args->p;
-    int64_t end = p[1];
-    if (end < 0) return "concat/rows: negative offset";
+    const concat_rows_parameters *p = (const void *)args->p;
+    int64_t end = p->offset;
     for (int32_t i = 0; i < args->n_in; i++) {
-        if (!nns_holds(args->in_bytes[i], NNS_PRODUCT(p[0], p[ROWS_FIXED + i])))
+        if (!nns_holds(args->in_bytes[i], NNS_PRODUCT(p->outer, p->sizes[i])))
             return "concat/rows: an input is smaller than its rows";
-        if (__builtin_add_overflow(end, p[ROWS_FIXED + i], &end)) return "concat/rows: rows too long";
+        if (__builtin_add_overflow(end, p->sizes[i], &end)) return "concat/rows: rows too long";
     }
-    if (end > p[2] || !nns_holds(args->out_bytes[0], NNS_PRODUCT(p[0], p[2])))
+    if (end > p->total || !nns_holds(args->out_bytes[0], NNS_PRODUCT(p->outer, p->total)))
         return "concat/rows: the inputs' rows do not fit the output";
-    *work = (nns_work){.units = nns_ceil_div(p[0] * (end - p[1]), LIGHT_CHUNK_BYTES)};
+    *work = (nns_work){.units = nns_ceil_div(p->outer * (end - p->offset), CHUNK_BYTES)};
     return NULL;
 }
 
 static void rows_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t *lengths = args->p + ROWS_FIXED, offset = args->p[1], total = args->p[2];
+    const concat_rows_parameters *p = (const void *)args->p;
+    const int64_t *lengths = p->sizes, offset = p->offset, total = p->total;
     int64_t joined = 0;
     for (int32_t i = 0; i < args->n_in; i++) joined += lengths[i];
-    const int64_t last = nns_min_int(end * LIGHT_CHUNK_BYTES, args->p[0] * joined);
+    const int64_t last = nns_min_int(end * CHUNK_BYTES, p->outer * joined);
     /* `at` counts the bytes that this step writes, in their order */
-    for (int64_t at = begin * LIGHT_CHUNK_BYTES; at < last;) {
+    for (int64_t at = begin * CHUNK_BYTES; at < last;) {
         const int64_t row = at / joined;
         int64_t column = at % joined;
         int32_t i = 0;
@@ -45,27 +40,23 @@ static void rows_run(const nns_args *args, int64_t begin, int64_t end, void *scr
 }
 
 /* ---- concat/lanes: reads blocked inputs; writes channels [offset, offset + their sum) of the blocked output. ---------
- * Lanes of the first written block below `offset` are kept, lanes of the last one above become zero.
- * Parameters: images, pixels, block, offset, channels of the output, channels of each input. */
-
-enum { LANES_FIXED = 5 };
+ * Lanes of the first written block below `offset` are kept, lanes of the last one above become zero. */
 
 static const char *lanes_check(const nns_args *args, nns_work *work) {
-    if (args->n_in < 1 || args->n_out != 1 || args->n_p != LANES_FIXED + args->n_in)
-        return "concat/lanes wants inputs, 1 output, and 5 parameters and 1 per input";
-    const int64_t *p = args->p, block = p[2];
-    if (block == 1 || !good_lanes(block) || p[1] < 1 || p[3] < 0 || p[4] < 0)
-        return "concat/lanes: block, pixels, offset or channels out of range";
-    int64_t end = p[3];
+    const concat_lanes_parameters *p = (const void *)args->p;
+    const int64_t block = p->block;
+    int64_t end = p->offset;
     for (int32_t i = 0; i < args->n_in; i++) {
-        const int64_t channels = p[LANES_FIXED + i];
-        if (channels < 0 || !nns_holds(args->in_bytes[i], NNS_FLOAT_BYTES(p[0], nns_ceil_div(channels, block), p[1], block)))
+        const int64_t channels = p->channels[i];
+        if (!nns_holds(args->in_bytes[i],
+                       NNS_FLOAT_BYTES(p->images, nns_ceil_div(channels, block), p->pixels, block)))
             return "concat/lanes: an input is smaller than its shape";
         if (__builtin_add_overflow(end, channels, &end)) return "concat/lanes: too many channels";
     }
-    if (end > p[4] || !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], nns_ceil_div(p[4], block), p[1], block)))
+    if (end > p->total || !nns_holds(args->out_bytes[0],
+                                     NNS_FLOAT_BYTES(p->images, nns_ceil_div(p->total, block), p->pixels, block)))
         return "concat/lanes: the inputs' channels do not fit the output";
-    *work = (nns_work){.units = end == p[3] ? 0 : p[0] * (nns_ceil_div(end, block) - p[3] / block)};
+    *work = (nns_work){.units = end == p->offset ? 0 : p->images * (nns_ceil_div(end, block) - p->offset / block)};
     return NULL;
 }
 
@@ -92,11 +83,12 @@ typedef struct {
 
 /* Finds where the channels of output block `index` of image `image` come from; returns how many pieces there are. */
 static int find_pieces(const nns_args *args, int64_t image, int64_t index, piece *pieces) {
-    const int64_t *p = args->p, pixels = p[1], block = p[2], low = index * block, high = low + block;
+    const concat_lanes_parameters *p = (const void *)args->p;
+    const int64_t pixels = p->pixels, block = p->block, low = index * block, high = low + block;
     int n = 0;
-    int64_t first = p[3];
+    int64_t first = p->offset;
     for (int32_t i = 0; i < args->n_in && first < high; i++) {
-        const int64_t channels = p[LANES_FIXED + i], blocks = nns_ceil_div(channels, block);
+        const int64_t channels = p->channels[i], blocks = nns_ceil_div(channels, block);
         int64_t channel = nns_max_int(first, low);
         const int64_t end = nns_min_int(first + channels, high);
         while (channel < end) {
@@ -113,10 +105,11 @@ static int find_pieces(const nns_args *args, int64_t image, int64_t index, piece
 
 static void lanes_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t *p = args->p, pixels = p[1], block = p[2], first_block = p[3] / block;
-    int64_t last = p[3];
-    for (int32_t i = 0; i < args->n_in; i++) last += p[LANES_FIXED + i];
-    const int64_t written = nns_ceil_div(last, block) - first_block, blocks = nns_ceil_div(p[4], block);
+    const concat_lanes_parameters *p = (const void *)args->p;
+    const int64_t pixels = p->pixels, block = p->block, first_block = p->offset / block;
+    int64_t last = p->offset;
+    for (int32_t i = 0; i < args->n_in; i++) last += p->channels[i];
+    const int64_t written = nns_ceil_div(last, block) - first_block, blocks = nns_ceil_div(p->total, block);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t image = unit / written, index = first_block + unit % written;
         float *out = (float *)args->out[0] + (image * blocks + index) * pixels * block;
@@ -130,8 +123,5 @@ static void lanes_run(const nns_args *args, int64_t begin, int64_t end, void *sc
     }
 }
 
-static const nns_kernel rows[] = {
-    {"concat/rows", rows_check, rows_run},
-    {"concat/lanes", lanes_check, lanes_run},
-};
-const nns_kernel_family nns_family_concat = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(concat_rows);
+NNS_DEFINE_FAMILY(concat_lanes);

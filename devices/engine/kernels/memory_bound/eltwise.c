@@ -6,7 +6,7 @@
  */
 #include "memory_bound.h"
 
-enum { OP_ADD = 0, OP_SUBTRACT = 1, OP_MULTIPLY = 2, OP_COUNT = 3 };
+enum { OP_ADD = 0, OP_SUBTRACT = 1, OP_MULTIPLY = 2 };
 
 /* Whether input and output 0 hold `count` floats. */
 static bool pair_holds(const nns_args *args, int64_t count) {
@@ -14,30 +14,24 @@ static bool pair_holds(const nns_args *args, int64_t count) {
     return nns_holds(args->in_bytes[0], bytes) && nns_holds(args->out_bytes[0], bytes);
 }
 
-/* ---- eltwise/unary: reads x; writes activation(x). Parameters: count, activation (3). ---------------------------- */
+/* ---- eltwise/unary: reads x; writes activation(x). --------------------------------------------------------------- */
 
 static const char *unary_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 4) {
-        return "eltwise/unary wants 1 input, 1 output and 4 parameters";
-    }
-    if (!nns_activation_known(args->p[1])) {
-        return "eltwise/unary: unknown activation";
-    }
-    if (!pair_holds(args, args->p[0])) {
-        return "eltwise/unary: a buffer is smaller than the count";
-    }
-    *work = (nns_work){.units = nns_ceil_div(args->p[0], LIGHT_CHUNK)};
+    const eltwise_unary_parameters *p = (const void *)args->p;
+    if (!pair_holds(args, p->count)) return "eltwise/unary: a buffer is smaller than the count";
+    *work = (nns_work){.units = nns_ceil_div(p->count, CHUNK)};
     return NULL;
 }
 
 static void unary_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const light_activation activation = light_activation_read(args->p + 1);
+    const eltwise_unary_parameters *p = (const void *)args->p;
+    const memory_bound_activation activation = activation_of(&p->activation);
     const float *x = args->in[0];
     float *out = args->out[0];
     for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t at = unit * LIGHT_CHUNK;
-        const int64_t n = nns_min_int(LIGHT_CHUNK, args->p[0] - at);
+        const int64_t at = unit * CHUNK;
+        const int64_t n = nns_min_int(CHUNK, p->count - at);
         int64_t i = 0;
         for (; i + 16 <= n; i += 16) {
             store16(out + at + i, clamp16(load16(x + at + i), &activation));
@@ -49,8 +43,7 @@ static void unary_run(const nns_args *args, int64_t begin, int64_t end, void *sc
     }
 }
 
-/* ---- eltwise/binary: reads x, y; writes activation(x op y). ------------------------------------------------------
- * Parameters: op, rows, row, lanes, period, activation (3). lanes 0: y has the shape of x. */
+/* ---- eltwise/binary: reads x, y; writes activation(x op y). ------------------------------------------------------ */
 
 NNS_INLINE f32x16 apply16(int64_t op, f32x16 x, f32x16 y) {
     return op == OP_ADD ? x + y : op == OP_SUBTRACT ? x - y : x * y;
@@ -62,7 +55,7 @@ NNS_INLINE float apply1(int64_t op, float x, float y) {
 
 /* out[0..n) = clamp(x op y); y is a vector that repeats if `repeated`, else n floats. */
 NNS_INLINE void binary_span(int64_t op, float *out, const float *x, const float *y, int64_t n, int repeated, f32x16 same,
-                              const light_activation *activation) {
+                              const memory_bound_activation *activation) {
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const f32x16 right = repeated ? same : load16(y + i);
@@ -74,14 +67,8 @@ NNS_INLINE void binary_span(int64_t op, float *out, const float *x, const float 
 }
 
 static const char *binary_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 2 || args->n_out != 1 || args->n_p != 8) {
-        return "eltwise/binary wants 2 inputs, 1 output and 8 parameters";
-    }
-    const int64_t *p = args->p, lanes = p[3];
-    if (p[0] < 0 || p[0] >= OP_COUNT || !nns_activation_known(p[5])) {
-        return "eltwise/binary: unknown operator or activation";
-    }
-    const int64_t count = NNS_PRODUCT(p[1], p[2]);
+    const eltwise_binary_parameters *p = (const void *)args->p;
+    const int64_t lanes = p->lanes, count = NNS_PRODUCT(p->rows, p->row);
     if (!pair_holds(args, count)) {
         return "eltwise/binary: a buffer is smaller than rows times row";
     }
@@ -89,18 +76,19 @@ static const char *binary_check(const nns_args *args, nns_work *work) {
         if (!nns_holds(args->in_bytes[1], NNS_FLOAT_BYTES(count))) {
             return "eltwise/binary: the second input is smaller than the first";
         }
-    } else if (!good_lanes(lanes) || p[2] % lanes != 0 || p[4] < 1 ||
-               !nns_holds(args->in_bytes[1], NNS_FLOAT_BYTES(p[4], lanes))) {
+    } else if (p->row % lanes != 0 || p->period < 1 ||
+               !nns_holds(args->in_bytes[1], NNS_FLOAT_BYTES(p->period, lanes))) {
         return "eltwise/binary: lanes, row and period do not fit the second input";
     }
-    *work = (nns_work){.units = nns_ceil_div(count, LIGHT_CHUNK)};
+    *work = (nns_work){.units = nns_ceil_div(count, CHUNK)};
     return NULL;
 }
 
-NNS_INLINE void binary_unit(int64_t op, const nns_args *args, int64_t at, int64_t n, const light_activation *activation) {
+NNS_INLINE void binary_unit(int64_t op, const nns_args *args, int64_t at, int64_t n, const memory_bound_activation *activation) {
     const float *x = args->in[0], *y = args->in[1];
     float *out = args->out[0];
-    const int64_t row = args->p[2], lanes = args->p[3], period = args->p[4];
+    const eltwise_binary_parameters *p = (const void *)args->p;
+    const int64_t row = p->row, lanes = p->lanes, period = p->period;
     if (lanes == 0) {
         binary_span(op, out + at, x + at, y + at, n, 0, splat16(0), activation);
         return;
@@ -115,12 +103,13 @@ NNS_INLINE void binary_unit(int64_t op, const nns_args *args, int64_t at, int64_
 
 static void binary_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t count = args->p[1] * args->p[2];
-    const light_activation activation = light_activation_read(args->p + 5);
+    const eltwise_binary_parameters *p = (const void *)args->p;
+    const int64_t count = p->rows * p->row;
+    const memory_bound_activation activation = activation_of(&p->activation);
     for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t at = unit * LIGHT_CHUNK;
-        const int64_t n = nns_min_int(LIGHT_CHUNK, count - at);
-        switch (args->p[0]) {
+        const int64_t at = unit * CHUNK;
+        const int64_t n = nns_min_int(CHUNK, count - at);
+        switch (p->op) {
         case OP_ADD:
             binary_unit(OP_ADD, args, at, n, &activation);
             break;
@@ -134,29 +123,20 @@ static void binary_run(const nns_args *args, int64_t begin, int64_t end, void *s
     }
 }
 
-/* ---- eltwise/affine: reads x, scale, shift; writes activation(x * scale + shift). --------------------------------
- * Parameters: rows, row, lanes, period, activation (3). */
+/* ---- eltwise/affine: reads x, scale, shift; writes activation(x * scale + shift). -------------------------------- */
 
 static const char *affine_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 3 || args->n_out != 1 || args->n_p != 7) {
-        return "eltwise/affine wants 3 inputs, 1 output and 7 parameters";
-    }
-    const int64_t *p = args->p, lanes = p[2];
-    if (!nns_activation_known(p[4])) {
-        return "eltwise/affine: unknown activation";
-    }
-    const int64_t count = NNS_PRODUCT(p[0], p[1]);
+    const eltwise_affine_parameters *p = (const void *)args->p;
+    const int64_t count = NNS_PRODUCT(p->rows, p->row);
     if (!pair_holds(args, count)) {
         return "eltwise/affine: a buffer is smaller than rows times row";
     }
-    if (!good_lanes(lanes) || p[1] % lanes != 0 || p[3] < 1) {
-        return "eltwise/affine: lanes do not divide a row, or there is no period";
-    }
-    const int64_t channels = NNS_FLOAT_BYTES(p[3], lanes);
+    if (p->row % p->lanes != 0) return "eltwise/affine: lanes do not divide a row";
+    const int64_t channels = NNS_FLOAT_BYTES(p->period, p->lanes);
     if (!nns_holds(args->in_bytes[1], channels) || !nns_holds(args->in_bytes[2], channels)) {
         return "eltwise/affine: scale or shift is smaller than period times lanes";
     }
-    *work = (nns_work){.units = nns_ceil_div(count, LIGHT_CHUNK)};
+    *work = (nns_work){.units = nns_ceil_div(count, CHUNK)};
     return NULL;
 }
 
@@ -164,10 +144,11 @@ static void affine_run(const nns_args *args, int64_t begin, int64_t end, void *s
     (void)scratch;
     const float *x = args->in[0], *scales = args->in[1], *shifts = args->in[2];
     float *out = args->out[0];
-    const int64_t row = args->p[1], lanes = args->p[2], period = args->p[3], count = args->p[0] * row;
-    const light_activation activation = light_activation_read(args->p + 4);
+    const eltwise_affine_parameters *p = (const void *)args->p;
+    const int64_t row = p->row, lanes = p->lanes, period = p->period, count = p->rows * row;
+    const memory_bound_activation activation = activation_of(&p->activation);
     for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t first = unit * LIGHT_CHUNK, last = nns_min_int(first + LIGHT_CHUNK, count);
+        const int64_t first = unit * CHUNK, last = nns_min_int(first + CHUNK, count);
         for (int64_t at = first; at < last;) {
             const int64_t stop = at + nns_min_int(row - at % row, last - at);
             const int64_t channel = at / row % period * lanes;
@@ -183,9 +164,6 @@ static void affine_run(const nns_args *args, int64_t begin, int64_t end, void *s
     }
 }
 
-static const nns_kernel rows[] = {
-    {"eltwise/unary", unary_check, unary_run},
-    {"eltwise/binary", binary_check, binary_run},
-    {"eltwise/affine", affine_check, affine_run},
-};
-const nns_kernel_family nns_family_eltwise = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(eltwise_unary);
+NNS_DEFINE_FAMILY(eltwise_binary);
+NNS_DEFINE_FAMILY(eltwise_affine);

@@ -4,19 +4,16 @@
  * source serves both. Where a vector need not be a pixel it holds 16 floats, whatever the machine's vectors do: every
  * count of lanes divides it, and the compiler splits it.
  */
-#ifndef NNS_LIGHT_H
-#define NNS_LIGHT_H
+#ifndef NNS_MEMORY_BOUND_H
+#define NNS_MEMORY_BOUND_H
 
 #include <float.h>
 
-#include "kernel.h"
+#include "family.h"
 
 /* Output per unit of the kernels that walk flat memory: half of a first-level cache. */
-#define LIGHT_CHUNK_BYTES 16384
-#define LIGHT_CHUNK ((int64_t)(LIGHT_CHUNK_BYTES / sizeof(float)))
-
-/* Upper bound of heights, widths, kernels, strides, pads and dilations: products of two stay far inside int64. */
-#define LIGHT_SPAN (INT64_C(1) << 24)
+#define CHUNK_BYTES 16384
+#define CHUNK ((int64_t)(CHUNK_BYTES / sizeof(float)))
 
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef float f32x8 __attribute__((vector_size(32)));
@@ -54,11 +51,6 @@ NNS_INLINE int64_t part_begin(int64_t count, int64_t parts, int64_t index) {
     return count / parts * index + nns_min_int(index, count % parts);
 }
 
-NNS_INLINE bool good_lanes(int64_t lanes) { return lanes == 1 || lanes == 4 || lanes == 8 || lanes == 16; }
-
-/* Whether elements of that many bytes can be moved. */
-NNS_INLINE bool element_size(int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
-
 /* The 16 floats that repeat `lanes` floats. */
 NNS_INLINE f32x16 repeat16(const float *values, int64_t lanes) {
     if (lanes == 1) return splat16(values[0]);
@@ -74,10 +66,10 @@ NNS_INLINE f32x16 repeat16(const float *values, int64_t lanes) {
 typedef struct {
     nns_activation rest; /* kind NNS_ACT_NONE if the clamp is all */
     float low, high;
-} light_activation;
+} memory_bound_activation;
 
-NNS_INLINE light_activation light_activation_read(const int64_t *p) {
-    light_activation result = {nns_activation_read(p), -__builtin_inff(), __builtin_inff()};
+NNS_INLINE memory_bound_activation activation_of(const activation_parameters *activation) {
+    memory_bound_activation result = {nns_activation_read(&activation->kind), -__builtin_inff(), __builtin_inff()};
     if (result.rest.kind == NNS_ACT_RELU) result.low = 0.0f;
     if (result.rest.kind == NNS_ACT_CLIP) {
         result.low = result.rest.a;
@@ -88,19 +80,19 @@ NNS_INLINE light_activation light_activation_read(const int64_t *p) {
 }
 
 /* Comparisons are written such that NaN stays. */
-NNS_INLINE f32x16 clamp16(f32x16 x, const light_activation *activation) {
+NNS_INLINE f32x16 clamp16(f32x16 x, const memory_bound_activation *activation) {
     const f32x16 low = splat16(activation->low), high = splat16(activation->high);
     x = CHOOSE(x < low, low, x);
     return CHOOSE(x > high, high, x);
 }
 
-NNS_INLINE float clamp1(float x, const light_activation *activation) {
+NNS_INLINE float clamp1(float x, const memory_bound_activation *activation) {
     x = x < activation->low ? activation->low : x;
     return x > activation->high ? activation->high : x;
 }
 
 /* Applies what the clamp left out to `n` floats in place. One loop per kind. */
-NNS_INLINE void finish(float *x, int64_t n, const light_activation *activation) {
+NNS_INLINE void finish(float *x, int64_t n, const memory_bound_activation *activation) {
     const float a = activation->rest.a, b = activation->rest.b;
     switch (activation->rest.kind) {
     case NNS_ACT_SIGMOID: nns_activate_all(x, n, (nns_activation){NNS_ACT_SIGMOID, a, b}); break;
@@ -115,7 +107,7 @@ NNS_INLINE void finish(float *x, int64_t n, const light_activation *activation) 
 }
 
 /* The whole activation in place, for kernels that rarely have one. */
-NNS_INLINE void clamp_and_finish(float *x, int64_t n, const light_activation *activation) {
+NNS_INLINE void clamp_and_finish(float *x, int64_t n, const memory_bound_activation *activation) {
     if (activation->low != -__builtin_inff() || activation->high != __builtin_inff())
         for (int64_t i = 0; i < n; i++) x[i] = clamp1(x[i], activation);
     finish(x, n, activation);

@@ -1,48 +1,33 @@
 /* Pooling: over windows (maximum, average) and over whole planes, in plain (1 lane) and blocked layouts. */
 #include "memory_bound.h"
 
-enum { POOL_MAX = 0, POOL_AVERAGE = 1, POOL_AVERAGE_PADDED = 2, POOL_COUNT = 3 };
+enum { POOL_MAX = 0, POOL_AVERAGE = 1, POOL_AVERAGE_PADDED = 2 };
 
 /* ---- pool/window: reads planes × height × width × lanes, writes planes × out_height × out_width × lanes. ---------------- */
 
-/* The parameters in their order, an activation's 3 after them, and what follows from them. */
+/* The parameters and what follows from them. */
 typedef struct {
-    int64_t mode, planes, lanes, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w;
-    int64_t top, left, bottom, right, dilation_h, dilation_w;
+    pool_window_parameters p;
     int64_t inner_begin, inner_end; /* output columns whose windows lie inside the plane */
 } pool;
 
-enum { POOL_PARAMETERS = 17 };
-
-static pool pool_of(const int64_t *p) {
-    pool s;
-    memcpy(&s, p, POOL_PARAMETERS * sizeof(int64_t));
-    const int64_t reach = s.width - 1 - (s.kernel_w - 1) * s.dilation_w + s.left;
-    s.inner_begin = ceil_divide(s.left, s.stride_w);
-    s.inner_end = reach < 0 ? 0 : nns_min_int(reach / s.stride_w + 1, s.out_width);
+static pool pool_of(const nns_args *args) {
+    pool s = {.p = *(const pool_window_parameters *)(const void *)args->p};
+    const int64_t reach = s.p.width - 1 - (s.p.kernel_w - 1) * s.p.dilation_w + s.p.left;
+    s.inner_begin = ceil_divide(s.p.left, s.p.stride_w);
+    s.inner_end = reach < 0 ? 0 : nns_min_int(reach / s.p.stride_w + 1, s.p.out_width);
     return s;
 }
 
-static const char *pool_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != POOL_PARAMETERS + 3) {
-        return "pool/window wants 1 input, 1 output and 20 parameters";
-    }
-    const int64_t *p = args->p;
-    if (p[0] < 0 || p[0] >= POOL_COUNT || !nns_activation_known(p[POOL_PARAMETERS])) {
-        return "pool/window: unknown mode or activation";
-    }
-    /* sizes, kernels and strides are positive; pads may be 0; dilations are positive */
-    if (!good_lanes(p[2]) || !nns_all_within(p + 3, 8, 1, LIGHT_SPAN) || !nns_all_within(p + 11, 4, 0, LIGHT_SPAN) ||
-        !nns_all_within(p + 15, 2, 1, LIGHT_SPAN)) {
-        return "pool/window: lanes, sizes, kernel, strides, pads or dilations out of range";
-    }
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[1], p[2], p[3], p[4]))) {
+static const char *window_check(const nns_args *args, nns_work *work) {
+    const pool_window_parameters *p = (const void *)args->p;
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width))) {
         return "pool/window: the input is smaller than its shape";
     }
-    if (!nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[1], p[2], p[5], p[6]))) {
+    if (!nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width))) {
         return "pool/window: the output is smaller than its shape";
     }
-    *work = (nns_work){.units = p[1] * p[5]};
+    *work = (nns_work){.units = p->planes * p->out_height};
     return NULL;
 }
 
@@ -62,20 +47,20 @@ NNS_INLINE taps taps_of(int64_t position, int64_t stride, int64_t pad, int64_t s
 
 /* Rows that an average over a window counts: those inside the plane, or inside the padded plane. */
 NNS_INLINE int64_t counted_rows(int64_t oh, const taps *inside, const pool *s) {
-    if (s->mode != POOL_AVERAGE_PADDED) {
+    if (s->p.mode != POOL_AVERAGE_PADDED) {
         return inside->end - inside->begin;
     }
-    const int64_t first = oh * s->stride_h - s->top;
-    const taps all = taps_within(first, -s->top, s->height + s->bottom, s->kernel_h, s->dilation_h);
+    const int64_t first = oh * s->p.stride_h - s->p.top;
+    const taps all = taps_within(first, -s->p.top, s->p.height + s->p.bottom, s->p.kernel_h, s->p.dilation_h);
     return all.end - all.begin;
 }
 
 NNS_INLINE int64_t counted_columns(int64_t ow, const taps *inside, const pool *s) {
-    if (s->mode != POOL_AVERAGE_PADDED) {
+    if (s->p.mode != POOL_AVERAGE_PADDED) {
         return inside->end - inside->begin;
     }
-    const int64_t first = ow * s->stride_w - s->left;
-    const taps all = taps_within(first, -s->left, s->width + s->right, s->kernel_w, s->dilation_w);
+    const int64_t first = ow * s->p.stride_w - s->p.left;
+    const taps all = taps_within(first, -s->p.left, s->p.width + s->p.right, s->p.kernel_w, s->p.dilation_w);
     return all.end - all.begin;
 }
 
@@ -101,37 +86,37 @@ NNS_INLINE void plain_tap(int maximum, float *restrict out, const float *restric
 
 /* Output row `oh` of the plane `x` of single floats: tap by tap over the whole row, so that columns are the vector. */
 NNS_INLINE void plain_row(int maximum, float *out, const float *x, int64_t oh, const pool *s) {
-    const taps h = taps_of(oh, s->stride_h, s->top, s->height, s->kernel_h, s->dilation_h);
+    const taps h = taps_of(oh, s->p.stride_h, s->p.top, s->p.height, s->p.kernel_h, s->p.dilation_h);
     /* taps from there on lie behind the plane for every column */
-    const int64_t last_tap = nns_min_int(s->kernel_w, ceil_divide(s->width + s->left, s->dilation_w));
-    for (int64_t ow = 0; ow < s->out_width; ow++) {
+    const int64_t last_tap = nns_min_int(s->p.kernel_w, ceil_divide(s->p.width + s->p.left, s->p.dilation_w));
+    for (int64_t ow = 0; ow < s->p.out_width; ow++) {
         out[ow] = maximum ? -FLT_MAX : 0;
     }
     for (int64_t kh = h.begin; kh < h.end; kh++) {
-        const float *line = x + (oh * s->stride_h - s->top + kh * s->dilation_h) * s->width;
+        const float *line = x + (oh * s->p.stride_h - s->p.top + kh * s->p.dilation_h) * s->p.width;
         for (int64_t kw = 0; kw < last_tap; kw++) {
-            const int64_t shift = kw * s->dilation_w - s->left;
-            const int64_t begin = nns_max_int(ceil_divide(-shift, s->stride_w), 0);
-            const int64_t end = nns_min_int(ceil_divide(s->width - shift, s->stride_w), s->out_width);
+            const int64_t shift = kw * s->p.dilation_w - s->p.left;
+            const int64_t begin = nns_max_int(ceil_divide(-shift, s->p.stride_w), 0);
+            const int64_t end = nns_min_int(ceil_divide(s->p.width - shift, s->p.stride_w), s->p.out_width);
             if (begin >= end) {
                 continue;
             }
-            const float *first = line + begin * s->stride_w + shift;
-            if (s->stride_w == 1) {
+            const float *first = line + begin * s->p.stride_w + shift;
+            if (s->p.stride_w == 1) {
                 plain_tap(maximum, out + begin, first, end - begin, 1);
-            } else if (s->stride_w == 2) {
+            } else if (s->p.stride_w == 2) {
                 plain_tap(maximum, out + begin, first, end - begin, 2);
             } else {
-                plain_tap(maximum, out + begin, first, end - begin, s->stride_w);
+                plain_tap(maximum, out + begin, first, end - begin, s->p.stride_w);
             }
         }
     }
     if (!maximum) {
         const int64_t rows = counted_rows(oh, &h, s);
-        for (int64_t ow = 0; ow < s->out_width; ow++) {
-            int64_t columns = s->kernel_w;
+        for (int64_t ow = 0; ow < s->p.out_width; ow++) {
+            int64_t columns = s->p.kernel_w;
             if (ow < s->inner_begin || ow >= s->inner_end) {
-                const taps w = taps_of(ow, s->stride_w, s->left, s->width, s->kernel_w, s->dilation_w);
+                const taps w = taps_of(ow, s->p.stride_w, s->p.left, s->p.width, s->p.kernel_w, s->p.dilation_w);
                 columns = counted_columns(ow, &w, s);
             }
             out[ow] /= (float)nns_max_int(rows * columns, 1);
@@ -140,7 +125,7 @@ NNS_INLINE void plain_row(int maximum, float *out, const float *x, int64_t oh, c
 }
 
 NNS_INLINE void pool_row(int maximum, float *out, const float *x, int64_t oh, const pool *s) {
-    switch (s->lanes) {
+    switch (s->p.lanes) {
     case 16:
         pool_row_16(maximum, out, x, oh, s);
         break;
@@ -155,42 +140,32 @@ NNS_INLINE void pool_row(int maximum, float *out, const float *x, int64_t oh, co
     }
 }
 
-static void pool_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+static void window_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const pool s = pool_of(args->p);
-    const light_activation activation = light_activation_read(args->p + POOL_PARAMETERS);
-    const int64_t out_row = s.out_width * s.lanes;
+    const pool s = pool_of(args);
+    const memory_bound_activation activation = activation_of(&s.p.activation);
+    const int64_t out_row = s.p.out_width * s.p.lanes;
     for (int64_t unit = begin; unit < end; unit++) {
-        const float *x = (const float *)args->in[0] + unit / s.out_height * s.height * s.width * s.lanes;
+        const float *x = (const float *)args->in[0] + unit / s.p.out_height * s.p.height * s.p.width * s.p.lanes;
         float *out = (float *)args->out[0] + unit * out_row;
-        if (s.mode == POOL_MAX) {
-            pool_row(1, out, x, unit % s.out_height, &s);
+        if (s.p.mode == POOL_MAX) {
+            pool_row(1, out, x, unit % s.p.out_height, &s);
         } else {
-            pool_row(0, out, x, unit % s.out_height, &s);
+            pool_row(0, out, x, unit % s.p.out_height, &s);
         }
         clamp_and_finish(out, out_row, &activation);
     }
 }
 
-/* ---- pool/global: reads rows × pixels × lanes, writes rows × lanes. ----------------------------------------------
- * Parameters: mode (maximum or average), rows, pixels, lanes, activation (3). */
+/* ---- pool/global: reads rows × pixels × lanes, writes rows × lanes. ---------------------------------------------- */
 
 static const char *global_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 7) {
-        return "pool/global wants 1 input, 1 output and 7 parameters";
-    }
-    const int64_t *p = args->p;
-    if ((p[0] != POOL_MAX && p[0] != POOL_AVERAGE) || !nns_activation_known(p[4])) {
-        return "pool/global: unknown mode or activation";
-    }
-    if (p[2] < 1 || !good_lanes(p[3])) {
-        return "pool/global: no pixels, or unknown lanes";
-    }
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[1], p[2], p[3])) ||
-        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[1], p[3]))) {
+    const pool_global_parameters *p = (const void *)args->p;
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->rows, p->pixels, p->lanes)) ||
+        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->rows, p->lanes))) {
         return "pool/global: a buffer is smaller than its shape";
     }
-    *work = (nns_work){.units = p[1]};
+    *work = (nns_work){.units = p->rows};
     return NULL;
 }
 
@@ -223,8 +198,8 @@ NNS_INLINE f32x16 reduce_whole(int maximum, const float *x, int64_t n) {
 NNS_INLINE void reduce_row(int maximum, float *out, const float *x, int64_t n, int64_t lanes) {
     f32x16 total = splat16(maximum ? -FLT_MAX : 0);
     const int64_t whole = n - n % 16;
-    for (int64_t i = 0; i < whole; i += LIGHT_CHUNK) {
-        total = merge16(maximum, total, reduce_whole(maximum, x + i, nns_min_int(whole - i, LIGHT_CHUNK)));
+    for (int64_t i = 0; i < whole; i += CHUNK) {
+        total = merge16(maximum, total, reduce_whole(maximum, x + i, nns_min_int(whole - i, CHUNK)));
     }
     float all[16];
     store16(all, total);
@@ -255,13 +230,14 @@ static void reduce(int maximum, float *out, const float *x, int64_t n, int64_t l
 
 static void global_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t pixels = args->p[2], lanes = args->p[3], n = pixels * lanes;
-    const light_activation activation = light_activation_read(args->p + 4);
+    const pool_global_parameters *p = (const void *)args->p;
+    const int64_t pixels = p->pixels, lanes = p->lanes, n = pixels * lanes;
+    const memory_bound_activation activation = activation_of(&p->activation);
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *out = (float *)args->out[0] + row * lanes;
-        reduce(args->p[0] == POOL_MAX, out, x, n, lanes);
-        if (args->p[0] == POOL_AVERAGE) {
+        reduce(p->mode == POOL_MAX, out, x, n, lanes);
+        if (p->mode == POOL_AVERAGE) {
             for (int64_t lane = 0; lane < lanes; lane++) {
                 out[lane] /= (float)pixels;
             }
@@ -270,8 +246,5 @@ static void global_run(const nns_args *args, int64_t begin, int64_t end, void *s
     }
 }
 
-static const nns_kernel rows[] = {
-    {"pool/window", pool_check, pool_run},
-    {"pool/global", global_check, global_run},
-};
-const nns_kernel_family nns_family_pool = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(pool_window);
+NNS_DEFINE_FAMILY(pool_global);

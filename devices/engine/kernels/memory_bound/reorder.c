@@ -1,13 +1,13 @@
 /* Changes of layout, and copies. */
 #include "memory_bound.h"
 
-/* ---- reorder/copy: writes what it reads. Parameters: count of bytes. ------------------------------------------------- */
+/* ---- reorder/copy: writes what it reads. ---------------------------------------------------------------------------- */
 
-enum { COPY_CHUNK = 4 * LIGHT_CHUNK_BYTES };
+enum { COPY_CHUNK = 4 * CHUNK_BYTES };
 
 static const char *copy_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 1) return "reorder/copy wants 1 input, 1 output and 1 parameter";
-    const int64_t bytes = args->p[0];
+    const reorder_copy_parameters *p = (const void *)args->p;
+    const int64_t bytes = p->count;
     if (!nns_holds(args->in_bytes[0], bytes) || !nns_holds(args->out_bytes[0], bytes))
         return "reorder/copy: a buffer is smaller than the count";
     *work = (nns_work){.units = nns_ceil_div(bytes, COPY_CHUNK)};
@@ -16,36 +16,36 @@ static const char *copy_check(const nns_args *args, nns_work *work) {
 
 static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t first = begin * COPY_CHUNK, last = nns_min_int(end * COPY_CHUNK, args->p[0]);
+    const reorder_copy_parameters *p = (const void *)args->p;
+    const int64_t first = begin * COPY_CHUNK, last = nns_min_int(end * COPY_CHUNK, p->count);
     memcpy((char *)args->out[0] + first, (const char *)args->in[0] + first, (size_t)(last - first));
 }
 
 /* ---- reorder/layout: reads a tensor in one layout, writes it in another. ---------------------------------------------
- * Parameters: images, channels, pixels, block of the source, block of the target (0: plain). Lanes that pad the channels
- * of a blocked target are written as zero. */
+ * `source` and `target` are the blocks of the layouts, 0 for plain. Lanes that pad the channels of a blocked target are
+ * written as zero. */
 
 enum { PART_PIXELS = 256 }; /* least pixels of a unit, where there are more */
 
-static bool known_block(int64_t block) { return block == 0 || (block != 1 && good_lanes(block)); }
-
-static int64_t layout_bytes(const int64_t *p, int64_t block) {
-    return block ? NNS_FLOAT_BYTES(p[0], nns_ceil_div(p[1], block), p[2], block) : NNS_FLOAT_BYTES(p[0], p[1], p[2]);
+static int64_t layout_bytes(const reorder_layout_parameters *p, int64_t block) {
+    return block ? NNS_FLOAT_BYTES(p->images, nns_ceil_div(p->channels, block), p->pixels, block)
+                 : NNS_FLOAT_BYTES(p->images, p->channels, p->pixels);
 }
 
 /* Blocks of channels that units are made of: the target's, or the source's where the target is plain. */
-static int64_t unit_blocks(const int64_t *p) { return nns_ceil_div(p[1], p[4] ? p[4] : p[3]); }
+static int64_t unit_blocks(const reorder_layout_parameters *p) {
+    return nns_ceil_div(p->channels, p->target ? p->target : p->source);
+}
 
-static int64_t unit_parts(const int64_t *p) { return nns_max_int(p[2] / PART_PIXELS, 1); }
+static int64_t unit_parts(const reorder_layout_parameters *p) { return nns_max_int(p->pixels / PART_PIXELS, 1); }
 
 static const char *layout_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 5)
-        return "reorder/layout wants 1 input, 1 output and 5 parameters";
-    const int64_t *p = args->p;
-    if (p[0] < 0 || p[1] < 0 || p[2] < 0 || !known_block(p[3]) || !known_block(p[4]) || (p[3] == 0 && p[4] == 0))
-        return "reorder/layout: sizes or layouts out of range";
-    if (!nns_holds(args->in_bytes[0], layout_bytes(p, p[3])) || !nns_holds(args->out_bytes[0], layout_bytes(p, p[4])))
+    const reorder_layout_parameters *p = (const void *)args->p;
+    if (p->source == 0 && p->target == 0) return "reorder/layout: both layouts are plain";
+    if (!nns_holds(args->in_bytes[0], layout_bytes(p, p->source)) ||
+        !nns_holds(args->out_bytes[0], layout_bytes(p, p->target)))
         return "reorder/layout: a buffer is smaller than its shape";
-    *work = (nns_work){.units = p[2] == 0 ? 0 : p[0] * unit_blocks(p) * unit_parts(p)};
+    *work = (nns_work){.units = p->pixels == 0 ? 0 : p->images * unit_blocks(p) * unit_parts(p)};
     return NULL;
 }
 
@@ -80,12 +80,12 @@ NNS_INLINE void copy_lanes(float *out, int64_t out_block, const float *x, int64_
 }
 
 /* Pixels [begin, end) of block `index` of one image, from one block to another: in groups of lanes that neither cuts. */
-static void between_blocks(const int64_t *p, float *out, const float *x, int64_t index, int64_t begin, int64_t end) {
-    const int64_t pixels = p[2], source = p[3], target = p[4], lanes = nns_min_int(source, target);
+static void between_blocks(const reorder_layout_parameters *p, float *out, const float *x, int64_t index, int64_t begin, int64_t end) {
+    const int64_t pixels = p->pixels, source = p->source, target = p->target, lanes = nns_min_int(source, target);
     out += (index * pixels + begin) * target;
     for (int64_t lane = 0; lane < target; lane += lanes) {
         const int64_t channel = index * target + lane;
-        const int64_t channels = nns_max_int(nns_min_int(p[1] - channel, lanes), 0);
+        const int64_t channels = nns_max_int(nns_min_int(p->channels - channel, lanes), 0);
         /* a group without channels reads nothing: the source may have no block for it */
         const float *from = channels ? x + (channel / source * pixels + begin) * source + channel % source : out;
         switch (lanes) {
@@ -100,7 +100,8 @@ typedef void transposing(float *out, const float *x, int64_t pixels, int64_t cha
 
 static void layout_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t *p = args->p, channels = p[1], pixels = p[2], source = p[3], target = p[4];
+    const reorder_layout_parameters *p = (const void *)args->p;
+    const int64_t channels = p->channels, pixels = p->pixels, source = p->source, target = p->target;
     const int64_t block = target ? target : source, blocks = unit_blocks(p), parts = unit_parts(p);
     transposing *to_blocked = reorder_to_blocked_16, *to_plain = reorder_to_plain_16;
     if (block == 8) to_blocked = reorder_to_blocked_8, to_plain = reorder_to_plain_8;
@@ -108,8 +109,8 @@ static void layout_run(const nns_args *args, int64_t begin, int64_t end, void *s
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t part = unit % parts, index = unit / parts % blocks, image = unit / parts / blocks;
         const int64_t first = part_begin(pixels, parts, part), last = part_begin(pixels, parts, part + 1);
-        const float *x = (const float *)args->in[0] + image * (layout_bytes(p, source) / 4 / p[0]);
-        float *out = (float *)args->out[0] + image * (layout_bytes(p, target) / 4 / p[0]);
+        const float *x = (const float *)args->in[0] + image * (layout_bytes(p, source) / 4 / p->images);
+        float *out = (float *)args->out[0] + image * (layout_bytes(p, target) / 4 / p->images);
         const int64_t some = nns_min_int(channels - index * block, block), at = index * block * pixels;
         if (source == 0) {
             to_blocked(out + at, x + at, pixels, some, first, last);
@@ -121,8 +122,5 @@ static void layout_run(const nns_args *args, int64_t begin, int64_t end, void *s
     }
 }
 
-static const nns_kernel rows[] = {
-    {"reorder/copy", copy_check, copy_run},
-    {"reorder/layout", layout_check, layout_run},
-};
-const nns_kernel_family nns_family_reorder = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(reorder_copy);
+NNS_DEFINE_FAMILY(reorder_layout);

@@ -2,20 +2,14 @@
  * What the tables hold cannot be checked before a run: every index is forced into the plane when it is used. */
 #include "memory_bound.h"
 
-/* Parameters of both kernels: planes, lanes, height, width, out_height, out_width, activation (3). */
-enum { RESIZE_PARAMETERS = 9 };
-
 NNS_INLINE int64_t within(int32_t index, int64_t size) { return nns_min_int(nns_max_int(index, 0), size - 1); }
 
 static const char *resize_check(const nns_args *args, nns_work *work) {
-    const int64_t *p = args->p;
-    if (args->n_p != RESIZE_PARAMETERS || args->n_out != 1) return "resize wants 1 output and 9 parameters";
-    if (!good_lanes(p[1]) || !nns_all_within(p + 2, 4, 1, LIGHT_SPAN) || !nns_activation_known(p[6]))
-        return "resize: lanes, sizes or activation out of range";
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[2], p[3])) ||
-        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[4], p[5])))
+    const resize_nearest_parameters *p = (const void *)args->p;
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width)) ||
+        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width)))
         return "resize: a buffer is smaller than its shape";
-    *work = (nns_work){.units = p[0] * p[4]};
+    *work = (nns_work){.units = p->planes * p->out_height};
     return NULL;
 }
 
@@ -38,19 +32,21 @@ static const char *resize_check(const nns_args *args, nns_work *work) {
 /* ---- resize/nearest: reads x, source row of each output row, source column of each output column (int32). ------------ */
 
 static const char *nearest_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 3) return "resize/nearest wants 3 inputs";
+    const resize_nearest_parameters *p = (const void *)args->p;
     const char *refused = resize_check(args, work);
     if (refused) return refused;
-    if (args->in_bytes[1] / 4 < args->p[4] || args->in_bytes[2] / 4 < args->p[5])
+    if (args->in_bytes[1] / 4 < p->out_height || args->in_bytes[2] / 4 < p->out_width)
         return "resize/nearest: a table is smaller than the output";
     return NULL;
 }
 
 static void nearest_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t *p = args->p, lanes = p[1], height = p[2], width = p[3], out_height = p[4], out_width = p[5];
+    const resize_nearest_parameters *p = (const void *)args->p;
+    const int64_t lanes = p->lanes, height = p->height, width = p->width;
+    const int64_t out_height = p->out_height, out_width = p->out_width;
     const int32_t *rows = args->in[1], *columns = args->in[2];
-    const light_activation activation = light_activation_read(p + 6);
+    const memory_bound_activation activation = activation_of(&p->activation);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t row = unit / out_height * height + within(rows[unit % out_height], height);
         const float *x = (const float *)args->in[0] + row * width * lanes;
@@ -69,21 +65,23 @@ static void nearest_run(const nns_args *args, int64_t begin, int64_t end, void *
  * columns. */
 
 static const char *linear_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 5) return "resize/linear wants 5 inputs";
+    const resize_nearest_parameters *p = (const void *)args->p;
     const char *refused = resize_check(args, work);
     if (refused) return refused;
-    if (args->in_bytes[1] / 8 < args->p[4] || args->in_bytes[2] / 4 < args->p[4] || args->in_bytes[3] / 8 < args->p[5] ||
-        args->in_bytes[4] / 4 < args->p[5])
+    if (args->in_bytes[1] / 8 < p->out_height || args->in_bytes[2] / 4 < p->out_height || args->in_bytes[3] / 8 < p->out_width ||
+        args->in_bytes[4] / 4 < p->out_width)
         return "resize/linear: a table is smaller than the output";
     return NULL;
 }
 
 static void linear_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t *p = args->p, lanes = p[1], height = p[2], width = p[3], out_height = p[4], out_width = p[5];
+    const resize_nearest_parameters *p = (const void *)args->p;
+    const int64_t lanes = p->lanes, height = p->height, width = p->width;
+    const int64_t out_height = p->out_height, out_width = p->out_width;
     const int32_t *rows = args->in[1], *columns = args->in[3];
     const float *row_weights = args->in[2], *weights = args->in[4];
-    const light_activation activation = light_activation_read(p + 6);
+    const memory_bound_activation activation = activation_of(&p->activation);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t oh = unit % out_height;
         const float *plane = (const float *)args->in[0] + unit / out_height * height * width * lanes;
@@ -101,8 +99,5 @@ static void linear_run(const nns_args *args, int64_t begin, int64_t end, void *s
     }
 }
 
-static const nns_kernel rows[] = {
-    {"resize/nearest", nearest_check, nearest_run},
-    {"resize/linear", linear_check, linear_run},
-};
-const nns_kernel_family nns_family_resize = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(resize_nearest);
+NNS_DEFINE_FAMILY(resize_linear);

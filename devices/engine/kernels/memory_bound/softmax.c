@@ -1,16 +1,14 @@
 /* Softmax over any axis of a plain tensor, seen as outer × length × inner with the axis in the middle. */
 #include "memory_bound.h"
 
-/* ---- softmax: reads x, writes softmax. Parameters: outer, length, inner, activation (3). ------------------------- */
+/* ---- softmax: reads x, writes softmax. ------------------------------------------------------------------------- */
 
 static const char *softmax_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 6) return "softmax wants 1 input, 1 output and 6 parameters";
-    const int64_t *p = args->p;
-    if (p[1] < 1 || p[2] < 1 || !nns_activation_known(p[3])) return "softmax: empty axis or unknown activation";
-    const int64_t bytes = NNS_FLOAT_BYTES(p[0], p[1], p[2]);
+    const softmax_parameters *p = (const void *)args->p;
+    const int64_t bytes = NNS_FLOAT_BYTES(p->outer, p->length, p->inner);
     if (!nns_holds(args->in_bytes[0], bytes) || !nns_holds(args->out_bytes[0], bytes))
         return "softmax: a buffer is smaller than outer times length times inner";
-    *work = (nns_work){.units = p[0] * (p[2] == 1 ? 1 : nns_ceil_div(p[2], NNS_BLOCK))};
+    *work = (nns_work){.units = p->outer * (p->inner == 1 ? 1 : nns_ceil_div(p->inner, NNS_BLOCK))};
     return NULL;
 }
 
@@ -58,8 +56,9 @@ static void softmax_run(const nns_args *args, int64_t begin, int64_t end, void *
     (void)scratch;
     const float *x = args->in[0];
     float *out = args->out[0];
-    const int64_t length = args->p[1], inner = args->p[2];
-    const light_activation activation = light_activation_read(args->p + 3);
+    const softmax_parameters *p = (const void *)args->p;
+    const int64_t length = p->length, inner = p->inner;
+    const memory_bound_activation activation = activation_of(&p->activation);
     const int64_t tiles = nns_ceil_div(inner, NNS_BLOCK);
     for (int64_t unit = begin; unit < end; unit++) {
         if (inner == 1) {
@@ -78,5 +77,4 @@ static void softmax_run(const nns_args *args, int64_t begin, int64_t end, void *
     }
 }
 
-static const nns_kernel rows[] = {{"softmax", softmax_check, softmax_run}};
-const nns_kernel_family nns_family_softmax = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(softmax);

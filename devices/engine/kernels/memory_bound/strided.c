@@ -3,38 +3,32 @@
 #include "memory_bound.h"
 
 /* ---- strided/copy: reads x, writes a dense tensor of six dimensions. --------------------------------------------------
- * Parameters: its sizes (6), elements of x from one index to the next along each dimension (6), first element of x, bytes of
- * an element (1, 2, 4 or 8). */
-
-enum { COPY_SIZES = 0, COPY_STRIDES = 6, COPY_FIRST = 12, COPY_BYTES = 13, COPY_PARAMETERS };
+ * `sizes` are its dimensions, `strides` the elements of x from one index to the next along each of them. */
 
 /* A unit is a tile of the last two dimensions. Rows are neighbours in x where columns are not, and the other way round: in
  * either order every line of the cache that a tile reads is used up while it is there. */
 enum { TILE_ROWS = 16, TILE_COLUMNS = 1024 };
 
-static int64_t tiles_down(const int64_t *p) { return nns_ceil_div(p[COPY_SIZES + 4], TILE_ROWS); }
+static int64_t tiles_down(const strided_copy_parameters *p) { return nns_ceil_div(p->sizes[4], TILE_ROWS); }
 
-static int64_t tiles_across(const int64_t *p) { return nns_ceil_div(p[COPY_SIZES + 5], TILE_COLUMNS); }
+static int64_t tiles_across(const strided_copy_parameters *p) { return nns_ceil_div(p->sizes[5], TILE_COLUMNS); }
 
 static const char *copy_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != COPY_PARAMETERS)
-        return "strided/copy wants 1 input, 1 output and 14 parameters";
-    const int64_t *p = args->p;
-    int64_t needed = p[COPY_FIRST];
-    if (!element_size(p[COPY_BYTES])) return "strided/copy: elements have 1, 2, 4 or 8 bytes";
-    if (needed < 0 || __builtin_add_overflow(needed, 1, &needed)) return "strided/copy: the first element is out of range";
+    const strided_copy_parameters *p = (const void *)args->p;
+    int64_t needed;
+    if (__builtin_add_overflow(p->first, 1, &needed)) return "strided/copy: the first element is out of range";
     for (int i = 0; i < 6; i++) {
-        const int64_t size = p[COPY_SIZES + i], stride = p[COPY_STRIDES + i];
+        const int64_t size = p->sizes[i], stride = p->strides[i];
         int64_t span;
-        if (size < 1 || stride < 0 || stride > args->in_bytes[0] || __builtin_mul_overflow(size - 1, stride, &span) ||
+        if (stride > args->in_bytes[0] || __builtin_mul_overflow(size - 1, stride, &span) ||
             __builtin_add_overflow(needed, span, &needed))
             return "strided/copy: a size or stride is out of range";
     }
-    if (!nns_holds(args->in_bytes[0], NNS_PRODUCT(needed, p[COPY_BYTES])))
+    if (!nns_holds(args->in_bytes[0], NNS_PRODUCT(needed, p->bytes)))
         return "strided/copy: the input is smaller than its strides";
-    if (!nns_holds(args->out_bytes[0], NNS_PRODUCT(p[0], p[1], p[2], p[3], p[4], p[5], p[COPY_BYTES])))
+    if (!nns_holds(args->out_bytes[0], NNS_PRODUCT(nns_product(p->sizes, 6), p->bytes)))
         return "strided/copy: the output is smaller than its sizes";
-    *work = (nns_work){.units = p[0] * p[1] * p[2] * p[3] * tiles_down(p) * tiles_across(p)};
+    *work = (nns_work){.units = nns_product(p->sizes, 4) * tiles_down(p) * tiles_across(p)};
     return NULL;
 }
 
@@ -57,13 +51,14 @@ NNS_INLINE void copy_tile(char *out, int64_t width, const char *x, int64_t rows,
 
 static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t *sizes = args->p + COPY_SIZES, *strides = args->p + COPY_STRIDES;
-    const int64_t down = tiles_down(args->p), across = tiles_across(args->p), bytes = args->p[COPY_BYTES];
+    const strided_copy_parameters *p = (const void *)args->p;
+    const int64_t *sizes = p->sizes, *strides = p->strides;
+    const int64_t down = tiles_down(p), across = tiles_across(p), bytes = p->bytes;
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t column = unit % across * TILE_COLUMNS, row = unit / across % down * TILE_ROWS;
         const int64_t outer = unit / across / down;
         const int64_t rows = nns_min_int(TILE_ROWS, sizes[4] - row), columns = nns_min_int(TILE_COLUMNS, sizes[5] - column);
-        int64_t at = args->p[COPY_FIRST] + row * strides[4] + column * strides[5];
+        int64_t at = p->first + row * strides[4] + column * strides[5];
         for (int64_t i = 3, rest = outer; i >= 0; rest /= sizes[i], i--) at += rest % sizes[i] * strides[i];
         const char *x = (const char *)args->in[0] + at * bytes;
         char *out = (char *)args->out[0] + ((outer * sizes[4] + row) * sizes[5] + column) * bytes;
@@ -76,20 +71,17 @@ static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     }
 }
 
-/* ---- strided/channels_last: reads a blocked tensor, writes images × pixels × channels. --------------------------------
- * Parameters: images, channels, pixels, block. */
+/* ---- strided/channels_last: reads a blocked tensor, writes images × pixels × channels. -------------------------------- */
 
 enum { PART_PIXELS = 64 };
 
 static const char *channels_last_check(const nns_args *args, nns_work *work) {
-    if (args->n_in != 1 || args->n_out != 1 || args->n_p != 4)
-        return "strided/channels_last wants 1 input, 1 output and 4 parameters";
-    const int64_t *p = args->p, block = p[3];
-    if (p[1] < 1 || p[2] < 1 || block == 1 || !good_lanes(block)) return "strided/channels_last: sizes or block out of range";
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p[0], nns_ceil_div(p[1], block), p[2], block)) ||
-        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p[0], p[1], p[2])))
+    const strided_channels_last_parameters *p = (const void *)args->p;
+    const int64_t blocks = nns_ceil_div(p->channels, p->block);
+    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->images, blocks, p->pixels, p->block)) ||
+        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->images, p->channels, p->pixels)))
         return "strided/channels_last: a buffer is smaller than its shape";
-    *work = (nns_work){.units = p[0] * nns_ceil_div(p[2], PART_PIXELS)};
+    *work = (nns_work){.units = p->images * nns_ceil_div(p->pixels, PART_PIXELS)};
     return NULL;
 }
 
@@ -101,7 +93,8 @@ NNS_INLINE void gather_pixel(float *out, const float *x, int64_t channels, int64
 
 static void channels_last_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const int64_t channels = args->p[1], pixels = args->p[2], block = args->p[3], plane = pixels * block;
+    const strided_channels_last_parameters *p = (const void *)args->p;
+    const int64_t channels = p->channels, pixels = p->pixels, block = p->block, plane = pixels * block;
     const int64_t parts = nns_ceil_div(pixels, PART_PIXELS), image_floats = nns_ceil_div(channels, block) * plane;
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t image = unit / parts, first = unit % parts * PART_PIXELS;
@@ -117,8 +110,5 @@ static void channels_last_run(const nns_args *args, int64_t begin, int64_t end, 
     }
 }
 
-static const nns_kernel rows[] = {
-    {"strided/copy", copy_check, copy_run},
-    {"strided/channels_last", channels_last_check, channels_last_run},
-};
-const nns_kernel_family nns_family_strided = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(strided_copy);
+NNS_DEFINE_FAMILY(strided_channels_last);

@@ -3,7 +3,7 @@
  * reads   x, blocked or (if `planar`, which only dense convolutions of few channels can be) plain; weights, bias or NULL (one
  *         float per lane of the output), residual like the output or NULL
  * writes  y, blocked, which may be the residual's memory
- * p       the window, then groups, planar, tiles per block, panels per unit, and the activation's kind, a, b
+ * p       as in the manifest
  *
  * F(m×m, r×r) computes tiles of m² pixels from patches of alpha² = (m + r - 1)². A patch is encoded to alpha² positions, at each
  * of which the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums
@@ -20,7 +20,7 @@
 #include "winograd_grid.h"
 #include "winograd_transform.h"
 
-enum { WINOGRAD_X, WINOGRAD_W, WINOGRAD_BIAS, WINOGRAD_RESIDUAL, WINOGRAD_READS };
+NNS_DEFINE_READS(winograd);
 
 /* What the rows of a patch that lie outside the input are read from: as many pixels as the largest patch spans. */
 static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
@@ -96,23 +96,21 @@ static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] _
 /* ---- check -------------------------------------------------------------------------------------------------------- */
 
 static const char *winograd_check(const nns_args *args, nns_work *work, const winograd_variant *variant) {
-    const int64_t *p = args->p;
-    if (args->n_in != WINOGRAD_READS || args->n_out != 1 || args->n_p != WINOGRAD_PARAMETERS)
-        return "a Winograd convolution wants 4 reads, 1 write and 22 parameters";
+    const winograd_parameters *p = (const void *)args->p;
     const char *wrong = parameters_check(p, variant);
     if (wrong) return wrong;
-    const window s = window_read(p);
+    const kernel_geometry s = p->geometry;
     const winograd_grid grid = grid_of(&s, p, variant);
-    const int64_t width = variant->vectors * NNS_BLOCK, lanes = p[WINOGRAD_PLANAR] ? s.c : blocks_of(s.c) * NNS_BLOCK;
+    const int64_t width = variant->vectors * NNS_BLOCK, lanes = p->planar ? s.c : blocks_of(s.c) * NNS_BLOCK;
     const int64_t y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
-    if (!nns_holds(args->in_bytes[WINOGRAD_X], NNS_FLOAT_BYTES(s.n, lanes, s.h, s.w)))
+    if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, lanes, s.h, s.w)))
         return "the convolution's input is too small";
-    if (!nns_holds(args->in_bytes[WINOGRAD_W],
-                   NNS_FLOAT_BYTES(grid.panels, all_parts(&grid), largest_panel(&s, p[WINOGRAD_GROUPS], variant->vectors))))
+    if (!nns_holds(args->in_bytes[READ_WEIGHTS],
+                   NNS_FLOAT_BYTES(grid.panels, all_parts(&grid), largest_panel(&s, p->groups, variant->vectors))))
         return "the convolution's weights are too small";
-    if (args->in_bytes[WINOGRAD_BIAS] && !nns_holds(args->in_bytes[WINOGRAD_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
+    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
         return "the convolution's bias is too small";
-    if (args->in_bytes[WINOGRAD_RESIDUAL] && !nns_holds(args->in_bytes[WINOGRAD_RESIDUAL], y))
+    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
         return "the convolution's residual is too small";
     if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
     work->units = grid.blocks * grid.chunks;
@@ -127,7 +125,7 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
 typedef struct {
     const winograd_variant *variant;
     const nns_args *args;
-    window s;
+    kernel_geometry s;
     winograd_grid grid;
     winograd_part parts[WINOGRAD_PARTS_MOST];
     epilogue finish;
@@ -141,10 +139,12 @@ typedef struct {
     int64_t panel_begin, panel_end; /* panels of this block that this thread computes */
 } winograd_job;
 
+NNS_INLINE const winograd_parameters *parameters_of(const winograd_job *job) { return (const void *)job->args->p; }
+
 /* The tile of that number among those of all images. */
 static winograd_tile tile_at(const winograd_job *job, int64_t index) {
-    const window *s = &job->s;
-    const bool planar = job->args->p[WINOGRAD_PLANAR];
+    const kernel_geometry *s = &job->s;
+    const bool planar = parameters_of(job)->planar;
     const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
     const int64_t per_image = job->grid.rows * job->grid.columns, pixel = planar ? 1 : NNS_BLOCK;
     const int64_t x_image = (planar ? s->c : blocks_of(s->c)) * s->h * s->w, y_image = blocks_of(s->o) * s->oh * s->ow;
@@ -192,7 +192,7 @@ static tap_range inside(int64_t first, int64_t alpha, int64_t stride, int64_t ex
 /* The patch of one part of a tile in the plane at `x`, of which pixels are `pixel` floats. A single column becomes a row. */
 static winograd_patch patch_of(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
                                int64_t pixel) {
-    const window *s = &job->s;
+    const kernel_geometry *s = &job->s;
     const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
     winograd_patch patch = {
         .x = x + (tile->x + (part->row * s->w + part->column) * pixel),
@@ -217,17 +217,17 @@ static winograd_encode encoder_of(const winograd_job *job) {
 
 /* Finds the input blocks that the job's panels read; of planes all are read. */
 static void find_blocks(winograd_job *job) {
-    const int64_t groups = job->args->p[WINOGRAD_GROUPS], vectors = job->variant->vectors;
+    const int64_t groups = parameters_of(job)->groups, vectors = job->variant->vectors;
     const winograd_panel first = panel_of(&job->s, groups, vectors, job->panel_begin);
     const winograd_panel last = panel_of(&job->s, groups, vectors, job->panel_end - 1);
-    const bool planar = job->args->p[WINOGRAD_PLANAR];
+    const bool planar = parameters_of(job)->planar;
     job->block_begin = planar ? 0 : first.pieces[0].lane_begin / NNS_BLOCK;
     job->block_end = planar ? 0 : blocks_of(last.pieces[last.count - 1].lane_end);
 }
 
 static void encode_block(winograd_job *job) {
-    const window *s = &job->s;
-    const float *x = job->args->in[WINOGRAD_X];
+    const kernel_geometry *s = &job->s;
+    const float *x = job->args->in[READ_X];
     const winograd_encode encode = encoder_of(job);
     float *v = job->v;
     for (int64_t block = job->block_begin; block < job->block_end; block++) {
@@ -243,8 +243,8 @@ static void encode_block(winograd_job *job) {
 
 /* Copies one part of one channel of a tile after another to lanes of `pixels`, from channel `begin` of all parts' on. */
 static void pack_lanes(const winograd_job *job, const winograd_tile *tile, int64_t begin, float *pixels) {
-    const window *s = &job->s;
-    const float *x = job->args->in[WINOGRAD_X];
+    const kernel_geometry *s = &job->s;
+    const float *x = job->args->in[READ_X];
     const int64_t end = nns_min_int(begin + NNS_BLOCK, s->c * job->grid.parts);
     for (int64_t lane = begin; lane < end; lane++) {
         const float *plane = x + lane % s->c * s->h * s->w;
@@ -278,7 +278,7 @@ static void encode_planes(winograd_job *job) {
 /* Has the lines fetched that tiles [begin, end) of the panel will be decoded to: whoever stores to memory that no cache holds
  * waits for it, and the products leave it time to arrive. */
 static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, int64_t end) {
-    const window *s = &job->s;
+    const kernel_geometry *s = &job->s;
     for (int64_t k = 0; k < job->variant->vectors; k++) {
         const float *y = job->args->out[0];
         y += (panel * job->variant->vectors + k) * s->oh * s->ow * NNS_BLOCK;
@@ -299,7 +299,7 @@ static winograd_product product_of(const winograd_job *job, const winograd_piece
         .u = u,
         .m = job->m + position * job->grid.m_position + begin * width + piece->begin,
     };
-    if (job->args->p[WINOGRAD_PLANAR]) {
+    if (parameters_of(job)->planar) {
         const int64_t first = parts.begin * job->s.c;
         product.v += first / NNS_BLOCK * part_size;
         product.lane_begin = first % NNS_BLOCK;
@@ -341,8 +341,8 @@ static void multiply_piece(const winograd_job *job, const winograd_piece *piece,
 /* The sums of one panel at all positions. */
 static void multiply_panel(const winograd_job *job, int64_t index) {
     const int64_t positions = job->grid.positions;
-    const winograd_panel panel = panel_of(&job->s, job->args->p[WINOGRAD_GROUPS], job->variant->vectors, index);
-    const float *u = job->args->in[WINOGRAD_W];
+    const winograd_panel panel = panel_of(&job->s, parameters_of(job)->groups, job->variant->vectors, index);
+    const float *u = job->args->in[READ_WEIGHTS];
     u += index * job->panel_size;
     for (int64_t position = 0; position < positions; position++) {
         const tap_range parts = winograd_parts_at(&job->grid.down, &job->grid.across, position);
@@ -355,9 +355,9 @@ static void multiply_panel(const winograd_job *job, int64_t index) {
 }
 
 static void decode_panel(const winograd_job *job, int64_t panel) {
-    const window *s = &job->s;
+    const kernel_geometry *s = &job->s;
     const int64_t vectors = job->variant->vectors, y_plane = s->oh * s->ow * NNS_BLOCK;
-    const float *bias = job->args->in[WINOGRAD_BIAS], *residual = job->args->in[WINOGRAD_RESIDUAL];
+    const float *bias = job->args->in[READ_BIAS], *residual = job->args->in[READ_RESIDUAL];
     float *y = job->args->out[0];
     const bool one_row = job->grid.down.alpha == 1, one_column = job->grid.across.alpha == 1;
     const winograd_decode decode = one_row || one_column ? job->variant->decode_line : job->variant->decode;
@@ -379,16 +379,17 @@ static void decode_panel(const winograd_job *job, int64_t panel) {
 
 static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch,
                          const winograd_variant *variant) {
-    winograd_job job = {.variant = variant, .args = args, .s = window_read(args->p)};
-    job.grid = grid_of(&job.s, args->p, variant);
+    const winograd_parameters *p = (const void *)args->p;
+    winograd_job job = {.variant = variant, .args = args, .s = p->geometry};
+    job.grid = grid_of(&job.s, p, variant);
     winograd_list_parts(&job.grid.down, &job.grid.across, &job.s, variant->taps, job.parts);
-    job.finish = epilogue_read(args->p + WINOGRAD_ACTIVATION);
+    job.finish = epilogue_of(&p->activation);
     winograd_note *note = scratch;
     job.tiles = (winograd_tile *)((char *)scratch + WINOGRAD_NOTE_BYTES);
     job.v = (float *)((char *)job.tiles + tile_table_bytes(&job.grid));
     job.m = job.v + job.grid.positions * job.grid.v_position;
-    job.panel_size = all_parts(&job.grid) * largest_panel(&job.s, args->p[WINOGRAD_GROUPS], variant->vectors);
-    const int64_t chunks = job.grid.chunks, per_chunk = args->p[WINOGRAD_PANELS];
+    job.panel_size = all_parts(&job.grid) * largest_panel(&job.s, p->groups, variant->vectors);
+    const int64_t chunks = job.grid.chunks, per_chunk = p->panels;
     for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
         next = nns_min_int(unit_end, (unit / chunks + 1) * chunks); /* what is left of this block */
         job.panel_begin = unit % chunks * per_chunk;
@@ -396,7 +397,7 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
         locate(&job, unit / chunks);
         find_blocks(&job);
         const winograd_note wanted = {unit / chunks + 1, job.block_begin, job.block_end};
-        if (memcmp(note, &wanted, sizeof wanted)) (args->p[WINOGRAD_PLANAR] ? encode_planes : encode_block)(&job);
+        if (memcmp(note, &wanted, sizeof wanted)) (p->planar ? encode_planes : encode_block)(&job);
         *note = wanted;
         for (int64_t panel = job.panel_begin; panel < job.panel_end; panel++) {
             multiply_panel(&job, panel);
@@ -413,35 +414,14 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 #define PRODUCT_HALF(C) NULL
 #endif
 
-#define VARIANT(A, R, M, B, C)                                                                                           \
-    static const winograd_variant variant_a##A##r##R##t##B##v##C = {                                                     \
-        A, R, encode_##A, encode_line_##A, pack_##A, decode_##A##m##M, decode_##A##m##M##_line, B, C, product_t##B##v##C,          \
-        PRODUCT_HALF(C)};                                                                                                \
-    static const char *check_a##A##r##R##t##B##v##C(const nns_args *args, nns_work *work) {                             \
-        return winograd_check(args, work, &variant_a##A##r##R##t##B##v##C);                                              \
-    }                                                                                                                    \
-    static void run_a##A##r##R##t##B##v##C(const nns_args *args, int64_t begin, int64_t end, void *scratch) {           \
-        winograd_run(args, begin, end, scratch, &variant_a##A##r##R##t##B##v##C);                                        \
-    }
-#define ROW(A, R, M, B, C) \
-    {"winograd_a" #A "r" #R "t" #B "v" #C, check_a##A##r##R##t##B##v##C, run_a##A##r##R##t##B##v##C},
-/* X(alpha, taps, outputs, tiles, vectors) for every pair of transforms */
-#define ALL(X, B, C)                                                                                                   \
-    X(4, 2, 3, B, C) X(4, 3, 2, B, C)                                                                                  \
-    X(6, 2, 5, B, C) X(6, 3, 4, B, C) X(6, 4, 3, B, C)                                                                 \
-    X(8, 3, 6, B, C) X(8, 4, 5, B, C) X(8, 5, 4, B, C) X(8, 6, 3, B, C)
+#define VARIANT(stem, name, type, needs, where, A, R, M, B, C)                                                             \
+    WHERE_##where(static const winograd_variant variant_##stem = {A, R, encode_##A, encode_line_##A, pack_##A,             \
+        decode_##A##m##M, decode_##A##m##M##_line, B, C, product_t##B##v##C, PRODUCT_HALF(C)};                             \
+    static const char *stem##_check(const nns_args *args, nns_work *work) {                                                \
+        return winograd_check(args, work, &variant_##stem);                                                                \
+    } static void stem##_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {                            \
+        winograd_run(args, begin, end, scratch, &variant_##stem);                                                          \
+    })
+KERNELS_winograd(VARIANT)
 
-#if NNS_BLOCK == 16
-ALL(VARIANT, 28, 1)
-static const nns_kernel rows[] = {ALL(ROW, 28, 1)};
-#elif COMPUTE_MANY_REGISTERS
-ALL(VARIANT, 28, 1)
-ALL(VARIANT, 14, 2)
-static const nns_kernel rows[] = {ALL(ROW, 28, 1) ALL(ROW, 14, 2)};
-#else
-ALL(VARIANT, 12, 1)
-ALL(VARIANT, 6, 2)
-static const nns_kernel rows[] = {ALL(ROW, 12, 1) ALL(ROW, 6, 2)};
-#endif
-
-const nns_kernel_family nns_family_winograd = NNS_FAMILY(rows);
+NNS_DEFINE_FAMILY(winograd);

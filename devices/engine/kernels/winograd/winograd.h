@@ -5,7 +5,7 @@
 
 #include "compute.h"
 
-/* Where one tile lies: the window of input pixels of its first output, and the outputs that it has. */
+/* Where one tile lies: the first input pixel of its first output, and the outputs that it has. */
 typedef struct {
     int64_t x, y;                  /* floats from the tensors' begins to the first pixel of channel 0; x may lie outside */
     int64_t h, w;                  /* where that is in the input's plane */

@@ -5,16 +5,7 @@
 #include "winograd.h"
 #include "winograd_parts.h"
 
-enum {
-    WINOGRAD_GROUPS = WINDOW_COUNT,
-    WINOGRAD_PLANAR,
-    WINOGRAD_TILES,
-    WINOGRAD_PANELS,
-    WINOGRAD_ACTIVATION,
-    WINOGRAD_PARAMETERS = WINOGRAD_ACTIVATION + 3,
-};
-
-enum { WINOGRAD_MAX_TILES = 1 << 20, WINOGRAD_MAX_STRIDE = 2, WINOGRAD_MAX_ALPHA = 8 };
+enum { WINOGRAD_MAX_STRIDE = 2, WINOGRAD_MAX_ALPHA = 8 };
 
 /* ---- panels ------------------------------------------------------------------------------------------------------- */
 
@@ -29,13 +20,13 @@ typedef struct {
     winograd_piece pieces[2];
 } winograd_panel;
 
-NNS_INLINE winograd_piece piece_of(const window *s, int64_t groups, int64_t panel_begin, int64_t begin, int64_t width) {
+NNS_INLINE winograd_piece piece_of(const kernel_geometry *s, int64_t groups, int64_t panel_begin, int64_t begin, int64_t width) {
     const int64_t per_group = s->o / groups, first = panel_begin + begin;
     const int64_t last = nns_min_int(first + width, s->o) - 1;
     return (winograd_piece){begin, width, first / per_group * (s->c / groups), (last / per_group + 1) * (s->c / groups)};
 }
 
-NNS_INLINE winograd_panel panel_of(const window *s, int64_t groups, int64_t vectors, int64_t index) {
+NNS_INLINE winograd_panel panel_of(const kernel_geometry *s, int64_t groups, int64_t vectors, int64_t index) {
     const int64_t width = vectors * NNS_BLOCK, begin = index * width, half = width / 2, per_group = s->o / groups;
     if (WINOGRAD_HALVES && vectors == 1 && per_group % half == 0 && begin + half < s->o &&
         begin / per_group != (begin + half) / per_group)
@@ -47,7 +38,7 @@ NNS_INLINE winograd_panel panel_of(const window *s, int64_t groups, int64_t vect
 NNS_INLINE int64_t piece_size(const winograd_piece *piece) { return (piece->lane_end - piece->lane_begin) * piece->width; }
 
 /* Weights of the largest panel at one position. */
-NNS_INLINE int64_t largest_panel(const window *s, int64_t groups, int64_t vectors) {
+NNS_INLINE int64_t largest_panel(const kernel_geometry *s, int64_t groups, int64_t vectors) {
     if (groups == 1) return s->c * vectors * NNS_BLOCK;
     int64_t largest = 0;
     for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
@@ -73,11 +64,11 @@ typedef struct {
 } winograd_grid;
 
 /* Blocks of encoded input, of all parts. Those of planar inputs have all parts of a channel side by side. */
-NNS_INLINE int64_t encoded_blocks(const window *s, const int64_t *p, int64_t parts) {
-    return p[WINOGRAD_PLANAR] ? blocks_of(s->c * parts) : blocks_of(s->c) * parts;
+NNS_INLINE int64_t encoded_blocks(const kernel_geometry *s, const winograd_parameters *p, int64_t parts) {
+    return p->planar ? blocks_of(s->c * parts) : blocks_of(s->c) * parts;
 }
 
-NNS_INLINE winograd_grid grid_of(const window *s, const int64_t *p, const winograd_variant *variant) {
+NNS_INLINE winograd_grid grid_of(const kernel_geometry *s, const winograd_parameters *p, const winograd_variant *variant) {
     winograd_grid grid = {
         .down = winograd_axis_of(s->kh, s->sh, variant->alpha, variant->taps),
         .across = winograd_axis_of(s->kw, s->sw, variant->alpha, variant->taps),
@@ -85,10 +76,10 @@ NNS_INLINE winograd_grid grid_of(const window *s, const int64_t *p, const winogr
     grid.rows = nns_ceil_div(s->oh, grid.down.m);
     grid.columns = nns_ceil_div(s->ow, grid.across.m);
     grid.tiles = s->n * grid.rows * grid.columns;
-    grid.blocks = nns_ceil_div(grid.tiles, p[WINOGRAD_TILES]);
+    grid.blocks = nns_ceil_div(grid.tiles, p->tiles);
     grid.per_block = nns_ceil_div(grid.tiles, grid.blocks);
     grid.panels = blocks_of(s->o) / variant->vectors;
-    grid.chunks = nns_ceil_div(grid.panels, p[WINOGRAD_PANELS]);
+    grid.chunks = nns_ceil_div(grid.panels, p->panels);
     grid.positions = grid.down.alpha * grid.across.alpha;
     grid.parts = grid.down.count * grid.across.count;
     grid.v_position = (encoded_blocks(s, p, grid.parts) * grid.per_block | 1) * NNS_BLOCK;
@@ -118,23 +109,18 @@ NNS_INLINE int64_t all_parts(const winograd_grid *grid) {
 }
 
 /* Text that says what is wrong with the parameters, or NULL. */
-NNS_INLINE const char *parameters_check(const int64_t *p, const winograd_variant *variant) {
-    const char *wrong = window_check(p);
-    if (wrong) return wrong;
-    const window s = window_read(p);
+NNS_INLINE const char *parameters_check(const winograd_parameters *p, const winograd_variant *variant) {
+    const kernel_geometry s = p->geometry;
     if (s.sh > WINOGRAD_MAX_STRIDE || s.sw > WINOGRAD_MAX_STRIDE || s.dh != 1 || s.dw != 1)
         return "a Winograd convolution has strides of at most 2 and no dilation";
-    if (!nns_all_within(p + WINOGRAD_PLANAR, 1, 0, 1) || !nns_all_within(p + WINOGRAD_TILES, 2, 1, WINOGRAD_MAX_TILES) ||
-        !nns_activation_known(p[WINOGRAD_ACTIVATION]))
-        return "a parameter of the Winograd convolution is out of range";
     if (s.kh == 1 && s.kw == 1) return "a Winograd convolution has a kernel of more than one tap";
     const winograd_axis down = winograd_axis_of(s.kh, s.sh, variant->alpha, variant->taps);
     const winograd_axis across = winograd_axis_of(s.kw, s.sw, variant->alpha, variant->taps);
     if (down.count > WINOGRAD_AXIS_PARTS || across.count > WINOGRAD_AXIS_PARTS)
         return "the kernel has more parts than a Winograd convolution can have";
-    const int64_t groups = p[WINOGRAD_GROUPS];
-    if (groups < 1 || s.c % groups || s.o % groups) return "groups do not divide the channels";
-    if (p[WINOGRAD_PLANAR] && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input has one group of few channels";
+    const int64_t groups = p->groups;
+    if (s.c % groups || s.o % groups) return "groups do not divide the channels";
+    if (p->planar && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input has one group of few channels";
     if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
     return NULL;
 }

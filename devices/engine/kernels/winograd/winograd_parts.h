@@ -38,14 +38,14 @@ NNS_INLINE winograd_axis winograd_axis_of(int64_t kernel, int64_t stride, int64_
     return axis;
 }
 
-/* Where a part's patch begins, in pixels from where the tile's window does. */
+/* Where a part's patch begins, in pixels from where the tile's patch does. */
 typedef struct {
     int64_t row, column;
 } winograd_part;
 
 /* Lists the parts of both axes such that those with whole rows are followed by others with whole columns: first the ones
  * with whole rows only, then with both, then with whole columns only, then with neither. */
-NNS_INLINE void winograd_list_parts(const winograd_axis *rows, const winograd_axis *columns, const window *s, int64_t taps,
+NNS_INLINE void winograd_list_parts(const winograd_axis *rows, const winograd_axis *columns, const kernel_geometry *s, int64_t taps,
                                     winograd_part *parts) {
     static const bool whole_rows[] = {true, true, false, false}, whole_columns[] = {false, true, true, false};
     for (int kind = 0; kind < 4; kind++)

@@ -35,12 +35,12 @@ _PAGE = 4096
 def assemble(
     graph: UnitGraph, steps: LoweredProgram, queues: Sequence[PlanQueue], block: int
 ) -> tuple[Plan, LazyConstants]:
-    """The validated plan of a draft, and its constants."""
+    """The validated plan of a lowered program, and its constants."""
     return _Assembler(graph, steps, queues, block).assemble()
 
 
 class _Assembler:
-    """Gives a draft's steps their order and its values their places."""
+    """Orders the steps of a lowered program and places its values in memory."""
 
     def __init__(self, graph: UnitGraph, lowered: LoweredProgram, queues: Sequence[PlanQueue], block: int) -> None:
         self._graph, self._queues, self._block = graph, queues, block
@@ -95,9 +95,9 @@ class _Assembler:
         return max(domains, default=0), 0 in domains
 
     def _place_shared(self) -> tuple[list[int], list[int]]:
-        """Places the caller's tensors, and values that cross between host and device, each in a slot of its own.
+        """Places the caller's tensors, and each value that host and device share in a shared slot.
 
-        One OpenCL memory object may not be in use on both sides at once, so every slot is an object.
+        Host and device must not use one memory object at the same time, so every slot is an object of its own.
         """
         sizes: list[int] = []
         queues: list[int] = []
@@ -114,7 +114,7 @@ class _Assembler:
         return sizes, queues
 
     def _find_overwritten(self, order: HappensBefore) -> None:
-        """Finds values that are written over an operand which nobody wants any more (in-place layers)."""
+        """Finds values that may overwrite an operand after its last use (in-place layers)."""
         for number, step in enumerate(self._steps):
             if step.call.launch or step.call.in_place is None:
                 continue
@@ -123,7 +123,7 @@ class _Assembler:
                 self._overwritten[new] = old
 
     def _may_overwrite(self, old: Value, new: Value, number: int, order: HappensBefore) -> bool:
-        """Whether step `number`, which reads `old` and makes `new`, is the last that wants `old` and may take its place."""
+        """Whether step `number` is the last reader of `old` and may write `new` over it."""
         if old.root or new.root or old.bytes != new.bytes:
             return False
         if old in self._place or new in self._place or any(self._sides(v)[0] for v in (old, new)):
@@ -132,7 +132,7 @@ class _Assembler:
         return len(mine) == 1 and all(user == number or order.steps(user, number) for user in self._users[old])
 
     def _origin(self, value: Value) -> Value:
-        """The first of the values that were written one over the other, down to `value`."""
+        """The first of the values that overwrite each other down to `value`."""
         return self._origin(self._overwritten[value]) if value in self._overwritten else value
 
     def _place_arenas(self, order: HappensBefore) -> tuple[int, dict[int, int]]:
@@ -202,7 +202,7 @@ class _Assembler:
         return tuple(subgraphs)
 
     def _slots(self, subgraph: Subgraph, first: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shared slots that a sub-graph on a device reads and writes."""
+        """Shared slots that a sub-graph on a device reads, and those that it writes."""
         if not self._queues[subgraph.queue].backend.own_memory:
             return (), ()
         mine = self._steps[first : first + len(subgraph.steps)]
@@ -224,7 +224,7 @@ def _types(values: Sequence[Value | int | None]) -> tuple[TensorType, ...]:
 
 
 class _Packing:
-    """Where constants lie in one array of bytes.
+    """Offsets of constants in one array of bytes.
 
     Attributes:
         ranges: (offset, bytes) of every domain.

@@ -1,8 +1,8 @@
-"""Calls: what lies on a queue of calls between two meetings becomes one model, and what layers cost inside one.
+"""Calls: on queues that run models, the layers between two joins become one model; costs of layers inside a call.
 
-A layer by itself is a call of its own, with all that getting in and out takes. In a call with others it costs less: half of a
-call that hands a tensor through is what each of its tensors costs to get in, or out. Selection reckons with layers inside
-calls, and with that cost wherever a tensor comes from another queue or goes to one.
+A layer that is measured alone is a call of its own and pays for entering and leaving it. Inside a larger call
+it does not: per tensor that is half the cost of a call that passes a tensor through. Selection uses the cost
+of layers inside calls, and adds the cost of entering or leaving wherever a tensor crosses queues.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from nnstretch.scheduler.lowering.units import UnitGraph, join_units
 from nnstretch.scheduler.selection.choice import Choice
 
 _LEAST_SHARE = 0.05
-"""Of what a layer takes as a call of its own; more than that it takes inside one, whatever the others seem to."""
+"""Lower bound of a layer's time inside a call, as a share of its time as a call of its own."""
 
 
 def crossing_seconds(processor: Processor, tensor: TensorType, costs: CostModel) -> float:
-    """What a tensor costs to get into a call of a processor, or out of it; nothing where its queue makes none."""
+    """Seconds for a tensor to enter or leave a call of a processor; 0 if its queue runs no models."""
     if not processor.backend.runs_models or not costs.measured:
         return 0.0
     return (costs.reorder_seconds(processor, tensor, PLAIN, PLAIN) or 0.0) / 2
 
 
 def inner_seconds(processor: Processor, layer: Layer, seconds: float, costs: CostModel) -> float:
-    """What a layer takes inside a call, if it takes `seconds` by itself; the same where a queue makes no calls."""
+    """Seconds of a layer inside a call if it takes `seconds` alone; unchanged if the queue runs no models."""
     tensors = [*(layer.type_of(i) for i in layer.activations), *layer.outputs]
     return max(_LEAST_SHARE * seconds, seconds - sum(crossing_seconds(processor, t, costs) for t in tensors))
 
@@ -38,31 +38,35 @@ def inner_seconds(processor: Processor, layer: Layer, seconds: float, costs: Cos
 def join_calls(
     graph: UnitGraph, chosen: Sequence[Choice], processors: Sequence[Processor], costs: CostModel
 ) -> tuple[UnitGraph, list[Choice]]:
-    """The graph with one unit for all that become one call, and the choices of its units.
+    """Joins the units of each call into one unit.
 
-    A call is a sub-graph (NN-Stretch): units of one queue of which only the first waits for other queues, and of which only the
-    last is waited for. Units that fail when they are measured together stay calls of their own.
+    A call is a sub-graph (NN-Stretch): units of one queue where only the first waits for other queues and
+    other queues wait only for the last. Units whose joint model fails when it is measured stay separate
+    calls.
 
     Args:
         graph: units in topological order.
-        chosen: a choice for each; those on queues of calls read and write plain tensors.
-        processors: those behind the queues.
-        costs: are asked what a call takes, if they are measured.
+        chosen: a choice per unit; those on queues that run models read and write plain tensors.
+        processors: by queue.
+        costs: give the cost of a call if they are measured.
+
+    Returns:
+        The graph with joined units, and the choices of its units.
     """
     units, choices = list(graph.units), list(chosen)
-    gone: set[int] = set()
+    removed: set[int] = set()
     for group in _Grouping(graph, chosen, processors).groups():
         joined = join_units([graph.units[u] for u in group], _seen_outside(graph, group))
         choice = _joint(joined.layer, [chosen[u] for u in group], processors, costs)
         if choice is not None:
             units[group[0]], choices[group[0]] = joined, choice
-            gone.update(group[1:])
-    left = [u for u in range(len(units)) if u not in gone]
+            removed.update(group[1:])
+    left = [u for u in range(len(units)) if u not in removed]
     return replace(graph, units=tuple(units[u] for u in left)), [choices[u] for u in left]
 
 
 def _joint(layer: Layer, parts: Sequence[Choice], processors: Sequence[Processor], costs: CostModel) -> Choice | None:
-    """The choice for a call of units with these choices; None if it fails."""
+    """The choice for a call of several units; None if it fails."""
     queue = parts[0].queue
     routine = next((r for r in processors[queue].routines if r.supports(layer)), None)
     if routine is None:
@@ -76,14 +80,14 @@ def _joint(layer: Layer, parts: Sequence[Choice], processors: Sequence[Processor
 
 
 def _seen_outside(graph: UnitGraph, group: Sequence[int]) -> list[str]:
-    """What units make that others read, or the caller."""
+    """Outputs of a group of units that other units or the caller read."""
     inside = set(group)
     wanted = {*graph.outputs, *(n for u, unit in enumerate(graph.units) if u not in inside for n in unit.inputs)}
     return [name for u in group for name in graph.units[u].outputs if name in wanted]
 
 
 class _Grouping:
-    """Walks the units in order; a group ends where another queue needs its result or its own queue must wait."""
+    """Groups units in order. A group ends where another queue needs its result or its own queue must wait."""
 
     def __init__(self, graph: UnitGraph, chosen: Sequence[Choice], processors: Sequence[Processor]) -> None:
         self._graph = graph
@@ -96,7 +100,7 @@ class _Grouping:
         }
 
     def groups(self) -> list[list[int]]:
-        """Numbers of the units of each call of two or more, ascending."""
+        """Ascending unit numbers of each call of two or more units."""
         found: list[list[int]] = []
         growing: dict[int, list[int]] = {}
         waited: dict[
@@ -118,12 +122,12 @@ class _Grouping:
         return [part for group in found for part in self._writable(group) if len(part) > 1]
 
     def _reads(self, group: Sequence[int]) -> int:
-        """Tensors that a group reads."""
+        """Number of tensors that a group reads."""
         made = {name for u in group for name in self._graph.units[u].outputs}
         return len({name for u in group for name in self._graph.units[u].inputs} - made)
 
     def _writable(self, group: list[int]) -> list[list[int]]:
-        """The group in parts that make no more tensors for others than a step can write."""
+        """Splits a group until no part has more outputs than a step can write."""
         if len(group) == 1 or len(_seen_outside(self._graph, group)) <= MAX_WRITES:
             return [group]
         middle = len(group) // 2

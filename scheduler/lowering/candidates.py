@@ -1,4 +1,4 @@
-"""Choices of every unit, and the selection problem they make."""
+"""Candidates: the choices of routine, parameters and queue that every unit has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_FUSED_SHARE = 0.6
 
 
 def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
-    """Whether any named processor has a routine of its own for a layer."""
+    """A test whether any named processor has a routine for a layer other than those of external engines beside it."""
     own = [queue for queue in pool.queue_of if pool.backend(queue).runs_models]
     routines = [
         routine
@@ -40,12 +40,11 @@ def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
 def unit_choices(
     graph: UnitGraph, pool: QueuePool, costs: CostModel, progress: Progress | None = None, near: float = 0.0
 ) -> list[list[Choice]]:
-    """For every unit its choices: the cheapest of each (queue, layouts), because only these tell neighbours apart.
+    """The choices of every unit.
 
-    With them come those that cost no more than `near` times the cheapest's cost beyond it.
-
-    Where costs are measured, units that one routine can compute as one get choices for that too, and external
-    engines have choices.
+    These are the cheapest per (queue, layouts), since neighbours see nothing else of a choice, and those
+    whose cost exceeds the cheapest by at most the share `near`. With measured costs, fusion groups and
+    external engines have choices too.
 
     Raises:
         ModelError: a layer has no working routine on the processor that it was given to.
@@ -79,7 +78,7 @@ def single_choices(
 
 
 def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple[Layer, int]]:
-    """One layer, or run that a routine may compute as one, of every workload that a queue may compute, and their number."""
+    """A layer or fusion group for every workload that a queue may compute, with the number of its occurrences."""
     mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, queue)}
     wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
     wanted += [group.layer for group in find_fusion_groups(graph) if mine.issuperset(group.units)]
@@ -92,7 +91,7 @@ def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple
 
 
 def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
-    """A processor's own routines for a layer; none if there is nothing to search beyond their short lists."""
+    """A processor's native routines for a layer; empty if their short lists are their whole search spaces."""
     native = [r for r in processor.routines if not isinstance(r, ExternalRoutine) and r.supports(layer)]
     if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
         return []
@@ -105,15 +104,16 @@ def _may_run(graph: UnitGraph, pool: QueuePool, number: int, queue: int) -> bool
 
 
 def all_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
-    """Every working way to compute a unit on the queues that it may use, with its measured cost; none for a fallback unit."""
+    """All working choices of a unit on its allowed queues, with measured costs; empty for a fallback unit."""
     queues = () if unit.is_fallback else _allowed_queues(unit, pool)
     return list(_working(unit.layer, queues, pool, costs, externals=True))
 
 
 def _add_fusion_groups(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
-    """Adds choices for every fusion group that a routine supports; external engines get the promising groups only.
+    """Adds choices for every fusion group that a routine supports; external engines get promising groups only.
 
-    What is one call on a queue of calls shows when all queues are chosen (`nnstretch.scheduler.lowering.calls`).
+    Queues that run models are left out: their calls are formed once all queues are chosen
+    (`nnstretch.scheduler.lowering.calls`).
     """
     singles = [list(options) for options in choices]
     for group in find_fusion_groups(graph):
@@ -176,7 +176,7 @@ def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: QueuePool, costs
 
 
 def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> float | None:
-    """What the fallback takes; None if that cannot be measured on random inputs."""
+    """Seconds of the fallback; None if it cannot be measured on random inputs."""
     routine = OnnxRuntimeRoutine()
     if not routine.supports(layer):
         return None
@@ -186,7 +186,7 @@ def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> f
 def _cheapest(
     layer: Layer, allowed: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0, *, externals: bool
 ) -> list[Choice]:
-    """The cheapest choices per (queue, layouts) and those near them; external engines only if `externals`."""
+    """The cheapest choices per (queue, layouts) and those close to them; external engines only if `externals`."""
     found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for choice in _working(layer, allowed, pool, costs, externals=externals):
         found[choice.queue, choice.inputs, choice.outputs].append(choice)
@@ -196,7 +196,7 @@ def _cheapest(
 def _working(
     layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, *, externals: bool
 ) -> Iterator[Choice]:
-    """Working candidates for `layer` on some queues, with costs; external engines only if `externals`."""
+    """Working choices for `layer` on some queues, with costs; external engines only if `externals`."""
     for queue in queues:
         for choice in _priced(layer, queue, _queue_choices(layer, queue, pool, costs, externals), pool, costs):
             if choice.seconds is not None:
@@ -204,14 +204,14 @@ def _working(
 
 
 def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
-    """The cheapest, and those that cost up to `near` times as much more."""
+    """The cheapest choice, and those whose cost exceeds it by at most the share `near`."""
     cheapest, *others = sorted(choices, key=lambda choice: choice.seconds or 0.0)
     limit = (cheapest.seconds or 0.0) * (1 + near)
     return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
 
 
 def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, externals: bool) -> list[Choice]:
-    """The ways to compute `layer` on a queue, without costs: where they are not measured, a routine's first for its layouts."""
+    """Choices for `layer` on a queue, without costs: one per routine and layouts if costs are not measured."""
     found: dict[object, Choice] = {}
     processor = pool.processors[queue]
     for routine in processor.routines:
@@ -226,7 +226,7 @@ def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, 
 
 
 def _priced(layer: Layer, queue: int, choices: Sequence[Choice], pool: QueuePool, costs: CostModel) -> Iterator[Choice]:
-    """Choices with their costs; all that need a kernel are compared in one go."""
+    """Choices with their costs; those that need a kernel are compared together."""
     busy = [c for c in choices if pool.backend(queue).runs_models or not becomes_view(layer, c.inputs, c.outputs)]
     candidates = [Candidate(c.routine, c.parameters) for c in busy if c.routine is not None]
     prices = dict(zip(map(id, busy), costs.compare(pool.processors[queue], layer, candidates), strict=True))

@@ -1,12 +1,12 @@
-"""From units with their chosen routines to a draft, which is steps over values.
+"""Lowering: units with their chosen routines become steps over values.
 
-Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are inserted here: a tensor is brought into another layout at most
-once per layout, on the queue that made it, right after it was made. Copies are avoided by views: a reshape of plain data is its
-input, a slice whose elements lie together is a part of its input, and the inputs of a concat whose parts lie one after the
-other are written into the concat's memory in the first place.
+Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are inserted here. A tensor is converted to another
+layout at most once per layout, on the queue that made it, right after it is made. Views avoid copies: a
+reshape of plain data is its input, a slice of contiguous elements is part of its input, and a concat whose
+parts are contiguous has its inputs written in place.
 
-All queues on the CPU reach the same bytes, and one OpenCL device may share them. Never two: what another device wants to read,
-whoever made it, the host copies for it.
+All queues in host memory reach the same bytes, and one queue with memory of its own may share them. Never two
+of these: the host copies whatever another device reads.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.selection.choice import Choice, Fused
 
 Reorders = Mapping[int, Routine]
-"""For each queue that can change layouts the routine that does; queue 0 can, and does it for all others."""
+"""The layout-changing routine of every queue that has one. Queue 0 has one and serves queues without."""
 
 Price = Callable[[TensorType, Layout, Layout, int], float | None]
-"""Seconds that it takes to bring a tensor from one layout into another on a queue, None if they are not known."""
+"""Seconds of a layout change of a tensor on a queue; None if unknown."""
 
 
 def lower_units(
@@ -39,21 +39,21 @@ def lower_units(
     coherent: bool,
     price: Price,
 ) -> LoweredProgram:
-    """Steps and values for all units.
+    """Lowers all units.
 
     Args:
         graph: the units in topological order.
         choices: one per unit.
         queues: the plan's queues.
         reorders: the layout-changing routine of each queue that has one.
-        coherent: whether host and OpenCL queues may write different parts of one tensor at the same time.
-        price: what changes of layout cost.
+        coherent: whether host and devices may write different parts of one tensor at the same time.
+        price: of layout changes.
     """
     return _UnitLowering(graph, choices, queues, reorders, coherent, price).lower()
 
 
 _Variant = tuple[str, Layout, int]
-"""Tensor, layout, and memory domain (0: host, else an OpenCL queue) of what made it or of the copy made for it."""
+"""Tensor, layout, and the memory domain in which it is made or for which it is copied (0: host memory, else a queue)."""
 
 
 class _UnitLowering:
@@ -74,12 +74,12 @@ class _UnitLowering:
         self._price = price
         self._lowered = LoweredProgram()
         self._values: dict[_Variant, Value] = {}
-        self._wanted: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
+        self._read_as: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
         self._producer: dict[str, tuple[int, int]] = {}  # tensor -> unit, output
         self._counter = itertools.count()
 
     def lower(self) -> LoweredProgram:
-        self._collect_wishes()
+        self._collect_reads()
         for index, name in enumerate(self._graph.inputs):
             value = self._new(name, PLAIN, 0)
             value.external = ("input", index)
@@ -93,30 +93,30 @@ class _UnitLowering:
             self._emit_output(index, name)
         return self._lowered
 
-    # -- what is wanted ------------------------------------------------------------------------------------------
+    # -- readers -------------------------------------------------------------------------------------------------
 
     def _domain(self, queue: int) -> int:
-        """Memory domain of a queue: 0 for host memory, else the OpenCL queue itself."""
+        """Memory domain of a queue: 0 for host memory, else the queue itself."""
         return self._queues[queue].backend.domain(queue)
 
-    def _collect_wishes(self) -> None:
+    def _collect_reads(self) -> None:
         for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):
             for name, layout in zip(unit.inputs, choice.inputs, strict=True):
                 if not isinstance(layout, Fused):
-                    self._wanted[name][layout, self._domain(choice.queue)] = None
+                    self._read_as[name][layout, self._domain(choice.queue)] = None
             for output, name in enumerate(unit.outputs):
                 self._producer[name] = (number, output)
         for name in self._graph.outputs:
             layout, domain = self._home(name)
             if domain == 0 or layout.dtype:
-                self._wanted[name][PLAIN, 0] = None
-        for name, wishes in self._wanted.items():  # only a device changes types, of what it can reach
+                self._read_as[name][PLAIN, 0] = None
+        for name, reads in self._read_as.items():  # only devices change element types, of tensors that they can reach
             home, made = self._home(name)
-            given = {(home, domain): None for layout, domain in wishes if layout.dtype and not made}
-            self._wanted[name] = given | wishes
+            given = {(home, domain): None for layout, domain in reads if layout.dtype and not made}
+            self._read_as[name] = given | reads
 
     def _home(self, name: str) -> tuple[Layout, int]:
-        """Layout and memory domain in which a tensor is made."""
+        """Layout and memory domain of a tensor as it is made."""
         if name not in self._producer:
             return PLAIN, 0
         number, output = self._producer[name]
@@ -126,8 +126,9 @@ class _UnitLowering:
     def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
         """The variant of a tensor that a reader in `domain` takes.
 
-        The host reads what a device made. What the host made a device reads if the bytes may be shared with it, and it changes
-        types for itself. It takes a copy of anything else: of the caller's array, and of what another device made or shares.
+        The host reads what a device made. A device reads what the host made if the bytes may be shared with
+        it, and changes element types itself. It takes a copy of the caller's arrays, and of tensors that
+        another device makes or shares.
         """
         _, made = self._home(name)
         own, common = (name, layout, domain), (name, layout, made)
@@ -136,7 +137,7 @@ class _UnitLowering:
         return own if made or layout.dtype or not self._may_share(common, domain) else common
 
     def _may_share(self, variant: _Variant, device: int) -> bool:
-        """Whether a device may read a variant that the host makes. One that nobody has made yet may be the caller's array."""
+        """Whether a device may read a variant that the host makes. A variant not made yet may be the caller's array."""
         if variant in self._values:
             return self._values[variant].admits(device)
         return variant[1] != PLAIN or variant[0] not in self._graph.outputs
@@ -144,7 +145,7 @@ class _UnitLowering:
     # -- views ---------------------------------------------------------------------------------------------------
 
     def _plan_views(self) -> None:
-        """Makes the inputs of joinable concats parts of the concat's value, before anything writes them."""
+        """Makes the inputs of joinable concats parts of the concat's value, before they are written."""
         for unit, choice in zip(self._graph.units, self._choices, strict=True):
             layer = unit.layer
             if layer.op != "Concat" or choice.group or choice.is_head:
@@ -159,10 +160,10 @@ class _UnitLowering:
                 self._plan_part(name, whole, offset, domain)
 
     def _plan_part(self, name: str, whole: Value, offset: int, domain: int) -> None:
-        """Lets what the concat reads be made inside `whole`, unless it is somewhere else already, or cannot be.
+        """Plans an input of a concat as part of `whole` if possible.
 
-        Not inside it is what comes from the caller or is a view, what another device touches, and, where host and device may
-        not write to it at once, what the other side makes.
+        Excluded are the caller's arrays, views, tensors that another device touches and, where host and
+        device may not write one tensor at the same time, tensors that the other side makes.
         """
         home = (name, *self._home(name))
         variant = self._variant(name, whole.layout, domain)
@@ -176,7 +177,7 @@ class _UnitLowering:
             self._values[variant] = part
 
     def _may_be_view(self, name: str) -> bool:
-        """Whether a tensor may be made by no step, as a view of what a reshape or a slice reads."""
+        """Whether a tensor may be a view of the input of a reshape or slice, made by no step."""
         if name not in self._producer:
             return False
         layer, choice = self._graph.units[self._producer[name][0]].layer, self._choices[self._producer[name][0]]
@@ -186,7 +187,7 @@ class _UnitLowering:
     # -- emission ------------------------------------------------------------------------------------------------
 
     def _new(self, name: str, layout: Layout, domain: int) -> Value:
-        """A value for a variant of a tensor, with bytes of its own."""
+        """A new value with bytes of its own for a variant of a tensor."""
         tensor = self._graph.types[name]
         return Value(f"{name}#{next(self._counter)}", layout.bytes(tensor), layout, tensor, device=domain)
 
@@ -206,7 +207,7 @@ class _UnitLowering:
             self._adapt(name)
 
     def _reads(self, unit: Unit, choice: Choice) -> list[Value]:
-        """The values that a unit reads, or a whole run if it is the last of one."""
+        """The values that a unit reads; those of the fusion group for the last unit of one."""
         names, layouts = unit.inputs, choice.inputs
         if choice.group and choice.routine:
             names, layouts = choice.group.reads, choice.routine.layouts(choice.group.layer, choice.parameters)[0]
@@ -236,7 +237,7 @@ class _UnitLowering:
         )
 
     def _emit_as_view(self, unit: Unit, layer: Layer, choice: Choice, reads: Sequence[Value]) -> bool:
-        """Emits a concat, reshape or slice that needs no kernel of its own; False if it needs one."""
+        """Emits a concat, reshape or slice as a view; False if it needs a kernel."""
         name, layout, domain = unit.outputs[0], choice.outputs[0], self._domain(choice.queue)
         if layer.op == "Concat" and (offsets := joinable(layer, layout)) is not None:
             whole = self._values[name, layout, domain]
@@ -253,7 +254,7 @@ class _UnitLowering:
         return False
 
     def _output_value(self, name: str, layout: Layout, domain: int) -> Value:
-        """The value that a unit writes: part of a concat if so planned, the caller's array if it is an output."""
+        """The value that a unit writes: part of a concat if planned so, the caller's array for an output of the model."""
         if (name, layout, domain) not in self._values:
             value = self._values[name, layout, domain] = self._new(name, layout, domain)
             self._bind_output(name, value, domain)
@@ -264,9 +265,9 @@ class _UnitLowering:
             value.external = ("output", self._graph.outputs.index(name))
 
     def _adapt(self, name: str) -> None:
-        """Brings a tensor that was just made into all other variants that somebody wants, each once."""
+        """Makes all other variants of a new tensor that are read, each once."""
         written = {(name, *self._home(name))}
-        for wanted, reader in list(self._wanted[name]):
+        for wanted, reader in list(self._read_as[name]):
             variant = self._variant(name, wanted, reader)
             if variant not in written:
                 written.add(variant)
@@ -276,8 +277,8 @@ class _UnitLowering:
     def _emit_variant(self, variant: _Variant) -> None:
         """Makes a variant from the tensor as it was made.
 
-        The queue that made the tensor does; queue 0 does what takes the tensor from one device to another, and a device changes
-        types for itself.
+        The queue that made the tensor does so. Queue 0 copies between two devices, and a device changes
+        element types itself.
         """
         name, wanted, place = variant
         layout, made = self._home(name)
@@ -296,7 +297,7 @@ class _UnitLowering:
         return self._choices[self._producer[name][0]].queue if name in self._producer else 0
 
     def _emit_output(self, index: int, name: str) -> None:
-        """Copies an output into the caller's array unless it was made there."""
+        """Copies an output into the caller's array if it was not made there."""
         layout, domain = self._home(name)
         plain = [self._values.get((name, PLAIN, place)) for place in (0, domain)]
         value = next((v for v in plain if v is not None), self._values[name, layout, domain])

@@ -1,4 +1,4 @@
-"""Drafts: the steps of a plan, over values, before they have an order and places in memory."""
+"""Lowered programs: steps over values, before they have their final order and places in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nnstretch.graph.layer import TensorType
 class Value:
     """A tensor in one layout, or a workspace. A view has a `root` whose bytes it shares from `offset` on.
 
-    `device` is, where there is no root, the one OpenCL queue that may touch the bytes, or 0 while none does.
+    Without a root, `device` is the only queue with memory of its own that may touch the bytes, or 0.
     """
 
     name: str
@@ -31,16 +31,16 @@ class Value:
         return self.root.base() if self.root else self
 
     def base_offset(self) -> int:
-        """Where this value starts in its base, bytes."""
+        """Offset of this value in its base, bytes."""
         return self.offset + (self.root.base_offset() if self.root else 0)
 
     def admits(self, domain: int) -> bool:
-        """Whether queues of a memory domain (0: host, else an OpenCL queue) may touch the bytes."""
+        """Whether queues of a memory domain may touch the bytes."""
         base = self.base()
         return not domain or (base.external is None and base.device in (0, domain))
 
     def claim(self, domain: int) -> None:
-        """Keeps the bytes from all other devices, if the domain is one; it must be admitted."""
+        """Reserves the bytes for a device domain, which must be admitted; the host needs no reservation."""
         if domain:
             self.base().device = domain
 
@@ -64,12 +64,12 @@ class Step:
 
 @dataclass
 class LoweredProgram:
-    """Steps in a topological order, and prepared constants by constant range (0: host queues; else the OpenCL queue)."""
+    """Steps in a topological order, and prepared constants by memory domain."""
 
     steps: list[Step] = field(default_factory=list)
     constants: dict[int, list[Constant]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def models(self) -> dict[str, bytes]:
-        """Models of other engines by the names that steps call them by."""
+        """Models of external engines by the names in their steps."""
         return {step.call.kernel: step.call.model for step in self.steps if step.call.model is not None}

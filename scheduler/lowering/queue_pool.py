@@ -13,9 +13,12 @@ from nnstretch.scheduler.plan.schema import CALLER_QUEUE, PlanQueue, plan_queue
 
 @dataclass(frozen=True)
 class QueuePool:
-    """The queues of a plan and the processor behind each (queue 0 always has one that can change layouts on the host).
+    """The queues of a plan.
 
-    `queue_of[i]` is the queue of the i-th processor that the caller named.
+    Attributes:
+        queues: as plans store them.
+        processors: by queue; that of queue 0 changes layouts in host memory.
+        queue_of: for every processor that the caller named the number of its queue.
     """
 
     queues: tuple[PlanQueue, ...]
@@ -36,13 +39,13 @@ class QueuePool:
 
 
 def queue_pool(processors: Sequence[Processor], host: Processor) -> QueuePool:
-    """Queues for `processors`: the first CPU becomes queue 0, which the calling thread serves."""
-    first_cpu = next((i for i, p in enumerate(processors) if p.backend.serves_caller), None)
-    queues = [plan_queue(processors[first_cpu]) if first_cpu is not None else CALLER_QUEUE]
-    behind = [processors[first_cpu] if first_cpu is not None else host]
+    """Queues for `processors`: the first that can serve the caller becomes queue 0; without one `host` does."""
+    first = next((i for i, p in enumerate(processors) if p.backend.serves_caller), None)
+    queues = [plan_queue(processors[first]) if first is not None else CALLER_QUEUE]
+    behind = [processors[first] if first is not None else host]
     queue_of = [0] * len(processors)
     for i, processor in enumerate(processors):
-        if i != first_cpu:
+        if i != first:
             queue_of[i] = len(queues)
             queues.append(plan_queue(processor))
             behind.append(processor)

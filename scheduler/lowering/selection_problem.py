@@ -19,9 +19,9 @@ from nnstretch.scheduler.selection.problem import Costs, Problem
 def selection_problem(
     graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: QueuePool, costs: CostModel
 ) -> Problem:
-    """The problem of one choice per unit, with layout changes and transfers on the edges.
+    """The problem of one choice per unit, with layout changes and transfers as edge costs.
 
-    The caller's inputs and outputs count as one more unit each, with the single choice "plain, on the host".
+    The caller's inputs and outputs count as plain tensors on queue 0.
     """
     return _ProblemMaker(graph, choices, pool, costs).make()
 
@@ -88,9 +88,9 @@ class _ProblemMaker:
         return seconds
 
     def _cast(self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool) -> float:
-        """What it costs that a device changes the type of what it gives to the host or gets from it.
+        """Cost of a change of element type at a crossing between host and device, which the device computes.
 
-        The caller's arrays are copied by the host, as plain data. Nothing but plain types passes between two devices.
+        The host copies the caller's arrays as they are. Two devices pass tensors of their own types only.
         """
         own_memory = [self._pool.backend(queue).own_memory for queue in (source, target)]
         if all(own_memory):

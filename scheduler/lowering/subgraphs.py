@@ -1,7 +1,7 @@
-"""Sub-graphs: steps become runs on one queue of which only the first waits for another queue (NN-Stretch, scheduler slides).
+"""Sub-graphs: steps of one queue where only the first waits for other queues (NN-Stretch, scheduler slides).
 
-The order of the list is the order in which the calling thread launches them, so whatever runs on another thread or device
-comes before the calling thread's own work of the same moment (algorithm 1: enqueue first, then execute on the CPU).
+The calling thread launches them in list order. Work of other threads and devices comes before the calling
+thread's own work that is ready at the same time (algorithm 1: enqueue first, then execute on the CPU).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nnstretch.scheduler.lowering.program import Step, Value
 
 @dataclass
 class Subgraph:
-    """Steps (by number in the draft) on one queue, and the sub-graphs of other queues that must be done before."""
+    """Numbers of the lowered program's steps on one queue, and the sub-graphs of other queues that they wait for."""
 
     queue: int
     steps: list[int] = field(default_factory=list)
@@ -23,14 +23,14 @@ class Subgraph:
 
 
 def partition(steps: Sequence[Step]) -> list[Subgraph]:
-    """Sub-graphs of a draft in launch order; `waits` are indices into the returned list."""
+    """Sub-graphs in launch order; `waits` are indices into the returned list."""
     depends = dependencies(steps)
     crossed = {p for i, before in enumerate(depends) for p in before if steps[p].queue != steps[i].queue}
     return _launch_order(_joined(_cut(steps, depends, crossed)))
 
 
 def dependencies(steps: Sequence[Step]) -> list[set[int]]:
-    """For every step the earlier steps whose results it reads; parts of a joined value count as the whole."""
+    """For every step the earlier steps that wrote bytes which it reads."""
     writers: dict[Value, list[tuple[int, int, int]]] = defaultdict(list)
     depends: list[set[int]] = []
     for number, step in enumerate(steps):
@@ -47,7 +47,7 @@ def dependencies(steps: Sequence[Step]) -> list[set[int]]:
 
 
 def _cut(steps: Sequence[Step], depends: Sequence[set[int]], crossed: set[int]) -> list[Subgraph]:
-    """Walks the steps in order; a sub-graph ends where another queue needs its result or its own queue must wait."""
+    """Groups steps in order. A sub-graph ends where another queue needs its result or its own queue must wait."""
     subgraphs: list[Subgraph] = []
     open_on: dict[int, int] = {}
     home: dict[int, int] = {}
@@ -73,10 +73,10 @@ def _cut(steps: Sequence[Step], depends: Sequence[set[int]], crossed: set[int]) 
 
 
 def _joined(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
-    """Sub-graphs of a queue that follow each other as one, where nobody waits for the first nor the second for anybody.
+    """Joins successive sub-graphs of a queue if no sub-graph waits for the first and the second waits for none.
 
-    They were cut apart for a queue that turned out to wait for something later. Beginning and ending a sub-graph costs time,
-    most of all on a device.
+    They were cut for another queue that now waits for a later sub-graph. Starting and ending a sub-graph
+    costs time, most of all on a device.
     """
     awaited = {wait for subgraph in subgraphs for wait in subgraph.waits}
     joined: list[Subgraph] = []
@@ -95,7 +95,7 @@ def _joined(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
 
 
 def _launch_order(subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
-    """Reorders topologically: of all that could be launched next, other queues before queue 0, then as given."""
+    """A topological order: among sub-graphs that are ready, other queues before queue 0, then the given order."""
     previous: dict[int, int] = {}
     needs: list[set[int]] = []
     for i, subgraph in enumerate(subgraphs):

@@ -62,8 +62,8 @@ def working_set(graph: UnitGraph) -> int:
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
     """Cuts an optimised model into units: consecutive layers that are not native become one fallback unit.
 
-    A run of consecutive nodes of a topological order depends on nothing that depends on it, so calling it as one is legal. One
-    that reads or makes more tensors than a step takes becomes several.
+    A run of consecutive nodes of a topological order depends on nothing that depends on it, so calling it as
+    one is legal. One that reads or makes more tensors than a step takes becomes several.
 
     Raises:
         ModelError: a single layer reads or makes more.
@@ -121,7 +121,8 @@ def _native(node: GraphNode) -> Unit:
 def _carried(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
     """Native layers that fallback units carry: those that only move elements, and have none but fallback layers around them.
 
-    By themselves they would cut a run of fallback layers in two. Layers on float32 stay native, as their neighbours may be.
+    By themselves they would cut a run of fallback layers in two. Layers on float32 stay native, as their
+    neighbours may be.
     """
     neighbours = _neighbours(nodes)
     movers = {i for i, node in enumerate(nodes) if native[i] and _moves_other_types(node.layer)}

@@ -1,4 +1,4 @@
-"""Layers that need no kernel, because what they make is bytes that are there already."""
+"""Views: layers whose outputs are bytes of their inputs, so that they need no kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnstretch.graph.layer import Layer
 
 
 def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
-    """Whether a layer needs no kernel in these layouts, so that it costs nothing."""
+    """Whether a layer is a view in these layouts and costs nothing."""
     if layer.op == "Concat":
         return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
     return view_offset(layer, inputs[0], outputs[0]) is not None
@@ -22,8 +22,8 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
 
-    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers, every input begins where a
-    buffer may and, in a blocked layout, every input but the last fills its blocks.
+    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers, every
+    input begins where a buffer may and, in a blocked layout, every input but the last fills its blocks.
     """
     axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
     shapes = [t.shape for t in layer.inputs if t is not None]

@@ -1,4 +1,4 @@
-"""What the planner makes and a session runs. Apart from both, so that running a package loads nothing that planning needs."""
+"""Compiled plans: what the planner makes and a session runs, without imports that only planning needs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class LazyConstants:
-    """Constants that are packed when they are first needed: a plan that is only looked at needs none."""
+    """Constants that are packed on first use. A plan that is not run needs none."""
 
     def __init__(self, pack: Callable[[], np.ndarray]) -> None:
-        """`pack` makes the bytes; it is called once, and what it holds is let go then."""
+        """`pack` makes the bytes. It is called once and released then."""
         self._pack: Callable[[], np.ndarray] | None = pack
         self._packed = np.empty(0, np.uint8)
         self._lock = threading.Lock()
@@ -36,14 +36,14 @@ class LazyConstants:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A plan with all that it needs to run, and how its routines were chosen.
+    """A plan with its constants and models, and how its routines were selected.
 
     Attributes:
         plan: validated.
-        weights: `constants`, or who packs them.
-        models: name -> model, ONNX or TFLite, of the steps that another engine runs.
-        selection: the selector's answer.
-        placement: how an automatic placement came out, if there was one.
+        weights: the constants, packed or lazy.
+        models: name -> model (ONNX or TFLite) of the steps that external engines run.
+        selection: result of the selector.
+        placement: report of an automatic placement, if there was one.
     """
 
     plan: Plan
@@ -54,5 +54,5 @@ class Compiled:
 
     @property
     def constants(self) -> np.ndarray:
-        """The bytes that the plan's constant ranges lie in."""
+        """The bytes that contain the plan's constant ranges."""
         return self.weights.get() if isinstance(self.weights, LazyConstants) else self.weights

@@ -1,7 +1,7 @@
-"""Happens-before between sub-graphs, the one fact that concurrency hangs on.
+"""The happens-before relation of sub-graphs, on which all checks of concurrency rest.
 
-A sub-graph comes after an earlier one of the same queue (queues run in order), and after everything that its waits name, and
-after what these come after. Two sub-graphs that are not ordered may run at the same time.
+A sub-graph comes after earlier ones of its queue, since queues run in order, after the sub-graphs that it
+waits for, and after everything before these. Two unordered sub-graphs may run at the same time.
 """
 
 from __future__ import annotations

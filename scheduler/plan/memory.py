@@ -1,7 +1,7 @@
-"""Memory planning: places for tensors in an arena such that no two overlap while both are needed.
+"""Memory planning: offsets of tensors in an arena such that no two overlap while both are live.
 
-Queues run at the same time, so "needed" is not an interval of step numbers: one tensor may take another's bytes only if every
-use of the one happens before every use of the other.
+Queues run concurrently, so liveness is no interval of step numbers. A tensor may reuse another's bytes only
+if every use of one happens before every use of the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nnstretch.scheduler.plan.schema import aligned
 
 @dataclass(frozen=True)
 class Tenant:
-    """Something that needs `bytes` of an arena while any of `steps` runs (its writers and readers)."""
+    """A tensor of `bytes` in an arena; `steps` are its writers and readers."""
 
     bytes: int
     steps: tuple[int, ...]
@@ -23,14 +23,15 @@ class Tenant:
 def plan_arena(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> tuple[list[int], int]:
     """Offsets for all tenants, and the arena's size in bytes.
 
-    Tenants are placed one after another, each at the lowest gap that fits between the tenants it may not overlap. Which order
-    is best differs from network to network, so several are tried. `before(i, j)` says whether step i is done before step j.
+    Tenants are placed one after another, each in the lowest gap between the tenants that it conflicts with.
+    The best order differs between networks, so several are tried. `before(i, j)` tells whether step i is done
+    before step j.
     """
-    baselines = _baselines(tenants, before)
+    conflicts = _conflicts(tenants, before)
     least = least_bytes(tenants)
     best: tuple[list[int], int] | None = None
     for key in _ORDERS:
-        offsets, size = _place(tenants, baselines, sorted(range(len(tenants)), key=lambda i: (key(tenants[i]), i)))
+        offsets, size = _place(tenants, conflicts, sorted(range(len(tenants)), key=lambda i: (key(tenants[i]), i)))
         if best is None or size < best[1]:
             best = offsets, size
         if size <= least:
@@ -47,24 +48,24 @@ _ORDERS: tuple[Callable[[Tenant], tuple[int, ...]], ...] = (
 )
 
 
-def _baselines(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> list[list[int]]:
-    """For every tenant those that may not overlap with it."""
-    baselines: list[list[int]] = [[] for _ in tenants]
+def _conflicts(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) -> list[list[int]]:
+    """For every tenant those that must not overlap with it."""
+    conflicts: list[list[int]] = [[] for _ in tenants]
     for i, tenant in enumerate(tenants):
         for k in range(i):
             if not _ordered(tenant, tenants[k], before):
-                baselines[i].append(k)
-                baselines[k].append(i)
-    return baselines
+                conflicts[i].append(k)
+                conflicts[k].append(i)
+    return conflicts
 
 
 def _place(
-    tenants: Sequence[Tenant], baselines: Sequence[Sequence[int]], order: Sequence[int]
+    tenants: Sequence[Tenant], conflicts: Sequence[Sequence[int]], order: Sequence[int]
 ) -> tuple[list[int], int]:
     offsets = [-1] * len(tenants)
     size = 0
     for index in order:
-        taken = sorted((offsets[k], offsets[k] + tenants[k].bytes) for k in baselines[index] if offsets[k] >= 0)
+        taken = sorted((offsets[k], offsets[k] + tenants[k].bytes) for k in conflicts[index] if offsets[k] >= 0)
         offset = 0
         for start, end in taken:
             if offset + tenants[index].bytes <= start:
@@ -76,10 +77,7 @@ def _place(
 
 
 def least_bytes(tenants: Sequence[Tenant]) -> int:
-    """The largest set of tenants that are needed at the same time, where steps run in the order of their numbers.
-
-    No placement can do with less.
-    """
+    """A lower bound of the arena: the most bytes live at a time if steps run in the order of their numbers."""
     ends = [(min(t.steps), 1, t.bytes) for t in tenants] + [(max(t.steps) + 1, 0, -t.bytes) for t in tenants]
     live = most = 0
     for _, _, change in sorted(ends):

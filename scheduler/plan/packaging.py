@@ -1,4 +1,4 @@
-"""Compiled plans into packages and back; equal constants of several plans are stored once."""
+"""Packages of compiled plans; equal constants of several plans are stored once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata
     """A package of plans.
 
     Args:
-        plans: name -> plan, the one that is run where nobody chooses first.
-        sources: of the OpenCL kernels of all of them.
+        plans: name -> plan; the first is the default.
+        sources: kernel sources of all plans.
         metadata: free-form.
     """
     stored = dict(zip(plans, with_shared_constants(list(plans.values())), strict=True))
@@ -37,7 +37,7 @@ def unpackaged(package: Package) -> dict[str, Compiled]:
     """The plans of a package by name.
 
     Raises:
-        PackageError: a plan is damaged, or computes from other inputs or other outputs than the first one.
+        PackageError: a plan is damaged, or its inputs or outputs differ from those of the first one.
     """
     plans = {
         name: Compiled(Plan.from_json(packed.plan), package.constants, dict(packed.models))
@@ -48,10 +48,10 @@ def unpackaged(package: Package) -> dict[str, Compiled]:
 
 
 def check_alike(plans: Mapping[str, Compiled]) -> None:
-    """Whether plans may stand for each other.
+    """Checks that plans have the same inputs and outputs.
 
     Raises:
-        PackageError: inputs or outputs differ.
+        PackageError: they differ.
     """
     name, first = next(iter(plans.items()))
     for other, compiled in plans.items():
@@ -62,9 +62,9 @@ def check_alike(plans: Mapping[str, Compiled]) -> None:
 
 
 def with_shared_constants(plans: Sequence[Compiled]) -> list[Compiled]:
-    """The plans with their constants in one array of bytes, in which those of host queues lie once where they are equal.
+    """The plans with their constants in one array of bytes, equal constants of host queues stored once.
 
-    The constants of an OpenCL queue stay together, because a device is given a copy of them; they are shared as a whole.
+    The constants of a device stay together, because the device gets a copy of the range; they are shared as a whole.
     """
     arrays = {id(plan.constants) for plan in plans}
     if len(arrays) == 1:
@@ -87,7 +87,7 @@ def with_shared_constants(plans: Sequence[Compiled]) -> list[Compiled]:
 
 
 class _Blob:
-    """Where pieces of bytes lie in one array: equal ones in one place."""
+    """Places pieces of bytes in one array, equal pieces once."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[int, np.ndarray]] = []
@@ -95,7 +95,7 @@ class _Blob:
         self._end = 0
 
     def add(self, piece: np.ndarray) -> int:
-        """The place of a piece, a new one if no equal piece has any."""
+        """The offset of a piece; a new one if no equal piece was added."""
         key = _key(piece)
         if key not in self._places:
             start = aligned(self._end)
@@ -105,11 +105,11 @@ class _Blob:
         return self._places[key]
 
     def add_alias(self, piece: np.ndarray, place: int) -> None:
-        """Says that a piece is part of another one."""
+        """Registers a piece that is part of another one."""
         self._places.setdefault(_key(piece), place)
 
     def place(self, piece: np.ndarray) -> int:
-        """Where a piece is that was added."""
+        """The offset of a piece that was added."""
         return self._places[_key(piece)]
 
     def packed(self) -> np.ndarray:
@@ -125,12 +125,12 @@ def _key(piece: np.ndarray) -> tuple[int, bytes]:
 
 
 def _buffers(plan: Plan, domain: int) -> Iterable[PlanBuffer]:
-    """The constants of the host queues (0) or of an OpenCL queue."""
+    """The constants of a memory domain."""
     return (b for b in plan.buffers if b.memory == "constant" and b.index == domain)
 
 
 def _moved(compiled: Compiled, blob: _Blob, size: int) -> Plan:
-    """A plan whose constants are where they are in the blob; what host queues may read is all of it."""
+    """A plan with the constants' offsets in the blob; host queues may read all of it."""
     plan, constants = compiled.plan, compiled.constants
     ranges = {d: (blob.place(constants[o : o + n]), n) for d, (o, n) in plan.constant_ranges.items() if d}
     host, _ = plan.constant_ranges.get(0, (0, 0))

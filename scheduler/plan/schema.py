@@ -1,8 +1,8 @@
-"""The plan: everything the runtime needs to know, as data.
+"""The plan: everything that the runtime needs, as data.
 
-A plan is what `nnstretch compile` decides and the engine obeys: queues (one per processor), buffers with their place in memory,
-steps with their kernels, and sub-graphs with their waits. It is JSON on disk, versioned, and checked by
-`nnstretch.scheduler.plan.validate.validate` before anything runs it.
+A plan has queues (one per processor), buffers with their places in memory, steps with their kernels, and
+sub-graphs with their waits. It is versioned JSON on disk, and `nnstretch.scheduler.plan.validate.validate`
+checks it before it runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PlanTensor:
 class PlanBuffer:
     """A tensor's (or workspace's) place in memory.
 
-    `value` names what the bytes mean; slices of one tensor (a concat's inputs written in place) carry that tensor's value.
+    `value` names the contents; slices of one tensor (the inputs of a concat written in place) carry the name
+    of that tensor.
     """
 
     value: str
@@ -65,9 +66,9 @@ class PlanBuffer:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One kernel call, or one call of another engine (`kind == "call"`, `kernel` names its model in the package).
+    """One kernel call, or one call of an external engine (`kind == "call"`, `kernel` names its model in the package).
 
-    `is_fallback` says that no native routine covers the layers, which nobody chose that engine for.
+    `is_fallback` marks layers that no native routine covers, in contrast to those for which the engine was selected.
     """
 
     layer: str
@@ -135,7 +136,7 @@ def plan_queue(processor: Processor) -> PlanQueue:
 
 @dataclass(frozen=True)
 class Plan:
-    """A complete, executable description of a network on its processors. See the module's text."""
+    """A complete, executable description of a network on its processors."""
 
     block: int
     queues: tuple[PlanQueue, ...]
@@ -203,7 +204,7 @@ def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(raw: Any) -> int:
-    """One that the engine can hold."""
+    """An integer of 64 bits."""
     if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**63) <= raw < 2**63:
         raise ValueError(f"{str(raw)[:40]!r} is no integer of 64 bits")
     return raw
@@ -220,7 +221,7 @@ def _text(raw: Any) -> str:
 
 
 def _type(raw: Mapping[str, Any]) -> TensorType:
-    np.dtype(_text(raw["dtype"]))  # one that there is
+    np.dtype(_text(raw["dtype"]))  # raises a TypeError if there is no such type
     return TensorType(_integers(raw["shape"]), raw["dtype"])
 
 

@@ -1,4 +1,4 @@
-"""The serial twin of a plan: the same steps on the same queues, with nothing overlapping. What concurrency is compared with."""
+"""Serial plans: the same steps on the same queues without overlap, as a baseline for concurrency."""
 
 from __future__ import annotations
 

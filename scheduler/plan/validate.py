@@ -1,7 +1,7 @@
-"""Proof that a plan is safe to run: checked on every plan before the engine sees it, whoever made it.
+"""Validation: checks that a plan is safe to run, before the engine sees it.
 
-It proves that every index and byte range exists, that sub-graphs cover the steps and wait only for earlier ones, that no two
-accesses of the same bytes race, and that every read finds the value it means, complete and not yet overwritten.
+Every index and byte range exists. Sub-graphs cover the steps and wait for earlier ones only. No two accesses
+of the same bytes race. Every read finds the value that it names, complete and not yet overwritten.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _LIMIT = 1 << 40
 
 
 def validate(plan: Plan) -> None:
-    """Checks all that the module's text promises.
+    """Checks a plan.
 
     Raises:
-        PackageError: the first thing found wrong, in one line.
+        PackageError: the first inconsistency, in one line.
     """
     _check_queues(plan)
     _check_buffers(plan)
     _check_steps(plan)
     _check_subgraphs(plan)
     order = HappensBefore(plan.subgraphs)
-    _check_places(plan)
-    _check_transfer(plan, order)
+    _check_reachability(plan)
+    _check_shared_slots(plan, order)
     accesses = _accesses(plan)
     _check_races(plan, accesses, order)
     _check_values(plan, accesses)
@@ -142,12 +142,12 @@ def _check_subgraphs(plan: Plan) -> None:
                 raise _fail(f"sub-graph {i} waits for {wait}, which does not come before it")
         slots = subgraph.acquires + subgraph.releases
         if any(not 0 <= s < len(plan.shared_bytes) or plan.shared_queues[s] != subgraph.queue for s in slots):
-            raise _fail(f"sub-graph {i} hands over a shared slot that is not its queue's")
+            raise _fail(f"sub-graph {i} acquires or releases a shared slot of another queue")
     if expected != len(plan.steps):
         raise _fail(f"sub-graphs cover {expected} of {len(plan.steps)} steps")
 
 
-def _check_places(plan: Plan) -> None:
+def _check_reachability(plan: Plan) -> None:
     """Every step may reach all its buffers from the queue it runs on."""
     for subgraph in plan.subgraphs:
         backend = plan.queues[subgraph.queue].backend
@@ -167,7 +167,7 @@ def _reachable(plan: Plan, buffer: PlanBuffer, queue: int) -> bool:
     return buffer.memory == "shared" and plan.shared_queues[buffer.index] == queue
 
 
-def _check_transfer(plan: Plan, order: HappensBefore) -> None:
+def _check_shared_slots(plan: Plan, order: HappensBefore) -> None:
     """A shared slot that the device touches in a sub-graph is acquired (read) or released (written) there."""
     for i, subgraph in enumerate(plan.subgraphs):
         if not plan.queues[subgraph.queue].backend.own_memory:
@@ -229,7 +229,7 @@ def _range(buffer: PlanBuffer) -> tuple[int, int]:
 
 
 def _check_values(plan: Plan, regions: dict[tuple[str, int], list[_Access]]) -> None:
-    """Walks the accesses in order, remembering for each byte range which value it holds."""
+    """Replays the accesses in order and tracks the value in each byte range."""
     for number, accesses in regions.items():
         held: list[tuple[int, int, str]] = []
         for access in accesses:

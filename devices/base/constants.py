@@ -1,7 +1,7 @@
-"""Prepared constants: weights in the order in which a kernel reads them, made where they shall lie.
+"""Prepared constants: weights in the order in which a kernel reads them, made in their final place.
 
-Preparing weights is copying them in another order. Their size is known before, so that nothing is copied twice: a plan has its
-places, and the weights of a whole network are then written straight into its memory, by several threads.
+Preparing weights copies them in another order. Their size is known before that, so a plan can assign their places first, and
+several threads write the weights of a whole network straight into its memory, without a second copy.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
+
 
 @dataclass(frozen=True, eq=False)
 class Piece:
     """A part of a prepared constant that is made by itself.
 
     Attributes:
-        begin, size: where it lies, in floats.
+        begin, size: its place in the constant, in elements.
         fill: writes it into a flat array of `size` zeros.
     """
 
@@ -30,19 +32,31 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A float32 constant of `size` elements that is made of pieces; what they leave out is 0."""
+    """A constant that is made of pieces; elements in none of them are 0.
+
+    Attributes:
+        size: elements.
+        pieces: in any order, without overlap.
+        dtype: name of the element type.
+    """
 
     size: int
     pieces: Sequence[Piece]
+    dtype: str = DEFAULT_DTYPE
+
+    @property
+    def element(self) -> ElementType:
+        """Size and storage type of the elements."""
+        return element_type(self.dtype)
 
     @property
     def nbytes(self) -> int:
         """Bytes that it takes."""
-        return 4 * self.size
+        return self.size * self.element.bytes
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The constant by itself, flat."""
-        made = np.zeros(self.size, np.float32)
+        made = np.zeros(self.size, self.element.storage)
         for piece in self.pieces:
             piece.fill(made[piece.begin : piece.begin + piece.size])
         return made if dtype is None else made.astype(dtype)
@@ -51,27 +65,27 @@ class Prepared:
 Constant = np.ndarray | Prepared
 
 
-def whole(size: int, make: Callable[[], np.ndarray]) -> Prepared:
-    """A constant of `size` floats that `make` returns in one piece."""
+def whole(size: int, make: Callable[[], np.ndarray], dtype: str = DEFAULT_DTYPE) -> Prepared:
+    """A constant of `size` elements that `make` returns in one piece."""
 
     def fill(place: np.ndarray) -> None:
         place[:] = make().reshape(-1)
 
-    return Prepared(size, (Piece(0, size, fill),))
+    return Prepared(size, (Piece(0, size, fill),), dtype)
 
 
 def write_constants(constants: Iterable[tuple[Constant, np.ndarray]], threads: int = 1) -> None:
-    """Writes constants to where they shall lie.
+    """Writes constants to their places.
 
     Args:
-        constants: each with its place, a uint8 array of its size that holds zeros, at a multiple of 4 bytes.
-        threads: that share the work.
+        constants: each with its place, a uint8 array of its size that holds zeros, aligned to its elements.
+        threads: number of threads that share the work.
     """
     jobs: list[tuple[Callable[[np.ndarray], None], np.ndarray]] = []
     for constant, place in constants:
         if isinstance(constant, Prepared):
-            floats = place.view(np.float32)
-            jobs += [(piece.fill, floats[piece.begin : piece.begin + piece.size]) for piece in constant.pieces]
+            elements = place.view(constant.element.storage)
+            jobs += [(piece.fill, elements[piece.begin : piece.begin + piece.size]) for piece in constant.pieces]
         else:
             place[:] = np.ascontiguousarray(constant).reshape(-1).view(np.uint8)
     if threads == 1:

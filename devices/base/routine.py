@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from nnstretch.devices.base.constants import Constant
-from nnstretch.graph.dtypes import ElementType, element_type
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 Parameters = Mapping[str, int]
@@ -129,7 +129,7 @@ class Launch:
         defines: macro definitions.
         global_size: work items along each dimension.
         local_size: those of a group, or None if the driver may choose.
-        item_bytes: bytes of an element of each operand, reads first, in which its offset is counted; 4 each if empty.
+        item_bytes: bytes of an element of each operand, reads first, in which its offset is counted; those of float32 if empty.
     """
 
     source: str
@@ -144,7 +144,7 @@ class Launch:
         Raises:
             ValueError: one is not at a whole element, or there is not one per operand.
         """
-        sizes = self.item_bytes or (4,) * len(byte_offsets)
+        sizes = self.item_bytes or (element_type(DEFAULT_DTYPE).bytes,) * len(byte_offsets)
         if any(offset % size for offset, size in zip(byte_offsets, sizes, strict=True)):
             raise ValueError(f"offsets {list(byte_offsets)} are not multiples of {list(sizes)}")
         return tuple(offset // size for offset, size in zip(byte_offsets, sizes, strict=True))

@@ -46,7 +46,7 @@ def open_call(step: LoadableStep, cores: Sequence[int]) -> CallFunction:
         (step.writes, step.write_types),
     )
     for places, types in operands:
-        if [-1 if place is None else place.bytes for place in places] != [_bytes(t) for t in types]:
+        if [-1 if place is None else place.bytes for place in places] != [t.bytes for t in types]:
             raise PackageError(f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again")
     model = open_external_model(step.routine, step.model, cores, step.read_types, step.write_types)
     return partial(_run, model, step.read_types, step.write_types)
@@ -67,8 +67,4 @@ def _run(
 
 
 def _typed(raw: np.ndarray, tensor: TensorType) -> np.ndarray:
-    return raw[: _bytes(tensor)].view(tensor.dtype).reshape(tensor.shape)
-
-
-def _bytes(tensor: TensorType) -> int:
-    return tensor.elements * np.dtype(tensor.dtype).itemsize
+    return raw[: tensor.bytes].view(tensor.element.storage).reshape(tensor.shape)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import DeviceError, FileError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 1
@@ -97,7 +98,7 @@ class SocProfile:
 
     processors: Mapping[str, ProcessorProfile]
     pairs: tuple[PairProfile, ...] = ()
-    element_bytes: int = 4
+    element_bytes: int = element_type(DEFAULT_DTYPE).bytes
     channel_multiple: int = 8
     description: str = ""
 
@@ -262,7 +263,7 @@ def _soc(raw: object) -> SocProfile:
     multiple = fields.get("channel_multiple", 8)
     if multiple not in MULTIPLES or isinstance(multiple, bool | float):
         raise _wrong("channel_multiple", multiple, "4, 8 or 16")
-    size = fields.get("element_bytes", 4)
+    size = fields.get("element_bytes", element_type(DEFAULT_DTYPE).bytes)
     if size not in (1, 2, 4) or isinstance(size, bool | float):
         raise _wrong("element_bytes", size, "1, 2 or 4")
     return SocProfile(processors, _pairs(fields.get("pairs", []), processors), size, multiple, description)

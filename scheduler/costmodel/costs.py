@@ -112,14 +112,14 @@ class Estimates(CostModel):
     """
 
     measured = False
-    _MACS_PER_SECOND = 30e9
+    _MAC_BYTES_PER_SECOND = 120e9  # a vector holds more elements of a narrower type
     _BYTES_PER_SECOND = 10e9
     _PER_RANK = 0.05
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         rank = list(processor.routines).index(routine) if routine in processor.routines else 0
-        moved = 4 * sum(t.elements for t in (*layer.inputs, *layer.outputs) if t is not None)
-        work = layer.macs / self._MACS_PER_SECOND + moved / self._BYTES_PER_SECOND
+        moved = sum(t.bytes for t in (*layer.inputs, *layer.outputs) if t is not None)
+        work = layer.macs * layer.outputs[0].element.bytes / self._MAC_BYTES_PER_SECOND + moved / self._BYTES_PER_SECOND
         return work * (1 + self._PER_RANK * rank)
 
     def transfer(self, tensor: TensorType) -> float:

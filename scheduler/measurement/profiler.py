@@ -19,6 +19,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_layer
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.errors import FeedError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
@@ -174,7 +175,10 @@ class Profiler(CostModel, Closing):
         """As between the host and a device if one of the two is a device; otherwise as between the host and other cores."""
         device = next((p for p in (one, other) if not p.backend.serves_caller), other if one is self._host else one)
         if device.name not in self._transfers:
-            seconds = [self._measured_transfer(device, TensorType((size // 4,))) for size in _RUNGS]
+            seconds = [
+                self._measured_transfer(device, TensorType((size // element_type(DEFAULT_DTYPE).bytes,)))
+                for size in _RUNGS
+            ]
             # Times beyond the copies do not fall with the size; a smaller one is noise.
             self._transfers[device.name] = np.maximum.accumulate(seconds).tolist()
         return _between(PLAIN.bytes(tensor), self._transfers[device.name])

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from nnstretch.devices.backends import BACKENDS
 from nnstretch.devices.base.backend import Backend
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Launch, StepKind
 from nnstretch.devices.cpu.backend import HOST
 from nnstretch.errors import PackageError
+from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.totals import known_sum
 
@@ -221,8 +220,10 @@ def _text(raw: Any) -> str:
 
 
 def _type(raw: Mapping[str, Any]) -> TensorType:
-    np.dtype(_text(raw["dtype"]))  # raises a TypeError if there is no such type
-    return TensorType(_integers(raw["shape"]), raw["dtype"])
+    dtype = _text(raw["dtype"])
+    if dtype not in ELEMENT_TYPES:
+        raise ValueError(f"{dtype[:40]!r} is no element type")
+    return TensorType(_integers(raw["shape"]), dtype)
 
 
 def _types(raw: Sequence[Mapping[str, Any]]) -> tuple[TensorType, ...]:

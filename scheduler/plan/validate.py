@@ -15,6 +15,7 @@ from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT, MAX_RATIO
 from nnstretch.errors import PackageError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES, element_type
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep
@@ -39,6 +40,9 @@ def validate(plan: Plan) -> None:
     accesses = _accesses(plan)
     _check_races(plan, accesses, order)
     _check_values(plan, accesses)
+
+
+_ELEMENT_BYTES = {row.bytes for row in ELEMENT_TYPES.values() if row.code}
 
 
 def _fail(what: str) -> PackageError:
@@ -123,9 +127,9 @@ def _check_steps(plan: Plan) -> None:
 def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
     """Whether all operands of an OpenCL step lie at whole elements of `sizes` bytes (see `Launch`)."""
     operands = (*step.reads, *step.writes)
-    if sizes and (len(sizes) != len(operands) or not {2, 4}.issuperset(sizes)):
+    if sizes and (len(sizes) != len(operands) or not _ELEMENT_BYTES.issuperset(sizes)):
         return False
-    pairs = zip(operands, sizes or (4,) * len(operands), strict=True)
+    pairs = zip(operands, sizes or (element_type(DEFAULT_DTYPE).bytes,) * len(operands), strict=True)
     return all(index is None or plan.buffers[index].offset % size == 0 for index, size in pairs)
 
 

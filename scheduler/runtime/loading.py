@@ -24,7 +24,6 @@ from nnstretch.devices.engine.binding.image import Buffer, KernelLaunch, Region,
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.errors import DeviceError, PackageError
-from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep
 
@@ -185,9 +184,9 @@ class _Loader:
         """The caller's arrays and host memory."""
         plan = self._plan
         for index, tensor in enumerate(plan.inputs):
-            self._add_region(("input", index), Region(RegionKind.INPUT, _bytes(tensor.type), index))
+            self._add_region(("input", index), Region(RegionKind.INPUT, tensor.type.bytes, index))
         for index, tensor in enumerate(plan.outputs):
-            self._add_region(("output", index), Region(RegionKind.OUTPUT, _bytes(tensor.type), index))
+            self._add_region(("output", index), Region(RegionKind.OUTPUT, tensor.type.bytes, index))
         if plan.host_bytes:
             self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
         if 0 in plan.constant_ranges and plan.constant_ranges[0][1]:
@@ -285,10 +284,6 @@ def place_queues(queues: Sequence[PlanQueue], usable: Sequence[int]) -> list[Pla
         log.warning("the plan is for %d cores; this process may use %d", len(numbers), len(usable))
         return [replace(queues[0], cores=tuple(usable), ratios=())]
     return [replace(queue, cores=tuple(numbers[core] for core in queue.cores)) for queue in queues]
-
-
-def _bytes(tensor: TensorType) -> int:
-    return tensor.elements * np.dtype(tensor.dtype).itemsize
 
 
 def _fixed(memory: np.ndarray) -> Region:

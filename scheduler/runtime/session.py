@@ -233,6 +233,6 @@ def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:
         raise FeedError(
             f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
         )
-    if array.dtype != np.dtype(tensor.type.dtype):
+    if array.dtype != tensor.type.element.storage:
         raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
     return np.ascontiguousarray(array)

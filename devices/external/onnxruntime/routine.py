@@ -52,12 +52,12 @@ class OnnxRuntimeHandThrough(HandThrough):
     descriptor = Descriptor("ort", "float32", "cpu")
 
     def model(self, layer: Layer) -> bytes:
-        from onnx import TensorProto, helper
+        from onnx import helper
 
         from nnstretch.graph.onnx_writer import IR_VERSION, OPSET_VERSION
 
         kind = layer.type_of(0)
-        element = TensorProto.FLOAT if kind.dtype == "float32" else TensorProto.INT8
+        element = helper.np_dtype_to_tensor_dtype(kind.element.storage)
         ends = [helper.make_tensor_value_info(name, element, kind.shape) for name in "xy"]
         graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "through", ends[:1], ends[1:])
         opset = helper.make_opsetid("", OPSET_VERSION)

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnstretch.devices.base.routine import Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
+from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.layer import Layer, TensorType
 
 DTYPE = "float32"
+SUM_BYTES = element_type(DTYPE).bytes
+"""Bytes of an element of what kernels add up and keep in workspaces, whatever type tensors are stored in."""
 HALF = "float16"
 _HALF_MAX = float(np.finfo(np.float16).max)
 _ITEM_FLOATS = 16384  # what a work item of a copying kernel handles at least, so that starting it does not show
@@ -155,10 +158,11 @@ class OpenCLRoutine(Routine):
         """A call that writes output 0 if nothing else is said. Workspaces and `floats` hold float32 in any case."""
         local_size = (1,) * len(global_size) if self.traits.on_cpu else None
         macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
-        sizes: tuple[int, ...] = ()
+        own = element_type(self.dtype).bytes
+        wide = (o is None or o.kind == "workspace" or o in floats for o in (*reads, *writes))
+        sizes = tuple(SUM_BYTES if is_wide else own for is_wide in wide)
         if self.dtype == HALF:
             macros += (("NNS_HALF", 1),)
-            sizes = tuple(4 if o is None or o.kind == "workspace" or o in floats else 2 for o in (*reads, *writes))
         launch = Launch(self.source, macros, global_size, local_size, sizes)
         return KernelCall(kernel, tuple(reads), tuple(writes), tuple(int(p) for p in parameters), launch)
 

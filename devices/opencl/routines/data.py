@@ -131,5 +131,5 @@ class Reorder(OpenCLRoutine):
         if not any(halves) or call.launch is None:
             return call
         macros = zip(("FROM_HALVES", "TO_HALVES"), map(int, halves), strict=True)
-        sizes = tuple(2 if half else 4 for half in halves)
+        sizes = tuple(layout.element(layer.type_of(0)).bytes for layout in reorder_layouts(layer))
         return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))

@@ -11,6 +11,7 @@ from nnstretch.devices.base.routine import Lowering, Operand, Parameters, has_co
 from nnstretch.devices.opencl.routines.base import (
     INPUT,
     OUTPUT,
+    SUM_BYTES,
     OpenCLRoutine,
     ceil_div,
     constant,
@@ -71,7 +72,7 @@ class Strassen(OpenCLRoutine):
         return blocks % (2 * vectors) / blocks + 1 - used
 
     def _setting(self, shape: ConvShape, pixels: int, vectors: int) -> Parameters:
-        per_tile = 4 * shape.channels * pixels * 4
+        per_tile = 4 * shape.channels * pixels * SUM_BYTES
         tiles = ceil_div(shape.out_width, 2 * pixels)
         groups = ceil_div(tiles, max(1, _CACHE_BYTES // per_tile))
         return {"pixels": pixels, "vectors": vectors, "tiles": ceil_div(tiles, groups)}
@@ -105,4 +106,4 @@ class Strassen(OpenCLRoutine):
         )
         bias = padded(layer.constants[2] if layer.has(2) else np.zeros(0), blocks * b)
         weights = strassen_weights(layer.constants[1], vectors, b)
-        return Lowering((call,), (weights, bias), (size[0] * size[1] * size[2] * scratch * 4,))
+        return Lowering((call,), (weights, bias), (size[0] * size[1] * size[2] * scratch * SUM_BYTES,))

@@ -23,6 +23,7 @@ from nnstretch.devices.opencl.routines.base import (
     HALF,
     INPUT,
     OUTPUT,
+    SUM_BYTES,
     OpenCLRoutine,
     ceil_div,
     constant,
@@ -111,8 +112,8 @@ class Winograd(OpenCLRoutine):
         most = self.traits.registers - 4 if self.traits.on_cpu else _DEVICE_TILES
         tiles = ceil_div(total, ceil_div(total, most))
         inputs = self.blocks(shape.channels) * len(division.parts)
-        per_tile = division.positions * inputs * self.traits.block * 4
-        weights = division.all_parts * shape.group_in * shape.out_channels * 4
+        per_tile = division.positions * inputs * self.traits.block * SUM_BYTES
+        weights = division.all_parts * shape.group_in * shape.out_channels * SUM_BYTES
         at_once = _FEW_TILES if weights <= _CACHED_WEIGHTS else max(_MANY_TILES, _ENCODED_BYTES // per_tile)
         blocks = ceil_div(total, at_once)
         block = ceil_div(ceil_div(total, blocks), tiles) * tiles
@@ -147,7 +148,7 @@ class Winograd(OpenCLRoutine):
             assert calls[0].launch is not None
             calls = (self._phases(given, shape, phases, calls[0].launch), *calls)
             pixels = shape.images * shape.height * shape.width
-            workspaces = (*workspaces, 4 * pixels * self.blocks(shape.channels) * self.traits.block)
+            workspaces = (*workspaces, SUM_BYTES * pixels * self.blocks(shape.channels) * self.traits.block)
         return Lowering(calls, constants, workspaces)
 
     def _phases(self, given: ConvShape, shape: ConvShape, phases: Operand, others: Launch) -> KernelCall:
@@ -177,7 +178,7 @@ class Winograd(OpenCLRoutine):
         reads = (source, constant(0), constant(1), _residual(layer))
         macros = _macros(shape, division, parameters, few)
         call = self.call("winograd_fused", reads, words, (items, chunks), macros, (OUTPUT, _SCRATCH))
-        return (call,), (items * chunks * grid.scratch * 4,)
+        return (call,), (items * chunks * grid.scratch * SUM_BYTES,)
 
     def _parts(
         self, layer: Layer, shape: ConvShape, division: Division, parameters: Parameters, source: Operand
@@ -209,7 +210,7 @@ class Winograd(OpenCLRoutine):
                 macros,
             ),
         )
-        each = positions * padded_tiles * b * 4
+        each = positions * padded_tiles * b * SUM_BYTES
         return calls, (inputs * each, outputs * each)
 
     def _items(self, grid: _Grid, out_blocks: int) -> tuple[int, int]:

@@ -103,7 +103,7 @@ def package_feeds(path: Path, seed: int) -> dict[str, np.ndarray]:
 def plan_feeds(plan: Any, seed: int) -> dict[str, np.ndarray]:
     """Reproducible inputs for a plan (`nnstretch.scheduler.plan.schema.Plan`)."""
     rng = np.random.default_rng(seed)
-    return {t.name: random_array(rng, t.type.shape, np.dtype(t.type.dtype)) for t in plan.inputs}
+    return {t.name: random_array(rng, t.type.shape, t.type.element.storage) for t in plan.inputs}
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:

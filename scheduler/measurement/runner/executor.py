@@ -152,7 +152,7 @@ class Executor:
 
     def _output_arrays(self, plan: Plan) -> list[np.ndarray]:
 
-        sizes = [t.type.elements * np.dtype(t.type.dtype).itemsize for t in plan.outputs]
+        sizes = [t.type.bytes for t in plan.outputs]
         for index, size in enumerate(sizes):
             if index == len(self._outputs):
                 self._outputs.append(aligned_array(size))

@@ -126,7 +126,7 @@ def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[
 def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:
     """A plan that runs one layer on inputs in the routine's layouts.
 
-    Its outputs are the layer's as stored: arrays of `Layout.storage_shape`, or words (`Layout.unpack` reads both). On a device
+    Its outputs are the layer's as stored: arrays of `Layout.storage_shape`, or bytes (`Layout.unpack` reads both). On a device
     the plan has outputs only with `SingleLayer.shown`.
     """
     _, layouts = single.routine.layouts(single.layer, single.parameters)
@@ -314,9 +314,9 @@ def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> Plan
 
 
 def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:
-    """An output as stored; as float32 words if the layout has a data type of its own, since the host only copies it."""
+    """An output as stored; as bytes if the layout has a data type of its own, since the host only copies it."""
     if layout.dtype:
-        return TensorType((-(-layout.bytes(tensor) // 4),))
+        return TensorType((layout.bytes(tensor),), "uint8")
     return TensorType(layout.storage_shape(tensor.shape), tensor.dtype)
 
 

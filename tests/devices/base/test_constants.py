@@ -73,3 +73,15 @@ def test_weights_are_encoded_in_pieces_as_in_one(
     expected = weight_panels(weight, 1, vectors * block, block, division, halved=False)
     made = prepared_panels(weight, 1, vectors * block, block, division, halved=False)
     np.testing.assert_allclose(np.asarray(made), expected.reshape(-1), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "int64"])
+def test_constants_of_other_types(dtype: str, threads: int) -> None:
+    values = np.arange(6).astype(dtype)
+    constant = whole(6, lambda: values, dtype)
+    assert constant.nbytes == values.nbytes
+    assert np.asarray(constant).dtype == dtype
+    place = np.zeros(constant.nbytes, np.uint8)
+    write_constants([(constant, place)], threads)
+    np.testing.assert_array_equal(place.view(dtype), values)

@@ -1,6 +1,6 @@
-/* src/pool.h on OpenMP, for comparison (NeoCPU, figure 4): every task is a parallel region whose threads compute the parts
- * that the bounds give them, no more. Where the threads run is up to OMP_PLACES and OMP_PROC_BIND. Not part of the engine:
- * `build_engine` puts it in the place of src/pool.c when asked for OpenMP. */
+/* runtime/pool.h on OpenMP, for comparison (NeoCPU, figure 4). Each task is a parallel region whose threads compute the shares of
+ * their bounds, without stealing. OMP_PLACES and OMP_PROC_BIND place the threads. Not part of the engine: `build_engine` compiles
+ * it instead of runtime/pool.c if OpenMP is requested. */
 #include "pool.h"
 
 #include <omp.h>

@@ -1,4 +1,4 @@
-/* Time, and how threads wait for each other: first by spinning, then asleep on a futex. */
+/* Time, and waiting between threads: by spinning first, then on a futex. */
 #ifndef NNS_CLOCK_H
 #define NNS_CLOCK_H
 
@@ -18,7 +18,7 @@ static inline int64_t nns_now(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Spends a few dozen cycles and tells the core that this is a spin loop. */
+/* Spends some dozen cycles and hints to the core that this is a spin loop. */
 static inline void nns_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -27,7 +27,7 @@ static inline void nns_pause(void) {
 #endif
 }
 
-/* Where threads meet, builds that look for races lose time at random: orders of events that are rare become common. */
+/* Delays a thread at random in sanitizer builds (NNS_JITTER), where threads synchronise: rare interleavings become common. */
 static inline void nns_jitter(void) {
 #ifdef NNS_JITTER
     static _Thread_local uint32_t state;
@@ -49,14 +49,14 @@ static inline void nns_futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* A word that one thread changes and one other waits for. Its lowest bit says that the other one sleeps; the sender's
- * values are even. What the sender wrote before a send is seen by the receiver after the await. */
+/* A word with one sender and one receiver. Its lowest bit is set while the receiver sleeps; the sender's values are even. Writes of
+ * the sender before a send are visible to the receiver after the await. */
 typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t word;
 } nns_signal;
 
-/* One exchange both publishes the value and learns whether the receiver sleeps, so no wake-up is lost and none is paid
- * for in vain. */
+/* One exchange publishes the value and reads whether the receiver sleeps. So no wake-up is lost, and none is sent to a receiver
+ * that spins. */
 static inline void nns_signal_send(nns_signal *signal, uint32_t value) {
     nns_jitter();
     if (atomic_exchange_explicit(&signal->word, value, memory_order_acq_rel) & 1) nns_futex_wake(&signal->word, 1);

@@ -1,4 +1,4 @@
-/* After a run with OpenCL queues: when its steps ran, and how command queues and memory come to rest. */
+/* After a run with OpenCL queues: completes traces, and drains command queues after failures. */
 #include "executor.h"
 #include "opencl.h"
 #include "run.h"
@@ -9,9 +9,9 @@ static void take_smaller(int64_t *smallest, int64_t value) {
     if (value < *smallest) *smallest = value;
 }
 
-/* The least that must be added to the device's clock to get the host's. Both differences can only be too large: by the
- * time between a command's entry into the command queue and the host's return from the call, and between its end and when that
- * was seen. */
+/* The offset from the device's clock to the host's: the minimum over two kinds of differences, which can only be too large. One is
+ * too large by the time from a command's entry into the queue to the return of the host's call, the other by the time from a
+ * command's end to the host's observation of it. */
 static bool clock_offset(const nns_executor *executor, const nns_queue *queue, int64_t *offset) {
     const nns_program *program = executor->program;
     *offset = INT64_MAX;
@@ -30,7 +30,7 @@ static bool clock_offset(const nns_executor *executor, const nns_queue *queue, i
     return true;
 }
 
-/* Replaces the host's times of enqueuing by the device's times of running, where the command queue profiles. */
+/* Replaces the host's times of enqueueing by the device's times of execution if the command queue profiles. */
 static void trace_queue(const nns_executor *executor, const nns_queue *queue) {
     int64_t offset = 0;
     if (!clock_offset(executor, queue, &offset)) return;
@@ -45,9 +45,9 @@ static void trace_queue(const nns_executor *executor, const nns_queue *queue) {
     }
 }
 
-/* ---- coming to rest -------------------------------------------------------------------------------------- */
+/* ---- draining -------------------------------------------------------------------------------------------- */
 
-/* After a failure: waits for the command queues and gives all MAPPED memory back to the host, as far as the devices let it. */
+/* After a failure: waits for the command queues and maps all MAPPED memory for the host, as far as the devices can. */
 static int32_t drain(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];

@@ -1,4 +1,4 @@
-/* A run from its beginning to its end, and how other threads end it. */
+/* Begins and ends a run, and cancels it from other threads. */
 #include "executor.h"
 
 #include <sys/resource.h>
@@ -22,7 +22,7 @@ void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64
         executor->failed_step = step;
     }
     atomic_store(&executor->failed, true);
-    set_flags(executor->program, NNS_FLAG_FAILED); /* semaphores open: nobody else would do it */
+    set_flags(executor->program, NNS_FLAG_FAILED); /* else devices would wait at semaphores for ever */
     nns_announce(executor);
 }
 
@@ -40,7 +40,7 @@ static void begin(nns_executor *executor, nns_trace *trace) {
     pthread_mutex_unlock(&executor->failing);
     executor->trace = trace;
     set_flags(executor->program, 0);
-    atomic_store_explicit(&executor->walking, executor->n_threads, memory_order_relaxed);
+    atomic_store_explicit(&executor->active_threads, executor->n_threads, memory_order_relaxed);
 }
 
 static void forget_failure(nns_executor *executor) {
@@ -59,13 +59,13 @@ static int32_t outcome(nns_executor *executor, nns_report *report) {
     return report->status;
 }
 
-/* How often the calling thread had to leave its core to others. */
+/* How often the calling thread was preempted. */
 static int64_t count_interruptions(void) {
     struct rusage usage;
     return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nivcsw;
 }
 
-static void note_interruptions(nns_executor *executor, int64_t since) {
+static void record_interruptions(nns_executor *executor, int64_t since) {
     const int32_t count = executor->interrupted;
     if (count_interruptions() != since) executor->interrupted = count < MOST_INTERRUPTED ? count + 1 : count;
     else if (count) executor->interrupted = count - 1;
@@ -79,9 +79,9 @@ int32_t nns_executor_run(nns_program *program, nns_trace *trace, nns_report *rep
     if (trace) trace->begin = nns_now();
     for (int64_t i = 1; i < program->n_queues; i++)
         if (executor->threads[i].started) nns_signal_send(&executor->threads[i].go, executor->run << 1);
-    nns_walk_caller(executor);
+    nns_dispatch_caller(executor);
     if (trace) trace->end = nns_now();
-    if (executor->gated) note_interruptions(executor, interruptions);
+    if (executor->gated) record_interruptions(executor, interruptions);
     if (executor->has_opencl) nns_drain(executor);
     return outcome(executor, report);
 }
@@ -117,7 +117,7 @@ static bool is_marked(const nns_executor *executor, int64_t subgraph) {
     return atomic_load_explicit(&executor->marks[subgraph].done, memory_order_relaxed) == executor->run;
 }
 
-/* Whether a sub-graph is not done though all that it waits for is: other queues, and the one before it on its own. */
+/* Whether a sub-graph is not done although all sub-graphs are that it waits for, including the one before it on its queue. */
 static bool is_held_up(const nns_executor *executor, const nns_queue *queue, int64_t at) {
     const nns_subgraph *subgraph = &executor->program->subgraphs[queue->subgraphs[at]];
     if (is_marked(executor, queue->subgraphs[at]) || (at && !is_marked(executor, queue->subgraphs[at - 1]))) return false;

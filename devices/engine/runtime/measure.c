@@ -1,16 +1,14 @@
-/* What the machine can do: its float32 peak, its clock, and how fast threads meet; and what measuring needs beside a clock. */
+/* Measures the machine: float32 peak, current clock, barriers of thread pools; and flushes caches for measurements. */
 #include <stdlib.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "clock.h"
+#include "cpu_features.h"
 #include "pool.h"
 #include "threads.h"
 
 enum { CHAINS = 12, ROUNDS = 20000 };
 
-/* As many independent fused multiply-adds as hide their latency. Sums that depend on every chain, so that none can be left out. */
+/* Enough independent fused multiply-adds to hide their latency. The sum depends on each chain, so that none is optimised away. */
 static float multiply_add(nns_vec *chains, nns_vec factor, nns_vec term) {
     nns_vec c[CHAINS];
     memcpy(c, chains, sizeof c);
@@ -22,7 +20,7 @@ static float multiply_add(nns_vec *chains, nns_vec factor, nns_vec term) {
     return nns_sum_lanes(sum);
 }
 
-/* Read at run time: a compiler that knew them would leave out a chain that starts at their fixed point. */
+/* Volatile: a compiler that knows the values would drop a chain that starts at their fixed point. */
 static const volatile float peak_factor = 0.5f, peak_term = 1.0f;
 
 double nns_peak_gflops(int32_t milliseconds) {
@@ -44,7 +42,7 @@ double nns_peak_gflops(int32_t milliseconds) {
 
 enum { TILE_ROWS = 6, TILE_VECTORS = 2, TILE_STEPS = 64, TILES = 300 };
 
-/* A tile of a matrix product again and again, its operands in the innermost cache. */
+/* Repeats one tile of a matrix product with operands in the L1 cache. */
 static float multiply_tiles(const nns_vec *weights, const float *inputs) {
     nns_vec sums[TILE_ROWS][TILE_VECTORS] = {{{0}}};
     for (int tile = 0; tile < TILES; tile++)
@@ -73,18 +71,13 @@ double nns_clock_gflops(void) {
 }
 
 #if defined(__x86_64__)
-static bool has_clflushopt(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & bit_CLFLUSHOPT;
-}
-
-/* These flushes do not wait for each other: up to twenty times as fast. */
+/* Unordered flushes do not wait for each other: up to twenty times as fast. */
 __attribute__((target("clflushopt"))) static void flush_unordered(const char *line, const char *end) {
     for (; line < end; line += NNS_CACHE_LINE) __builtin_ia32_clflushopt(line);
 }
 
 static void flush_lines(const char *line, const char *end) {
-    if (has_clflushopt()) {
+    if (nns_cpu_features() & NNS_CPU(clflushopt)) {
         flush_unordered(line, end);
         return;
     }

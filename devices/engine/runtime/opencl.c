@@ -83,7 +83,7 @@ int32_t nns_opencl_load(const char *path, char *error, int64_t error_size) {
 
 bool nns_opencl_loaded(void) { return atomic_load(&loaded); }
 
-/* What the errors mean that a program which was accepted can still meet. */
+/* Explains the errors that a valid program can cause. */
 static const char *meaning(cl_int code) {
     static const struct {
         cl_int code;
@@ -131,7 +131,7 @@ bool nns_needs_mapping(const nns_area *area) {
     return area->kind == NNS_REGION_SHARED && area->sharing == NNS_SHARING_MAPPED && area->bytes;
 }
 
-/* Makes acquired memory visible to the device, and takes touched memory from the host. */
+/* Unmaps touched memory and writes acquired copies for the device. */
 static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue, nns_report *report) {
     int32_t status = NNS_OK;
     for (int64_t i = 0; i < subgraph->n_touched && !status; i++)
@@ -152,7 +152,7 @@ static void replace(void **last, void *event) {
     *last = event;
 }
 
-/* Gives memory back to the host. Each command asks for an event since any may be the last. */
+/* Returns memory to the host. Each command gets an event since any may be the last. */
 static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue, void **last,
                              nns_report *report) {
     int32_t status = NNS_OK;
@@ -181,7 +181,7 @@ static int32_t launch(const nns_launch *launch, void *command_queue, void **even
 }
 
 /* Whether a command follows the kernels of a sub-graph. */
-static bool hands_back(const nns_program *program, const nns_subgraph *subgraph) {
+static bool returns_memory(const nns_program *program, const nns_subgraph *subgraph) {
     if (subgraph->n_touched) return true;
     for (int64_t i = 0; i < subgraph->n_releases; i++)
         if (is_copied(&program->areas[subgraph->releases[i]])) return true;
@@ -191,7 +191,7 @@ static bool hands_back(const nns_program *program, const nns_subgraph *subgraph)
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
                            void **step_events, int64_t *times, int64_t *at, nns_report *report) {
     void *command_queue = program->queues[subgraph->queue].command_queue;
-    const bool more = hands_back(program, subgraph);
+    const bool more = returns_memory(program, subgraph);
     *at = subgraph->first;
     int32_t status = gated ? launch(&subgraph->semaphore, command_queue, NULL, report) : NNS_OK;
     if (!status) status = before_kernels(program, subgraph, command_queue, report);
@@ -202,7 +202,7 @@ int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, b
         status = launch(&program->steps[s].launch, command_queue, times ? &step_events[s] : final ? last : NULL, report);
         if (times) times[2 * s + 1] = nns_now();
     }
-    /* A traced launch that comes last has one event for both purposes; nobody but the step owns it. */
+    /* The last launch of a traced sub-graph has one event for both purposes; the step owns it. */
     if (!status && more) status = after_kernels(program, subgraph, command_queue, last, report);
     if (!status && times && !more) *last = step_events[subgraph->end - 1];
     return status ? status : checked(cl.Flush(command_queue), "clFlush", report);

@@ -1,79 +1,79 @@
-/* Nothing in an image is trusted: every count is compared with the words that are left before memory is taken for it,
+/* Nothing in an image is trusted: every count is compared with the words that are left before memory is allocated for it,
  * and every number with the range that later code relies on. */
 #include "parse.h"
 
 #include <stdlib.h>
 
 #include "registry.h"
-#include "words.h"
+#include "reader.h"
 
 typedef struct {
-    nns_words words;
+    nns_reader input;
     const nns_bindings *bindings;
     nns_program *program;
-} reader;
+} parser;
 
-#define INVALID(r, ...) nns_fail((r)->words.report, NNS_EINVALID, __VA_ARGS__)
+#define INVALID(r, ...) nns_fail((r)->input.report, NNS_EINVALID, __VA_ARGS__)
 
-/* A count of things that take at least one word each. */
-static int32_t take_count(reader *r, int64_t *count, const char *what, int64_t high) {
-    TRY(nns_take(&r->words, count, what, 0, high));
-    if (*count > r->words.end - r->words.at)
+/* Reads the number of items that take at least one word each. */
+static int32_t read_count(parser *r, int64_t *count, const char *what, int64_t high) {
+    TRY(nns_read(&r->input, count, what, 0, high));
+    if (*count > r->input.end - r->input.at)
         return INVALID(r, "%s is %lld, more than the program holds", what, (long long)*count);
     return NNS_OK;
 }
 
-/* A count and so many numbers within [low, high], which stay in the image. */
-static int32_t take_list(reader *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low,
+/* Reads a list: a count, then that many numbers within [low, high]. `list` points into the image. */
+static int32_t read_list(parser *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low,
                          int64_t high) {
-    TRY(take_count(r, count, what, most));
-    *list = r->words.at;
-    r->words.at += *count;
+    TRY(read_count(r, count, what, most));
+    *list = r->input.at;
+    r->input.at += *count;
     if (!nns_all_within(*list, *count, low, high))
         return INVALID(r, "%s: a number is outside %lld..%lld", what, (long long)low, (long long)high);
     return NNS_OK;
 }
 
-static int32_t make(reader *r, void *array, int64_t count, size_t size) {
+static int32_t make(parser *r, void *array, int64_t count, size_t size) {
     void *memory = calloc(count ? (size_t)count : 1, size);
     if (!memory)
-        return nns_fail(r->words.report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
+        return nns_fail(r->input.report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
     memcpy(array, &memory, sizeof memory);
     return NNS_OK;
 }
 
-static int32_t parse_header(reader *r) {
+static int32_t parse_header(parser *r) {
     nns_program *program = r->program;
     int64_t magic = 0, abi = 0;
-    if (r->words.end - r->words.at < 9) return INVALID(r, "the program is shorter than its header");
-    magic = *r->words.at++;
-    abi = *r->words.at++;
+    if (r->input.end - r->input.at < 9) return INVALID(r, "the program is shorter than its header");
+    magic = *r->input.at++;
+    abi = *r->input.at++;
     if (magic != NNS_MAGIC) return INVALID(r, "this is not a program: its first word is %lld", (long long)magic);
     if (abi != NNS_ABI)
         return INVALID(r, "the program is for engine interface %lld, this is %d", (long long)abi, NNS_ABI);
-    const int64_t words = r->words.end - r->words.at;
-    TRY(nns_take(&r->words, &program->n_queues, "the number of queues", 1, NNS_MAX_QUEUES));
-    TRY(nns_take(&r->words, &program->n_regions, "the number of regions", 0, words));
-    TRY(nns_take(&r->words, &program->n_buffers, "the number of buffers", 0, words));
-    TRY(nns_take(&r->words, &program->n_steps, "the number of steps", 0, nns_min_int(words, INT32_MAX)));
-    TRY(nns_take(&r->words, &program->n_subgraphs, "the number of sub-graphs", 0, words));
-    TRY(nns_take(&r->words, &program->n_inputs, "the number of inputs", 0, words));
-    TRY(nns_take(&r->words, &program->n_outputs, "the number of outputs", 0, words));
+    const int64_t words = r->input.end - r->input.at;
+    TRY(nns_read(&r->input, &program->n_queues, "the number of queues", 1, NNS_MAX_QUEUES));
+    TRY(nns_read(&r->input, &program->n_regions, "the number of regions", 0, words));
+    TRY(nns_read(&r->input, &program->n_buffers, "the number of buffers", 0, words));
+    TRY(nns_read(&r->input, &program->n_steps, "the number of steps", 0, nns_min_int(words, INT32_MAX)));
+    TRY(nns_read(&r->input, &program->n_subgraphs, "the number of sub-graphs", 0, words));
+    TRY(nns_read(&r->input, &program->n_inputs, "the number of inputs", 0, words));
+    TRY(nns_read(&r->input, &program->n_outputs, "the number of outputs", 0, words));
     return NNS_OK;
 }
 
-static int32_t parse_queues(reader *r) {
+static int32_t parse_queues(parser *r) {
     nns_program *program = r->program;
     TRY(make(r, &program->queues, program->n_queues, sizeof(nns_queue)));
     for (int64_t i = 0; i < program->n_queues; i++) {
         nns_queue *queue = &program->queues[i];
         int64_t kind = 0, n_cores = 0, n_ratios = 0;
         const int64_t *cores = NULL;
-        TRY(nns_take(&r->words, &kind, "the kind of a queue", NNS_QUEUE_HOST, NNS_QUEUE_CALL));
+        TRY(nns_read(&r->input, &kind, "the kind of a queue", NNS_QUEUE_HOST, NNS_QUEUE_CALL));
         if (i == 0 && kind != NNS_QUEUE_HOST)
             return INVALID(r, "queue 0 is of kind %lld; it must be a host queue", (long long)kind);
-        TRY(take_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a queue", 0, NNS_MAX_CORES - 1));
-        TRY(take_list(r, &queue->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a queue", 1, NNS_MAX_RATIO));
+        TRY(read_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a queue", 0, NNS_MAX_CORES - 1));
+        TRY(read_list(r, &queue->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a queue", 1, NNS_MAX_RATIO));
         if (n_ratios && n_ratios != n_cores)
             return INVALID(r, "queue %lld has %lld ratios for %lld cores", (long long)i, (long long)n_ratios,
                            (long long)n_cores);
@@ -90,7 +90,7 @@ static int32_t parse_queues(reader *r) {
     return NNS_OK;
 }
 
-static int32_t bind_shared(reader *r, nns_area *area, const nns_region *bound, int64_t i) {
+static int32_t bind_shared(parser *r, nns_area *area, const nns_region *bound, int64_t i) {
     const nns_program *program = r->program;
     if (!bound->mem) return INVALID(r, "shared region %lld has no OpenCL memory", (long long)i);
     if (bound->queue < 0 || bound->queue >= program->n_queues || program->queues[bound->queue].kind != NNS_QUEUE_OPENCL)
@@ -105,7 +105,7 @@ static int32_t bind_shared(reader *r, nns_area *area, const nns_region *bound, i
     return NNS_OK;
 }
 
-static int32_t bind_region(reader *r, nns_area *area, int64_t i) {
+static int32_t bind_region(parser *r, nns_area *area, int64_t i) {
     const bool caller = area->kind == NNS_REGION_INPUT || area->kind == NNS_REGION_OUTPUT;
     if (caller) {
         const int64_t count = area->kind == NNS_REGION_INPUT ? r->program->n_inputs : r->program->n_outputs;
@@ -121,30 +121,30 @@ static int32_t bind_region(reader *r, nns_area *area, int64_t i) {
     return area->kind == NNS_REGION_SHARED ? bind_shared(r, area, bound, i) : NNS_OK;
 }
 
-static int32_t parse_regions(reader *r) {
+static int32_t parse_regions(parser *r) {
     nns_program *program = r->program;
     TRY(make(r, &program->areas, program->n_regions, sizeof(nns_area)));
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         int64_t kind = 0;
-        TRY(nns_take(&r->words, &kind, "the kind of a region", NNS_REGION_FIXED, NNS_REGION_SHARED));
+        TRY(nns_read(&r->input, &kind, "the kind of a region", NNS_REGION_FIXED, NNS_REGION_SHARED));
         area->kind = (int32_t)kind;
-        TRY(nns_take(&r->words, &area->index, "the index of a region", INT64_MIN, INT64_MAX));
-        TRY(nns_take(&r->words, &area->bytes, "the bytes of a region", 0, INT64_MAX));
+        TRY(nns_read(&r->input, &area->index, "the index of a region", INT64_MIN, INT64_MAX));
+        TRY(nns_read(&r->input, &area->bytes, "the bytes of a region", 0, INT64_MAX));
         TRY(bind_region(r, area, i));
     }
     return NNS_OK;
 }
 
-static int32_t parse_buffers(reader *r) {
+static int32_t parse_buffers(parser *r) {
     nns_program *program = r->program;
     TRY(make(r, &program->buffers, program->n_buffers, sizeof(nns_buffer)));
     for (int64_t i = 0; i < program->n_buffers; i++) {
         nns_buffer *buffer = &program->buffers[i];
-        TRY(nns_take(&r->words, &buffer->region, "the region of a buffer", 0, program->n_regions - 1));
+        TRY(nns_read(&r->input, &buffer->region, "the region of a buffer", 0, program->n_regions - 1));
         const int64_t size = program->areas[buffer->region].bytes;
-        TRY(nns_take(&r->words, &buffer->offset, "the offset of a buffer", 0, size));
-        TRY(nns_take(&r->words, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
+        TRY(nns_read(&r->input, &buffer->offset, "the offset of a buffer", 0, size));
+        TRY(nns_read(&r->input, &buffer->bytes, "the bytes of a buffer", 0, size - buffer->offset));
         if (buffer->offset % NNS_BUFFER_ALIGNMENT)
             return INVALID(r, "buffer %lld starts at byte %lld, which %d does not divide", (long long)i,
                            (long long)buffer->offset, NNS_BUFFER_ALIGNMENT);
@@ -152,7 +152,7 @@ static int32_t parse_buffers(reader *r) {
     return NNS_OK;
 }
 
-/* Where operands of one step go: the memory if it is known, else a patch for every run. */
+/* The address of an operand, or NULL and a patch that each run applies if the memory is bound at run time. */
 static char *resolve(nns_program *program, int64_t step, int32_t slot, int64_t index, bool written) {
     const nns_buffer *buffer = &program->buffers[index];
     const nns_area *area = &program->areas[buffer->region];
@@ -169,18 +169,18 @@ static char *resolve(nns_program *program, int64_t step, int32_t slot, int64_t i
     return NULL;
 }
 
-static int32_t parse_operands(reader *r, nns_step *step, int64_t i) {
+static int32_t parse_operands(parser *r, nns_step *step, int64_t i) {
     nns_program *program = r->program;
     const int64_t *list = NULL;
     int64_t count = 0;
-    TRY(take_list(r, &list, &count, NNS_MAX_READS, "the reads of a step", -1, program->n_buffers - 1));
+    TRY(read_list(r, &list, &count, NNS_MAX_READS, "the reads of a step", -1, program->n_buffers - 1));
     step->args.n_in = (int32_t)count;
     for (int32_t k = 0; k < count; k++) {
         if (list[k] < 0) continue;
         step->args.in[k] = resolve(program, i, k, list[k], false);
         step->args.in_bytes[k] = program->buffers[list[k]].bytes;
     }
-    TRY(take_list(r, &list, &count, NNS_MAX_WRITES, "the writes of a step", 0, program->n_buffers - 1));
+    TRY(read_list(r, &list, &count, NNS_MAX_WRITES, "the writes of a step", 0, program->n_buffers - 1));
     step->args.n_out = (int32_t)count;
     for (int32_t k = 0; k < count; k++) {
         if (program->areas[program->buffers[list[k]].region].kind == NNS_REGION_INPUT)
@@ -188,13 +188,13 @@ static int32_t parse_operands(reader *r, nns_step *step, int64_t i) {
         step->args.out[k] = resolve(program, i, k, list[k], true);
         step->args.out_bytes[k] = program->buffers[list[k]].bytes;
     }
-    TRY(take_list(r, &list, &count, INT32_MAX, "the parameters of a step", INT64_MIN, INT64_MAX));
+    TRY(read_list(r, &list, &count, INT32_MAX, "the parameters of a step", INT64_MIN, INT64_MAX));
     step->args.p = list;
     step->args.n_p = (int32_t)count;
     return NNS_OK;
 }
 
-static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
+static int32_t check_kernel(parser *r, nns_step *step, int64_t i) {
     step->kernel = nns_kernel_at(step->id);
     if (!step->kernel)
         return INVALID(r, "step %lld asks for kernel %lld; the engine has none of that number", (long long)i,
@@ -215,7 +215,7 @@ static int32_t check_kernel(reader *r, nns_step *step, int64_t i) {
     return NNS_OK;
 }
 
-static int32_t check_sizes(reader *r, const nns_launch *launch, const char *what, int64_t i) {
+static int32_t check_sizes(parser *r, const nns_launch *launch, const char *what, int64_t i) {
     if (!launch->kernel || launch->dimensions < 1 || launch->dimensions > 3)
         return INVALID(r, "%s %lld has no kernel or not 1 to 3 dimensions", what, (long long)i);
     for (int32_t d = 0; d < launch->dimensions; d++)
@@ -223,7 +223,7 @@ static int32_t check_sizes(reader *r, const nns_launch *launch, const char *what
     return NNS_OK;
 }
 
-static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
+static int32_t check_launch(parser *r, nns_step *step, int64_t i) {
     const nns_bindings *bindings = r->bindings;
     if (step->args.n_in || step->args.n_out)
         return INVALID(r, "step %lld is an OpenCL launch and may not list buffers", (long long)i);
@@ -239,15 +239,15 @@ static int32_t check_launch(reader *r, nns_step *step, int64_t i) {
     return NNS_OK;
 }
 
-static int32_t parse_steps(reader *r) {
+static int32_t parse_steps(parser *r) {
     nns_program *program = r->program;
     TRY(make(r, &program->steps, program->n_steps, sizeof(nns_step)));
-    TRY(make(r, &program->patches, r->words.end - r->words.at, sizeof(nns_patch)));
+    TRY(make(r, &program->patches, r->input.end - r->input.at, sizeof(nns_patch)));
     for (int64_t i = 0; i < program->n_steps; i++) {
         nns_step *step = &program->steps[i];
         int64_t kind = 0;
-        TRY(nns_take(&r->words, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_CALL));
-        TRY(nns_take(&r->words, &step->id, "the id of a step", INT64_MIN, INT64_MAX));
+        TRY(nns_read(&r->input, &kind, "the kind of a step", NNS_STEP_KERNEL, NNS_STEP_CALL));
+        TRY(nns_read(&r->input, &step->id, "the id of a step", INT64_MIN, INT64_MAX));
         step->kind = (int32_t)kind;
         TRY(parse_operands(r, step, i));
         if (kind == NNS_STEP_KERNEL) TRY(check_kernel(r, step, i));
@@ -264,7 +264,7 @@ static bool legal(int32_t queue, int32_t step) {
     return step == NNS_STEP_CALL || (queue == NNS_QUEUE_HOST && step == NNS_STEP_KERNEL);
 }
 
-static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
+static int32_t check_waits(parser *r, const nns_subgraph *subgraph, int64_t i) {
     for (int64_t k = 0; k < subgraph->n_waits; k++)
         if (r->program->subgraphs[subgraph->waits[k]].queue == subgraph->queue)
             return INVALID(r, "sub-graph %lld waits for sub-graph %lld of its own queue", (long long)i,
@@ -273,7 +273,7 @@ static int32_t check_waits(reader *r, const nns_subgraph *subgraph, int64_t i) {
 }
 
 /* Checks regions that an OpenCL sub-graph acquires or releases; MAPPED ones are added to `touched`. */
-static int32_t check_transfers(reader *r, nns_subgraph *subgraph, const int64_t *regions, int64_t count, int64_t i) {
+static int32_t check_transfers(parser *r, nns_subgraph *subgraph, const int64_t *regions, int64_t count, int64_t i) {
     for (int64_t k = 0; k < count; k++) {
         const nns_area *area = &r->program->areas[regions[k]];
         if (area->kind != NNS_REGION_SHARED || area->queue != subgraph->queue)
@@ -292,7 +292,7 @@ static int64_t count_opencl(const nns_program *program) {
     return count;
 }
 
-static int32_t bind_semaphore(reader *r, nns_subgraph *subgraph, int64_t i) {
+static int32_t bind_semaphore(parser *r, nns_subgraph *subgraph, int64_t i) {
     const nns_bindings *bindings = r->bindings;
     if (!bindings->semaphores || !bindings->semaphores[i].kernel) return NNS_OK;
     if (r->program->queues[subgraph->queue].kind != NNS_QUEUE_OPENCL || !bindings->flags)
@@ -303,12 +303,12 @@ static int32_t bind_semaphore(reader *r, nns_subgraph *subgraph, int64_t i) {
     return check_sizes(r, &subgraph->semaphore, "semaphore", i);
 }
 
-static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
+static int32_t parse_subgraph(parser *r, nns_subgraph *subgraph, int64_t i, int64_t first) {
     nns_program *program = r->program;
     int64_t queue = 0, begin = 0, count = 0;
-    TRY(nns_take(&r->words, &queue, "the queue of a sub-graph", 0, program->n_queues - 1));
-    TRY(nns_take(&r->words, &begin, "the first step of a sub-graph", first, first));
-    TRY(nns_take(&r->words, &count, "the number of steps of a sub-graph", 0, program->n_steps - first));
+    TRY(nns_read(&r->input, &queue, "the queue of a sub-graph", 0, program->n_queues - 1));
+    TRY(nns_read(&r->input, &begin, "the first step of a sub-graph", first, first));
+    TRY(nns_read(&r->input, &count, "the number of steps of a sub-graph", 0, program->n_steps - first));
     subgraph->queue = (int32_t)queue;
     subgraph->first = first;
     subgraph->end = first + count;
@@ -319,18 +319,18 @@ static int32_t parse_subgraph(reader *r, nns_subgraph *subgraph, int64_t i, int6
         if (!legal(kind, program->steps[s].kind))
             return INVALID(r, "step %lld is of kind %d, which queue %lld cannot run", (long long)s,
                            (int)program->steps[s].kind, (long long)queue);
-    TRY(take_list(r, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph", 0, i - 1));
+    TRY(read_list(r, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph", 0, i - 1));
     TRY(check_waits(r, subgraph, i));
-    TRY(take_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0,
+    TRY(read_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0,
                   program->n_regions - 1));
-    TRY(take_list(r, &subgraph->releases, &subgraph->n_releases, program->n_regions, "the releases of a sub-graph", 0,
+    TRY(read_list(r, &subgraph->releases, &subgraph->n_releases, program->n_regions, "the releases of a sub-graph", 0,
                   program->n_regions - 1));
     TRY(make(r, &subgraph->touched, subgraph->n_acquires + subgraph->n_releases, sizeof(int64_t)));
     TRY(check_transfers(r, subgraph, subgraph->acquires, subgraph->n_acquires, i));
     return check_transfers(r, subgraph, subgraph->releases, subgraph->n_releases, i);
 }
 
-static int32_t parse_subgraphs(reader *r) {
+static int32_t parse_subgraphs(parser *r) {
     nns_program *program = r->program;
     TRY(make(r, &program->subgraphs, program->n_subgraphs, sizeof(nns_subgraph)));
     int64_t first = 0;
@@ -348,8 +348,8 @@ static int32_t parse_subgraphs(reader *r) {
 }
 
 int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindings, nns_report *report) {
-    reader r = {
-        .words = {program->image, program->image + words, .prefix = "", .whole = "the program", .report = report},
+    parser r = {
+        .input = {program->image, program->image + words, .prefix = "", .source = "the program", .report = report},
         .bindings = bindings,
         .program = program,
     };
@@ -361,7 +361,7 @@ int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindi
     TRY(parse_buffers(&r));
     TRY(parse_steps(&r));
     TRY(parse_subgraphs(&r));
-    if (r.words.at != r.words.end)
-        return INVALID(&r, "%lld words follow the end of the program", (long long)(r.words.end - r.words.at));
+    if (r.input.at != r.input.end)
+        return INVALID(&r, "%lld words follow the end of the program", (long long)(r.input.end - r.input.at));
     return NNS_OK;
 }

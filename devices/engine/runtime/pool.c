@@ -8,15 +8,15 @@
 #include "clock.h"
 #include "threads.h"
 
-/* How long workers spin for the next turn, and for anything where threads outnumber cores. */
+/* How long workers spin for the next run, and for anything if threads outnumber cores. */
 enum { IDLE_SPIN_NS = 30000, CROWDED_SPIN_NS = 1000 };
-/* A thread takes one part in so many of what is left of a range, and at least one share. Measured on ResNet-50 with two
- * threads: as fast as fixed halves or 1 % faster on cores of their own; 15 % less (the median run) with a busy loop on one of
- * the cores. 2, 4 and 8 differ by less than the noise. */
+/* A thread takes 1/PART of what is left of a range, and at least one share. Measured on ResNet-50 with two threads: as fast as
+ * fixed halves or 1 % faster on free cores; 15 % faster (median) with a busy loop on one of the cores. 2, 4 and 8 differ by less
+ * than the noise. */
 enum { PART = 4 };
 
-/* A worker and its two signals; each counts the lists that it was given, in steps of 2. The pool's user alone sends
- * `go`, the worker alone sends `done`: with the list they are a single-producer single-consumer queue. */
+/* A worker and its two signals, which count the lists that it received, in steps of 2. Only the pool's user sends `go`, and only
+ * the worker sends `done`: together with the list they are a single-producer single-consumer queue. */
 typedef struct {
     nns_signal go, done;
     uint32_t sent; /* the pool's user only: last value of `go` */
@@ -25,8 +25,8 @@ typedef struct {
     nns_pool *pool;
 } nns_worker;
 
-/* What is left of a thread's shares of a task: the task's number (its index + 1) in the upper half, then first and end.
- * A slot with a lower number has not been touched in that task: all is left that the task's bounds give. */
+/* The remaining shares of a thread in a task: the task's number (its index + 1) in the upper half, then first and end. A lower
+ * number means that no share of the task was taken: the whole range of the task's bounds remains. */
 typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint64_t left;
 } nns_slot;
@@ -35,13 +35,13 @@ struct nns_pool {
     /* The list: written before the `go` signals and read after them. */
     const nns_task *tasks;
     int64_t n_tasks;
-    int64_t *times; /* of a list that is timed: end of every task, written by the thread that completes it */
+    int64_t *times; /* NULL unless the list is timed; the thread that completes a task writes its end */
     bool stop;
 
-    _Atomic int64_t began; /* when the first thread began with a list that is timed */
+    _Atomic int64_t began; /* when the first thread began a timed list */
 
     _Atomic int64_t spin_ns;
-    _Atomic int32_t runs; /* that are going on */
+    _Atomic int32_t runs; /* in progress */
     bool crowded;
     int32_t n_threads; /* the caller and n - 1 workers */
     int32_t n_workers; /* started */
@@ -58,10 +58,10 @@ struct nns_pool {
     int64_t references;
     nns_pool *next;
 
-    /* Shares of the list that are computed: a task is done when its own and all before it are. */
+    /* Computed shares of the list. A task is done when its shares and all before them are computed. */
     _Alignas(NNS_CACHE_LINE) _Atomic int64_t computed;
     _Atomic uint32_t sleepers; /* threads that sleep until a task is done */
-    _Atomic uint32_t alarm;    /* the word they sleep on; it changes when they are to look again */
+    _Atomic uint32_t alarm;    /* the word that they sleep on; a change wakes them */
 };
 
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,9 +69,9 @@ static nns_pool *pools;
 
 /* ---- shares ------------------------------------------------------------------------------------------------------- */
 
-/* Takes some shares of thread `whose`, from the front or from the back. False if it has none left of this task, or the
- * task is over. A thread that was away for a while and comes back with an old task finds that out here: when a task is
- * done, every slot with shares in it carries its number or a later one, and so does not give any. */
+/* Takes some shares of thread `whose`, from the front or from the back. False if none are left of this task. A thread that was
+ * preempted and continues with an old task gets none, either: when a task is done, each slot with shares carries the number of
+ * that task or of a later one. */
 static bool take(nns_pool *pool, int32_t whose, uint32_t number, bool back, int64_t *first, int64_t *end) {
     _Atomic uint64_t *slot = &pool->slots[whose].left;
     const uint16_t *bounds = pool->tasks[number - 1].bounds;
@@ -93,13 +93,13 @@ static bool take(nns_pool *pool, int32_t whose, uint32_t number, bool back, int6
     }
 }
 
-/* The scratch of a thread that begins with a task. */
+/* The scratch memory of a thread that begins a task. */
 static void *fresh_scratch(const nns_pool *pool, int32_t thread) {
     *(uint64_t *)pool->scratch[thread] = 0;
     return pool->scratch[thread];
 }
 
-/* Computes shares of thread `whose` until none is left; how many. */
+/* Computes shares of thread `whose` until none are left. Returns their number. */
 static int64_t compute_of(nns_pool *pool, int32_t whose, uint32_t number, int32_t me) {
     const nns_task *task = &pool->tasks[number - 1];
     int64_t first = 0, end = 0, count = 0;
@@ -111,11 +111,11 @@ static int64_t compute_of(nns_pool *pool, int32_t whose, uint32_t number, int32_
     return count;
 }
 
-/* ---- meetings ----------------------------------------------------------------------------------------------------- */
+/* ---- barriers ----------------------------------------------------------------------------------------------------- */
 
-/* Adds to the shares of a task that are computed, and notes when the last ones were. The addition and the look at
- * `sleepers` are sequentially consistent, as are a sleeper's increment of `sleepers` and its look at `computed`: one of the
- * two sees the other. */
+/* Adds to the computed shares of a task, and records the time of the last. The addition and the read of `sleepers` are
+ * sequentially consistent, and so are a sleeper's increment of `sleepers` and its read of `computed`: one of the two sees the
+ * other. */
 static void report_computed(nns_pool *pool, int64_t shares, int64_t index) {
     const nns_task *task = &pool->tasks[index];
     const int64_t now = pool->times ? nns_now() : 0;
@@ -160,8 +160,8 @@ static void await_computed(nns_pool *pool, int64_t wanted) {
 
 /* ---- lists -------------------------------------------------------------------------------------------------------- */
 
-/* Whoever comes first to the list says when it began. */
-static void note_begin(nns_pool *pool) {
+/* The first thread of the list records when it began. */
+static void record_begin(nns_pool *pool) {
     const int64_t now = nns_now();
     int64_t seen = atomic_load_explicit(&pool->began, memory_order_relaxed);
     while (now < seen && !atomic_compare_exchange_weak_explicit(&pool->began, &seen, now, memory_order_relaxed,
@@ -169,9 +169,9 @@ static void note_begin(nns_pool *pool) {
     }
 }
 
-/* One thread's walk over the list. */
-static void walk(nns_pool *pool, int32_t me) {
-    if (pool->times) note_begin(pool);
+/* Processes the list on one thread. */
+static void process_list(nns_pool *pool, int32_t me) {
+    if (pool->times) record_begin(pool);
     for (int64_t i = 0; i < pool->n_tasks; i++) {
         const nns_task *task = &pool->tasks[i];
         const int64_t wanted = task->before + task->shares;
@@ -193,7 +193,7 @@ static void *work(void *argument) {
     for (;;) {
         seen = nns_signal_await(&worker->go, seen, atomic_load_explicit(&pool->spin_ns, memory_order_relaxed));
         if (pool->stop) return NULL;
-        walk(pool, worker->index);
+        process_list(pool, worker->index);
         nns_signal_send(&worker->done, seen);
     }
 }
@@ -207,8 +207,8 @@ static void run_alone(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, in
     }
 }
 
-/* A task begins where the one before it ends, and the first when the first thread has come to it. No thread's own clock says
- * so: one that loses its core between two tasks finds the next ones done by others when it comes back. */
+/* A task begins when the task before it ends, and the first one when the first thread reaches it. A thread cannot measure this by
+ * itself: when it is preempted between two tasks, others may complete the next ones. */
 static void fill_times(const nns_pool *pool) {
     int64_t end = atomic_load_explicit(&pool->began, memory_order_relaxed);
     for (int64_t i = 0; i < pool->n_tasks; i++) {
@@ -218,7 +218,7 @@ static void fill_times(const nns_pool *pool) {
     }
 }
 
-/* Whether no task of the list can be shared. */
+/* Whether each task of the list has at most one share. */
 static bool is_serial(const nns_task *tasks, int64_t n_tasks) {
     for (int64_t i = 0; i < n_tasks; i++)
         if (tasks[i].shares > 1) return false;
@@ -241,14 +241,14 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
         worker->sent += 2;
         nns_signal_send(&worker->go, worker->sent);
     }
-    walk(pool, 0);
+    process_list(pool, 0);
     const int64_t spin_ns = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed);
     for (int32_t i = 0; i < pool->n_workers; i++)
         nns_signal_await(&pool->workers[i].done, pool->workers[i].sent - 2, spin_ns);
     if (times) fill_times(pool);
 }
 
-/* ---- turns and scratch -------------------------------------------------------------------------------------------- */
+/* ---- locks and scratch -------------------------------------------------------------------------------------------- */
 
 void nns_pool_enter(nns_pool *pool, int64_t spin_ns) {
     atomic_fetch_add(&pool->runs, 1);
@@ -312,7 +312,7 @@ static bool has_duplicates(const int32_t *cores, int32_t n_cores) {
     return false;
 }
 
-/* Stops the workers and frees the pool. The threads of a pool that came through a fork do not exist. */
+/* Stops the workers and frees the pool. After a fork the workers do not exist in the child. */
 static void destroy(nns_pool *pool) {
     if (pool->process == getpid()) {
         pool->stop = true;

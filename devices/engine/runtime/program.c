@@ -61,7 +61,7 @@ void nns_program_destroy(nns_program *program) {
     free_program(program);
 }
 
-/* Puts this run's inputs and outputs into the steps that use them. */
+/* Sets the operands that lie in this run's inputs and outputs. */
 static int32_t bind(nns_program *program, const void *const *inputs, void *const *outputs, nns_report *report) {
     for (int64_t i = 0; i < program->n_patches; i++) {
         const nns_patch *patch = &program->patches[i];
@@ -79,7 +79,7 @@ static int32_t bind(nns_program *program, const void *const *inputs, void *const
     return NNS_OK;
 }
 
-/* Takes the program's turn and everything a run needs. */
+/* Locks the program and prepares a run. */
 static int32_t enter(nns_program *program, const void *const *inputs, void *const *outputs, nns_report *report) {
     if (program->process != getpid())
         return nns_fail(report, NNS_EINVALID, "the program was made before a fork; make it again in this process");

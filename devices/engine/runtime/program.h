@@ -1,4 +1,4 @@
-/* A validated program, as program.c makes it and the executor runs it. */
+/* A validated program. */
 #ifndef NNS_PROGRAM_H
 #define NNS_PROGRAM_H
 
@@ -17,7 +17,7 @@ typedef struct {
     const int64_t *ratios; /* one per core, or NULL */
     nns_pool *pool;     /* host queues */
     void *command_queue; /* OpenCL queues */
-    int64_t *subgraphs; /* those of this queue, in order */
+    int64_t *subgraphs; /* of this queue, in order */
     int64_t n_subgraphs;
 } nns_queue;
 
@@ -56,7 +56,7 @@ typedef struct {
     nns_launch semaphore;  /* without kernel if there is none */
 } nns_subgraph;
 
-/* Where a pointer of a run goes: operand `slot` of a step lies at `offset` in input or output `index`. */
+/* An operand that each run sets: operand `slot` of a step lies at `offset` in input or output `index`. */
 typedef struct {
     int64_t step, index, offset;
     int32_t slot;

@@ -1,4 +1,4 @@
-/* Starts and stops what queues need: their pools, their threads, and shared memory for the host. */
+/* Starts and stops the queues: thread pools, threads, and mappings of shared memory. */
 #include <stdlib.h>
 
 #include "executor.h"
@@ -13,8 +13,8 @@ static void *queue_thread(void *argument) {
     for (;;) {
         seen = nns_signal_await(&thread->go, seen, spin_ns);
         if (executor->stop) return NULL;
-        nns_walk_queue(executor, &executor->program->queues[thread->queue]);
-        atomic_fetch_sub(&executor->walking, 1);
+        nns_dispatch_queue(executor, &executor->program->queues[thread->queue]);
+        atomic_fetch_sub(&executor->active_threads, 1);
         nns_announce(executor);
     }
 }
@@ -28,7 +28,7 @@ static int64_t count_working(const nns_program *program) {
     return threads;
 }
 
-/* Whether threads outnumber cores or two share one, so that who spins may keep another from working. */
+/* Whether threads outnumber cores or two share one, so that a spinning thread may delay another. */
 static bool is_crowded(const nns_executor *executor) {
     const nns_program *program = executor->program;
     bool taken[NNS_MAX_CORES] = {false};
@@ -53,7 +53,7 @@ static int64_t most_threads(const nns_program *program) {
     return most;
 }
 
-/* Cuts the kernel steps of a queue up for its threads. */
+/* Divides the kernel steps of a queue among its threads. */
 static void make_tasks(nns_executor *executor, const nns_queue *queue) {
     const nns_program *program = executor->program;
     const int32_t n_threads = (int32_t)nns_max_int(queue->n_cores, 1);
@@ -162,7 +162,7 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
 }
 
 static void unmap_shared(nns_program *program) {
-    nns_report ignored = {0}; /* nobody is left to tell */
+    nns_report ignored = {0}; /* there is no caller to report to */
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         if (!area->mapped) continue;

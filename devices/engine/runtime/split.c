@@ -1,9 +1,9 @@
-/* How the units of a task are divided among threads. */
+/* Divides the units of a task among threads. */
 #include "pool.h"
 
 enum { MOST_SHARES = UINT16_MAX };
 
-/* A part's exact share, units · ratio / sum: its whole number and what is left over, in parts of `sum`. */
+/* A part's exact share, units · ratio / sum: the quotient and the remainder. */
 typedef struct {
     int64_t whole, rest;
 } exact_share;
@@ -13,7 +13,7 @@ static exact_share share_of(int64_t units, int64_t ratio, int64_t sum) {
     return (exact_share){(int64_t)(product / (uint64_t)sum), (int64_t)(product % (uint64_t)sum)};
 }
 
-/* Gives one unit more to the part with the largest remainder among those that are still rounded down. */
+/* Rounds up the part with the largest remainder among those that are still rounded down. */
 static void round_up_one(int64_t units, const int64_t *ratios, int32_t n, int64_t sum, int64_t *parts) {
     int32_t best = 0;
     int64_t most = -1;

@@ -1,4 +1,4 @@
-/* How functions report what went wrong: a status, and one line of text for the caller. */
+/* Error reports: a status and one line of text. */
 #ifndef NNS_STATUS_H
 #define NNS_STATUS_H
 
@@ -16,7 +16,7 @@ typedef struct {
 /* Sets status and text, and returns the status. */
 int32_t nns_fail(nns_report *report, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Copies the text of a report to a caller's buffer, if there is one, and returns the status. */
+/* Copies the text of a report to the caller's buffer, which may be NULL, and returns the status. */
 int32_t nns_answer(const nns_report *report, char *error, int64_t error_size);
 
 #endif

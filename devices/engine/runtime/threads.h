@@ -9,12 +9,12 @@
 
 #include "status.h"
 
-/* Starts a thread that may run on those cores only (anywhere if there are none) and takes no signals, so that they
- * reach the program's own threads. */
+/* Starts a thread that runs on the given cores only (on any core if there are none). It blocks all signals, so that the
+ * application's threads receive them. */
 int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores,
                          void *(*body)(void *), void *argument, nns_report *report);
 
-/* Moves the calling thread to a core. `before` gets its affinity, and the answer says in `moved` whether it changed. */
+/* Moves the calling thread to a core. `before` receives its affinity, `moved` whether that changed. */
 int32_t nns_thread_pin(int32_t core, cpu_set_t *before, bool *moved, nns_report *report);
 void nns_thread_restore(const cpu_set_t *before);
 

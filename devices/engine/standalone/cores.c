@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The cores that may be used, at most NNS_MAX_CORES. Returns their number, or 0 with a report. */
+/* Lists the cores that this process may use, at most NNS_MAX_CORES. Returns their number, or 0 with a report. */
 static int32_t usable(const nns_model_options *options, int32_t *cores, nns_report *report) {
     int32_t count = 0;
     if (options && options->cores) {
@@ -30,7 +30,7 @@ static int32_t usable(const nns_model_options *options, int32_t *cores, nns_repo
     return count;
 }
 
-/* How many of `available` cores are used. */
+/* The number of cores to use, at most `available`. */
 static int64_t wanted(const nns_model_options *options, int64_t planned, int64_t available) {
     int64_t threads = planned;
     if (options && options->cores) threads = available;
@@ -62,7 +62,7 @@ static void take_planned(nns_queues *queues) {
     }
 }
 
-/* Shares the first `total` of `cores`. */
+/* Divides the first `total` of `cores` among the queues. */
 static void share(nns_queues *queues, int64_t planned, const int32_t *cores, int64_t total) {
     int64_t before = 0;
     for (int32_t i = 0; i < queues->count; i++) {

@@ -1,4 +1,4 @@
-/* Nothing in a file is trusted: every size is compared with the file's own before memory is taken or mapped for it. */
+/* Nothing in a file is trusted: every size is compared with the file's size before memory is allocated or mapped. */
 #include "file.h"
 
 #include <errno.h>

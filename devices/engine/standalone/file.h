@@ -1,4 +1,4 @@
-/* The model file (.nnm): a program for one instruction set with its weights, in one file that needs no unpacking.
+/* The model file (.nnm): a program for one instruction set and its weights, mapped into memory without unpacking.
  *
  *   header    NNS_FILE_WORDS int64 words, numbered below
  *   words     the program, as image.h describes it; kernels are named, never numbered
@@ -32,7 +32,7 @@ enum {
 };
 
 typedef struct {
-    int64_t *head; /* a copy of header, words and text: nobody can change it while it is looked at */
+    int64_t *head; /* a copy of header, words and text, which other processes cannot change after validation */
     const int64_t *words;
     int64_t n_words;
     const char *text;
@@ -43,7 +43,7 @@ typedef struct {
     int64_t constant_bytes;
 } nns_file;
 
-/* Opens and maps a model file; `file` is all zeros before, and wants nns_file_close whatever the answer is. */
+/* Opens and maps a model file. `file` must be zeroed before, and closed with nns_file_close also on failure. */
 int32_t nns_file_open(const char *path, nns_file *file, nns_report *report);
 void nns_file_close(nns_file *file);
 

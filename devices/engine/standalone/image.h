@@ -1,4 +1,4 @@
-/* From a model file to a program image of this engine (nns_engine.h).
+/* Translates a model file to a program image of this engine (nns_engine.h).
  *
  * The words of a file:
  *
@@ -29,8 +29,8 @@ typedef struct {
     uint64_t features; /* that its kernels require beyond the instruction set (nns_kernel_features) */
 } nns_image;
 
-/* Makes the image of a file's program on cores that `options` allow. What it cannot vouch for, the engine checks when
- * it gets the image. `image` is all zeros before, and wants nns_image_free whatever the answer is. */
+/* Translates a file's program for cores that `options` allow. The engine validates the rest when it receives the image.
+ * `image` must be zeroed before, and freed with nns_image_free also on failure. */
 int32_t nns_image_make(const nns_file *file, const nns_model_options *options, nns_image *image, nns_report *report);
 void nns_image_free(nns_image *image);
 

@@ -1,4 +1,4 @@
-/* The library's functions (nnstretch.h): a model file becomes a program of the engine. */
+/* The functions of nnstretch.h: loads a model file as a program of the engine. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct nns_model {
     char features[FEATURES_TEXT];
 };
 
-/* Zeros, in huge pages where the system has them: networks sweep over all of it. */
+/* Allocates zeroed memory for activations, in huge pages if available: each run touches all of it. */
 static int32_t make_arena(nns_model *model, nns_report *report) {
     const size_t bytes = (size_t)model->image.arena_bytes;
     if (!bytes) return NNS_OK;
@@ -44,7 +44,7 @@ static int32_t make_program(nns_model *model, nns_report *report) {
     nns_region *regions = calloc((size_t)n_tensors + 2, sizeof *regions);
     if (!regions) return nns_fail(report, NNS_EMEMORY, "no memory for a model");
     regions[n_tensors].host = model->arena;
-    /* Read-only memory: nns_image_make has refused steps that write to it. */
+    /* Mapped read-only; nns_image_make refuses steps that write to it. */
     memcpy(&regions[n_tensors + 1].host, &model->file.constants, sizeof(void *));
     const nns_bindings bindings = {.regions = regions};
     report->status =

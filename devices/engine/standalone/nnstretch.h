@@ -6,8 +6,8 @@
  *     if (nns_model_run(model, inputs, outputs, error, sizeof error)) …
  *     nns_model_free(model);
  *
- * Functions that can fail return 0, or another number and one line in `error` that says what was found, what was wanted
- * and what to do. `error` may be NULL.
+ * Functions that can fail return 0 on success. Otherwise `error`, which may be NULL, receives one line that says what was
+ * found, what was expected and what to do.
  */
 #ifndef NNSTRETCH_H
 #define NNSTRETCH_H
@@ -21,43 +21,43 @@ extern "C" {
 
 #define NNS_API __attribute__((visibility("default")))
 
-/* A loaded model: its weights are mapped from the file, which must stay as it is until the model is freed. */
+/* A loaded model. Its weights are mapped from the file, which must not change until the model is freed. */
 typedef struct nns_model nns_model;
 
-/* Where a model runs. All zeros, or no options at all: on the cores that it was compiled for, or on others if this
- * process may not use these, as many as there are. */
+/* The cores of a model. Zeros or a NULL pointer select the cores that it was compiled for; if this process may not use all of
+ * them, other cores. */
 typedef struct {
-    int32_t threads;      /* 0: as many as `cores`, or as the model was compiled for; never more than there are cores */
-    const int32_t *cores; /* numbers of the cores to use; NULL: those that this process may run on */
+    int32_t threads;      /* 0: one per core of `cores`, or as many as the model was compiled for; at most one per core */
+    const int32_t *cores; /* numbers of the cores to use; NULL: the cores that this process may use */
     int32_t n_cores;
 } nns_model_options;
 
-/* An input or output: float32 numbers in row-major order (images as NCHW). Strings and shapes belong to the model. */
+/* An input or output: float32 numbers in row-major order (images: NCHW). The model owns strings and shapes. */
 typedef struct {
     const char *name;
     int32_t rank;
     const int64_t *shape; /* `rank` extents */
-    int64_t count;        /* numbers in all */
+    int64_t count;        /* product of the extents */
 } nns_tensor;
 
-/* Maps a model and starts its threads. */
+/* Loads a model and starts its threads. Fails if this CPU lacks a feature that the library's instruction set includes. */
 NNS_API int nns_model_load(const char *path, const nns_model_options *options, nns_model **model, char *error,
                            size_t error_size);
 NNS_API void nns_model_free(nns_model *model); /* NULL is fine */
 
 NNS_API const char *nns_model_name(const nns_model *model);
-/* The CPU features beyond the instruction set that the model's kernels use here, such as "fma"; "" if there are none. One file
- * holds several variants of a kernel, and each machine takes the best that it can run. */
+/* The CPU features beyond the instruction set that the model's kernels use on this CPU, separated by commas, for example "fma";
+ * "" if there are none. The library holds several variants of some kernels and chooses the best that the CPU can run. */
 NNS_API const char *nns_model_features(const nns_model *model);
 NNS_API int32_t nns_model_threads(const nns_model *model);
 NNS_API int32_t nns_model_input_count(const nns_model *model);
 NNS_API int32_t nns_model_output_count(const nns_model *model);
-/* NULL if there is none of that number. */
+/* NULL if the index is out of range. */
 NNS_API const nns_tensor *nns_model_input(const nns_model *model, int32_t index);
 NNS_API const nns_tensor *nns_model_output(const nns_model *model, int32_t index);
 
-/* Runs once: `inputs` and `outputs` hold one array per input and output, each of at least `count` numbers. Calls from
- * several threads take turns. The calling thread computes too, on the first of the model's cores. */
+/* Runs the model once. `inputs` and `outputs` hold one array per input and output, each of at least `count` numbers.
+ * Concurrent calls for one model take turns. The calling thread computes, too, on the model's first core. */
 NNS_API int nns_model_run(nns_model *model, const float *const *inputs, float *const *outputs, char *error,
                           size_t error_size);
 

@@ -1,4 +1,4 @@
-/* The executable that `nnstretch compile --standalone` puts beside a model: runs it and tells its latency. */
+/* The executable of `nnstretch compile --standalone`: runs a model and reports its latency. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -25,18 +25,18 @@ typedef struct {
 } arguments;
 
 static const char usage[] =
-    "Runs a model and tells its latency.\n"
+    "Runs a model and reports its latency.\n"
     "\n"
     "usage: %s [options] [INPUT...]\n"
     "\n"
-    "INPUT: one file per input of the model, .npy or raw little-endian float32 numbers; noise without.\n"
+    "INPUT: one file per input of the model, .npy or raw little-endian float32 numbers; default: noise.\n"
     "\n"
     "  -m, --model FILE     the model (default: the name of this program with .nnm behind it)\n"
     "  -o, --output FILE    write an output, .npy or raw; once per output, in their order\n"
-    "  -t, --threads N      run on N cores (default: those that the model was compiled for, or what there is)\n"
+    "  -t, --threads N      run on N cores (default: as compiled, or all available cores)\n"
     "  -c, --cores LIST     run on these cores, as in 0-3+6\n"
-    "  -n, --repeat N       how many runs are timed after the first (default: 10)\n"
-    "  -i, --info           only tell what the model's inputs and outputs are\n"
+    "  -n, --repeat N       number of timed runs after the first (default: 10)\n"
+    "  -i, --info           print the model's inputs and outputs, and the CPU features that it uses\n"
     "  -h, --help           this text\n"
     "\n"
     "example: %s image.npy --output classes.npy --repeat 100\n";
@@ -113,7 +113,7 @@ static void parse(arguments *a, int count, char **words) {
 static const char *own_model(char *path) {
     static const char suffix[] = ".nnm";
     const ssize_t length = readlink("/proc/self/exe", path, PATH_MOST - sizeof suffix);
-    if (length < 0) nns_die("cannot tell where this program is; name the model with --model");
+    if (length < 0) nns_die("cannot find the path of this program; name the model with --model");
     memcpy(path + length, suffix, sizeof suffix);
     return path;
 }
@@ -186,9 +186,9 @@ static void time_runs(nns_model *model, float **inputs, float **outputs, int64_t
     free(times);
 }
 
-/* ---- telling ---------------------------------------------------------------------------------------------- */
+/* ---- output ----------------------------------------------------------------------------------------------- */
 
-static void tell_model(const nns_model *model) {
+static void print_model(const nns_model *model) {
     char shape[NNS_SHAPE_TEXT];
     const char *features = nns_model_features(model);
     printf("%s on %d thread%s, %s%s%s\n", nns_model_name(model), (int)nns_model_threads(model),
@@ -201,7 +201,7 @@ static void tell_model(const nns_model *model) {
                nns_shape_text(nns_model_output(model, i), shape));
 }
 
-static void tell_output(const nns_tensor *tensor, const float *values) {
+static void print_output(const nns_tensor *tensor, const float *values) {
     int64_t smallest = 0, largest = 0;
     for (int64_t i = 1; i < tensor->count; i++) {
         if (values[i] < values[smallest]) smallest = i;
@@ -211,14 +211,14 @@ static void tell_output(const nns_tensor *tensor, const float *values) {
            (long long)smallest, (double)values[largest], (long long)largest);
 }
 
-static void run_and_tell(const arguments *a, nns_model *model, double loaded) {
+static void run_and_print(const arguments *a, nns_model *model, double loaded) {
     float **inputs = make_inputs(a, model), **outputs = make_outputs(a, model);
     const double first = run(model, inputs, outputs);
-    tell_model(model);
+    print_model(model);
     printf("loaded in %.3f ms, first run %.3f ms\n", loaded, first);
     if (a->runs) time_runs(model, inputs, outputs, a->runs);
     for (int32_t i = 0; i < nns_model_output_count(model); i++) {
-        tell_output(nns_model_output(model, i), outputs[i]);
+        print_output(nns_model_output(model, i), outputs[i]);
         if (i < a->n_outputs) nns_array_write(a->outputs[i], nns_model_output(model, i), outputs[i]);
         free(outputs[i]);
     }
@@ -235,9 +235,9 @@ int main(int count, char **words) {
     const double begin = milliseconds();
     if (nns_model_load(a.model ? a.model : own_model(path), &a.on, &model, error, sizeof error)) nns_die("%s", error);
     if (a.info)
-        tell_model(model);
+        print_model(model);
     else
-        run_and_tell(&a, model, milliseconds() - begin);
+        run_and_print(&a, model, milliseconds() - begin);
     nns_model_free(model);
     if (fflush(stdout) || ferror(stdout)) nns_die("cannot write to the standard output: %s", strerror(errno));
     return 0;

@@ -1,8 +1,8 @@
-/* The walkers of a run: what they wait for, how they wait, and the steps that they run or enqueue. */
+/* Dispatches the sub-graphs of a run: waits for their dependencies, computes them or enqueues them on devices. */
 #include "opencl.h"
 #include "run.h"
 
-/* How long a walker sleeps that waits for an OpenCL queue and others at once. */
+/* Longest sleep of a thread that waits for an OpenCL queue and for other threads: no single event ends both waits. */
 enum { MIXED_SLEEP_NS = 100000 };
 
 /* ---- waiting --------------------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static bool is_done(nns_executor *executor, int64_t subgraph) {
     return true;
 }
 
-/* The first sub-graph that `subgraph` has to wait for, or -1. */
+/* The first sub-graph that `subgraph` waits for and that is not done, or -1. */
 static int64_t blocker_of(nns_executor *executor, const nns_subgraph *subgraph) {
     for (int64_t i = 0; i < subgraph->n_waits; i++)
         if (!is_done(executor, subgraph->waits[i])) return subgraph->waits[i];
@@ -52,41 +52,41 @@ static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t 
     atomic_fetch_sub(&executor->sleepers, 1);
 }
 
-/* What a walker waits for: sub-graphs, and the turn of a pool (whose end nobody announces). */
+/* What a thread waits for: sub-graphs, and the lock of a pool, whose release is not announced. */
 typedef struct {
-    int64_t blockers[NNS_MAX_QUEUES];
-    int64_t n_blockers;
+    int64_t subgraphs[NNS_MAX_QUEUES];
+    int64_t count;
     bool turn;
-} nns_obstacles;
+} wait_set;
 
-/* Whether a run of another program may want the core of `queue`. */
+/* Whether a run of another program may need the core of `queue`. */
 static bool is_contended(const nns_executor *executor, const nns_queue *queue) {
     return (queue->pool && nns_pool_contended(queue->pool)) ||
            atomic_load_explicit(&nns_working, memory_order_relaxed) > executor->n_cores;
 }
 
-/* How long a walker spins on the core of `queue`: not for long where a run of another program may want that core. */
+/* How long a thread spins on the core of `queue`: shortly if a run of another program may need that core. */
 static int64_t spin_ns_on(const nns_executor *executor, const nns_queue *queue) {
     return is_contended(executor, queue) ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
 }
 
-/* A walker, on the core of `queue`, that found nothing to do: spins a little, or sleeps once it has spun long enough since
- * `*idle_since` (0: it has just begun). `seen` is the progress as it was before the walker looked. */
+/* Waits for progress on the core of `queue`: spins for a moment, or sleeps if it has spun long enough since `*idle_since`
+ * (0: the wait begins now). `seen` is the value of `progress` from before the thread looked for work. */
 static void idle(nns_executor *executor, const nns_queue *queue, int64_t *idle_since, uint32_t seen,
-                 const nns_obstacles *obstacles) {
-    enum { BETWEEN_LOOKS = 16 };
+                 const wait_set *pending) {
+    enum { PAUSES = 16 };
     const int64_t now = nns_now();
     if (!*idle_since) *idle_since = now;
     if (now - *idle_since < spin_ns_on(executor, queue)) {
-        for (int i = 0; i < BETWEEN_LOOKS; i++) nns_pause();
+        for (int i = 0; i < PAUSES; i++) nns_pause();
         return;
     }
     int64_t enqueued = 0;
-    for (int64_t i = 0; i < obstacles->n_blockers; i++) enqueued += is_enqueued(executor, obstacles->blockers[i]);
-    if (!obstacles->turn && enqueued && enqueued == obstacles->n_blockers)
-        nns_opencl_wait(executor->marks[obstacles->blockers[0]].event);
+    for (int64_t i = 0; i < pending->count; i++) enqueued += is_enqueued(executor, pending->subgraphs[i]);
+    if (!pending->turn && enqueued && enqueued == pending->count)
+        nns_opencl_wait(executor->marks[pending->subgraphs[0]].event);
     else
-        sleep_until_progress(executor, seen, enqueued || obstacles->turn ? MIXED_SLEEP_NS : 0);
+        sleep_until_progress(executor, seen, enqueued || pending->turn ? MIXED_SLEEP_NS : 0);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
@@ -101,13 +101,13 @@ static void run_call(nns_executor *executor, int64_t s) {
     nns_run_fail(executor, &report, s);
 }
 
-/* The end of the stretch of kernel steps that begins with `first`: `first` itself if that is a call. */
+/* The end of the consecutive kernel steps that begin with `first`; `first` itself if that is a call. */
 static int64_t end_of_kernels(const nns_program *program, int64_t first, int64_t end) {
     while (first < end && program->steps[first].kind == NNS_STEP_KERNEL) first++;
     return first;
 }
 
-/* Runs the steps of a sub-graph on the calling thread and its pool, whose turn it has, until one fails. Kernels cannot. */
+/* Executes the steps of a sub-graph on the calling thread and its pool, which it has locked, until a call fails. */
 static void run_subgraph(nns_executor *executor, int64_t index) {
     const nns_program *program = executor->program;
     const nns_subgraph *subgraph = &program->subgraphs[index];
@@ -127,8 +127,8 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     complete(executor, index);
 }
 
-/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its semaphore. The device spins there, so nobody else may want
- * its cores: no other process, and no other run in this one, since all of them use a driver with the same threads. */
+/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its semaphore. The device spins there. So no other process
+ * may need its cores, and no other run in this process, since all runs share the driver's threads. */
 static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
     if (!executor->gated || !subgraph->semaphore.kernel) return false;
     return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->queues[0]) &&
@@ -151,7 +151,7 @@ static void enqueue_subgraph(nns_executor *executor, int64_t index, bool gated) 
     nns_announce(executor);
 }
 
-/* Notes the wait before a sub-graph that can start now; `since` is when it was first found blocked, or 0. */
+/* Records the wait before a sub-graph that can start now. `since` is when it was first found blocked, or 0. */
 static void trace_wait(nns_executor *executor, int64_t index, int64_t since) {
     if (!executor->trace) return;
     int64_t *wait = &executor->trace->waits[2 * index];
@@ -159,17 +159,17 @@ static void trace_wait(nns_executor *executor, int64_t index, int64_t since) {
     wait[0] = since ? since : wait[1];
 }
 
-/* ---- walkers --------------------------------------------------------------------------------------------- */
+/* ---- queues ---------------------------------------------------------------------------------------------- */
 
-void nns_walk_queue(nns_executor *executor, const nns_queue *queue) {
+void nns_dispatch_queue(nns_executor *executor, const nns_queue *queue) {
     int64_t at = 0, idle_since = 0;
-    nns_obstacles obstacles = {.n_blockers = 1};
+    wait_set pending = {.count = 1};
     while (at < queue->n_subgraphs && !nns_has_failed(executor)) {
         const int64_t index = queue->subgraphs[at];
         const uint32_t seen = atomic_load(&executor->progress);
-        obstacles.blockers[0] = blocker_of(executor, &executor->program->subgraphs[index]);
-        if (obstacles.blockers[0] >= 0) {
-            if (!nns_has_failed(executor)) idle(executor, queue, &idle_since, seen, &obstacles);
+        pending.subgraphs[0] = blocker_of(executor, &executor->program->subgraphs[index]);
+        if (pending.subgraphs[0] >= 0) {
+            if (!nns_has_failed(executor)) idle(executor, queue, &idle_since, seen, &pending);
             continue;
         }
         if (queue->pool) nns_pool_lock(queue->pool);
@@ -181,84 +181,84 @@ void nns_walk_queue(nns_executor *executor, const nns_queue *queue) {
     }
 }
 
-/* Where the calling thread is in the queues that it walks: queue 0 and OpenCL queues. */
+/* The calling thread's position in the queues that it dispatches: queue 0 and the OpenCL queues. */
 typedef struct {
     int64_t at[NNS_MAX_QUEUES];
     int64_t blocked_since[NNS_MAX_QUEUES]; /* traced runs */
-    nns_obstacles obstacles;
-} nns_walk;
+    wait_set pending;
+} dispatch_state;
 
-/* Takes the turn of queue 0's pool. Who has queues to serve does not wait for it. */
+/* Locks queue 0's pool. With OpenCL queues to serve it does not block. */
 static bool take_turn(nns_executor *executor, nns_pool *pool) {
     if (executor->has_opencl) return nns_pool_try_lock(pool);
     nns_pool_lock(pool);
     return true;
 }
 
-/* Starts the next sub-graph of a queue if there is one and nothing is in its way. Notes what is otherwise. */
-static bool advance(nns_executor *executor, nns_walk *walk, int32_t l) {
+/* Starts the next sub-graph of a queue if its dependencies are done, else records what it waits for. Returns whether it started
+ * one. */
+static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
     const nns_queue *queue = &executor->program->queues[l];
-    if (walk->at[l] == queue->n_subgraphs || nns_has_failed(executor)) return false;
-    const int64_t index = queue->subgraphs[walk->at[l]];
+    if (state->at[l] == queue->n_subgraphs || nns_has_failed(executor)) return false;
+    const int64_t index = queue->subgraphs[state->at[l]];
     const nns_subgraph *subgraph = &executor->program->subgraphs[index];
     int64_t blocker = blocker_of(executor, subgraph);
     const bool gated = l && blocker >= 0 && may_be_gated(executor, subgraph);
     if (gated) blocker = -1;
     const bool turn = blocker < 0 && !l && !take_turn(executor, queue->pool);
-    if (blocker >= 0) walk->obstacles.blockers[walk->obstacles.n_blockers++] = blocker;
-    if (turn) walk->obstacles.turn = true;
+    if (blocker >= 0) state->pending.subgraphs[state->pending.count++] = blocker;
+    if (turn) state->pending.turn = true;
     if (blocker >= 0 || turn) {
-        if (executor->trace && !walk->blocked_since[l]) walk->blocked_since[l] = nns_now();
+        if (executor->trace && !state->blocked_since[l]) state->blocked_since[l] = nns_now();
         return false;
     }
-    trace_wait(executor, index, walk->blocked_since[l]);
-    walk->blocked_since[l] = 0;
+    trace_wait(executor, index, state->blocked_since[l]);
+    state->blocked_since[l] = 0;
     if (l) {
         enqueue_subgraph(executor, index, gated);
     } else {
         run_subgraph(executor, index);
         nns_pool_unlock(queue->pool);
     }
-    walk->at[l]++;
+    state->at[l]++;
     return true;
 }
 
-/* Notes the last sub-graphs of OpenCL queues that are not done: in a queue that keeps order nothing else needs a look.
- */
-static void await_queues(nns_executor *executor, nns_walk *walk) {
+/* Records the last sub-graph of each OpenCL queue that is not done. In an in-order queue those before it are done earlier. */
+static void await_queues(nns_executor *executor, dispatch_state *state) {
     const nns_program *program = executor->program;
     for (int32_t l = 1; l < program->n_queues; l++) {
         const nns_queue *queue = &program->queues[l];
-        if (queue->kind != NNS_QUEUE_OPENCL || !walk->at[l]) continue;
-        const int64_t last = queue->subgraphs[walk->at[l] - 1];
-        if (!is_done(executor, last)) walk->obstacles.blockers[walk->obstacles.n_blockers++] = last;
+        if (queue->kind != NNS_QUEUE_OPENCL || !state->at[l]) continue;
+        const int64_t last = queue->subgraphs[state->at[l] - 1];
+        if (!is_done(executor, last)) state->pending.subgraphs[state->pending.count++] = last;
     }
 }
 
-/* The calling thread's part of a run: OpenCL queues first, and all that they can be given, since they go on by themselves once
- * they have work, and nobody looks after them while the thread computes. Where a device waits by itself that is everything: it
- * never falls asleep, and no command gets in the way of others that begin or end. */
-void nns_walk_caller(nns_executor *executor) {
+/* The calling thread's part of a run. OpenCL queues come first and get as much work as possible, since no thread serves them
+ * while this one computes. With semaphores that is all of a run's work: the device never idles, and no command is enqueued
+ * while others start or end. */
+void nns_dispatch_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
-    nns_walk walk = {0};
-    nns_obstacles *obstacles = &walk.obstacles;
+    dispatch_state state = {0};
+    wait_set *pending = &state.pending;
     int64_t idle_since = 0;
     for (;;) {
         const uint32_t seen = atomic_load(&executor->progress);
         bool moved = false;
-        *obstacles = (nns_obstacles){0};
+        *pending = (wait_set){0};
         for (int32_t l = 1; l < program->n_queues; l++)
-            while (program->queues[l].kind == NNS_QUEUE_OPENCL && advance(executor, &walk, l)) moved = true;
-        moved |= advance(executor, &walk, 0);
+            while (program->queues[l].kind == NNS_QUEUE_OPENCL && advance(executor, &state, l)) moved = true;
+        moved |= advance(executor, &state, 0);
         if (moved) {
             idle_since = 0;
             continue;
         }
-        if (nns_has_failed(executor)) *obstacles = (nns_obstacles){0};
-        const bool walked = !obstacles->n_blockers && !obstacles->turn;
-        if (walked && !nns_has_failed(executor)) await_queues(executor, &walk);
-        if (walked && !obstacles->n_blockers && !atomic_load(&executor->walking)) return;
-        if (nns_has_failed(executor)) *obstacles = (nns_obstacles){0};
-        idle(executor, &program->queues[0], &idle_since, seen, obstacles);
+        if (nns_has_failed(executor)) *pending = (wait_set){0};
+        const bool dispatched = !pending->count && !pending->turn;
+        if (dispatched && !nns_has_failed(executor)) await_queues(executor, &state);
+        if (dispatched && !pending->count && !atomic_load(&executor->active_threads)) return;
+        if (nns_has_failed(executor)) *pending = (wait_set){0};
+        idle(executor, &program->queues[0], &idle_since, seen, pending);
     }
 }

@@ -1,4 +1,4 @@
-"""Packages (.nns): plans, their weights, their OpenCL sources and models of other engines in one file."""
+"""Packages (.nns): plans, weights, OpenCL sources and models of external engines in one file."""
 
 from nnstretch.package.format import Package, PackagedPlan, read_package, write_package
 

@@ -1,18 +1,19 @@
-"""The package file: a ZIP archive whose entries are stored uncompressed, so that weights can be mapped from it.
+"""The package file: a ZIP archive with uncompressed entries, so that weights can be mapped from it.
 
     nnstretch.json      format version, entries with sizes and SHA-256, free-form metadata
     plan.json           the plan (nnstretch.scheduler.plan.schema)
     constants.bin       prepared weights; starts at a multiple of 4096 bytes
     opencl/NAME.cl      sources of the OpenCL kernels that the plan launches
-    onnx/N.onnx         models of what ONNX Runtime computes; N is the place of the model's name in `nnstretch.json`'s "models"
-    tflite/N.tflite     models of what LiteRT computes, likewise
+    onnx/N.onnx         models that ONNX Runtime runs; N is the index of the model's name in "models"
+    tflite/N.tflite     models that LiteRT runs, likewise
 
-That is format 1, of packages with one plan. Where there are several, format 2, they are `plans/N.json`, and "plans" in
-`nnstretch.json` says of each name which entry it is and which entries its models are. Equal models are one entry; constants and
-sources are common to all plans.
+This is format 1, for packages with one plan. Format 2 holds several plans as `plans/N.json`. Its "plans" in
+`nnstretch.json` maps each plan's name to its entry and to the entries of its models. Equal models are one
+entry; all plans share constants and sources.
 
-Reading executes, unpickles and unpacks nothing, and no size is believed before it was compared with the file's own. Running
-a package does compile and run its OpenCL sources, whose accesses nobody can check: they are programs, not data.
+Reading a package executes, unpickles and decompresses nothing, and compares each size with the file's size
+first. Running a package compiles and runs its OpenCL sources, whose memory accesses cannot be validated: they
+are programs, not data.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nnstretch.errors import FileError, PackageError
 from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 2
-_ONLY_PLAN = "plan"  # what the plan of a package of format 1 is called
+_ONLY_PLAN = "plan"  # the name of the plan in a package of format 1
 _MANIFEST = "nnstretch.json"
 _PAGE = 4096
 _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
@@ -46,7 +47,7 @@ class PackagedPlan:
 
     Attributes:
         plan: its JSON text.
-        models: name that a step calls a model by -> the model, ONNX or TFLite.
+        models: name in the plan's steps -> the model, ONNX or TFLite.
     """
 
     plan: str
@@ -58,7 +59,7 @@ class Package:
     """The contents of a package.
 
     Attributes:
-        plans: name -> plan, one at least. All compute the same from the same inputs. The first one is run where nobody chooses.
+        plans: name -> plan, at least one. All compute the same function. The first one is the default.
         constants: bytes of the prepared weights; read-only and mapped from the file when read from one.
         sources: OpenCL source name -> text.
         metadata: free-form JSON object (model name, MACs, how it was tuned).
@@ -71,7 +72,7 @@ class Package:
 
     @property
     def first(self) -> PackagedPlan:
-        """The plan that is run where nobody chooses."""
+        """The default plan."""
         return next(iter(self.plans.values()))
 
     @classmethod
@@ -88,7 +89,7 @@ class Package:
 
 
 def is_package(path: Path) -> bool:
-    """Whether the file at `path` starts like a package."""
+    """Whether the file at `path` has the signature of a package."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"PK\x03\x04"
@@ -97,7 +98,7 @@ def is_package(path: Path) -> bool:
 
 
 def write_package(package: Package, path: Path) -> None:
-    """Writes `package` to `path`, complete or not at all.
+    """Writes `package` to `path`. The file appears complete or not at all.
 
     Raises:
         FileError: the place is not writable or the disk is full.
@@ -123,14 +124,14 @@ def write_package(package: Package, path: Path) -> None:
 
 
 def _one_plan(packed: PackagedPlan) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Entries of format 1, and what the manifest says of them."""
+    """Entries of format 1, and their description in the manifest."""
     entries = {"plan.json": packed.plan.encode()}
     entries |= {_model_entry(i, model): model for i, model in enumerate(packed.models.values())}
     return entries, {"format": 1, "models": list(packed.models)}
 
 
 def _several_plans(plans: Mapping[str, PackagedPlan]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Entries of format 2, and what the manifest says of them."""
+    """Entries of format 2, and their description in the manifest."""
     models = dict.fromkeys(model for packed in plans.values() for model in packed.models.values())
     places = {model: _model_entry(i, model) for i, model in enumerate(models)}
     entries = {f"plans/{i}.json": packed.plan.encode() for i, packed in enumerate(plans.values())}
@@ -153,17 +154,17 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _padding(start: int) -> bytes:
-    """An extra field that moves an entry's data from `start` to the next page (its id, 0xD935, is Android's for alignment)."""
+    """An extra field that moves an entry's data from `start` to the next page; Android uses its id, 0xD935, likewise."""
     size = -(start + 4) % _PAGE
     return struct.pack("<HH", 0xD935, size) + bytes(size)
 
 
 def read_package(path: Path) -> Package:
-    """Reads and verifies a package; its constants are mapped, not copied.
+    """Reads and verifies a package. Its constants are mapped, not copied.
 
     Raises:
         FileError: no such file, or not readable.
-        PackageError: not a package, of a newer format, damaged, or incomplete.
+        PackageError: the file is not a package, or its format is newer, or it is damaged or incomplete.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:

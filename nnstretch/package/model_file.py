@@ -1,6 +1,6 @@
-"""The model file (.nnm): a plan for CPU queues as the native engine's program, with its weights, for use without Python.
+"""The model file (.nnm): a plan for CPU queues and its weights, which the native engine runs without Python.
 
-devices/engine/standalone/file.h and image.h say what each number means; docs/formats.md shows the whole.
+devices/engine/standalone/file.h and image.h define the numbers; docs/formats.md describes the format.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ABSENT = -1
 
 
 def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> None:
-    """Writes a compiled model to `path`, complete or not at all.
+    """Writes a compiled model to `path`. The file appears complete or not at all.
 
     Args:
         compiled: a plan for the block of `isa` whose queues are all CPU cores.
         name: the model's name, which the executable prints.
-        isa: the instruction set that the plan is made for.
+        isa: the instruction set of the plan.
         path: the file.
 
     Raises:
@@ -66,7 +66,7 @@ def encode_head(plan: Plan, name: str, isa: Isa, constant_bytes: int) -> bytes:
 
 
 def check(content: bytes) -> int:
-    """FNV-1a over the 64-bit words of `content`, whose length 8 divides."""
+    """FNV-1a over the 64-bit words of `content`, whose length is a multiple of 8."""
     value = _HASH_START
     for word in np.frombuffer(content, "<u8").tolist():
         value = (value ^ word) * _HASH_FACTOR & _HASH_MASK
@@ -74,10 +74,10 @@ def check(content: bytes) -> int:
 
 
 def check_standalone(plan: Plan) -> None:
-    """Whether the engine alone can run a plan.
+    """Checks that the engine can run a plan without other libraries.
 
     Raises:
-        UsageError: it cannot; says which layers need what.
+        UsageError: it cannot; names the layers and the libraries that they need.
     """
     for kind, need in (("opencl", "OpenCL"), ("call", "ONNX Runtime or LiteRT")):
         layers = list(dict.fromkeys(step.layer for step in plan.steps if step.kind == kind))

@@ -1,12 +1,12 @@
-"""The folder that `nnstretch compile --standalone` makes: a model with all that runs it, without Python or any framework.
+"""The folder of `nnstretch compile --standalone`: a model that runs without Python or any framework.
 
-| file | what it is |
+| file | contents |
 |---|---|
 | `NAME.nnm` | the model: program and weights (`nnstretch.package.model_file`) |
 | `NAME` | an executable that runs it |
-| `libnnstretch.so` | the same for other programs |
-| `nnstretch.h` | their interface |
-| `example.c` | a program that uses it |
+| `libnnstretch.so` | a library that runs it in other programs |
+| `nnstretch.h` | the library's interface |
+| `example.c` | a program that uses the library |
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SUFFIX = ".nnm"
 
 
 def standalone_files(name: str, folder: Path) -> Mapping[str, Path]:
-    """What a standalone folder holds: `model`, `executable`, `library`, `header`, `example`.
+    """The files of a standalone folder: `model`, `executable`, `library`, `header`, `example`.
 
     Raises:
-        UsageError: files cannot have such a name.
+        UsageError: the name is not valid as a file name.
     """
     if not re.fullmatch(r"\w[\w.+-]*", name) or name in (LIBRARY, HEADER.name, EXAMPLE.name):
         raise UsageError(f"a standalone model cannot be called {name!r}; name the folder or the model otherwise")
@@ -43,19 +43,19 @@ def standalone_files(name: str, folder: Path) -> Mapping[str, Path]:
 
 
 def write_standalone(compiled: Compiled, name: str, target: BuildTarget, folder: Path) -> Mapping[str, Path]:
-    """Writes a model with its binaries to an existing folder, each file complete or not at all.
+    """Writes a model and its binaries to an existing folder. Each file appears complete or not at all.
 
     Args:
         compiled: a plan made for `target.isa` whose queues are all CPU cores.
         name: of the model and of the executable.
-        target: what the binaries are built for.
-        folder: where to; files of these names are replaced.
+        target: of the binaries.
+        folder: the destination; existing files of the same names are replaced.
 
     Returns:
-        The files, as `standalone_files` names them.
+        The files, with the keys of `standalone_files`.
 
     Raises:
-        UsageError: the plan needs OpenCL or ONNX Runtime, or the name is no file name.
+        UsageError: the plan needs OpenCL or ONNX Runtime, or the name is not valid as a file name.
         BuildError: the engine cannot be built for the target.
         FileError: the folder is not writable or the disk is full.
     """

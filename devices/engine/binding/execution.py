@@ -1,7 +1,7 @@
-"""A program inside the engine: its runs, what fails in them, and runs that miss their deadline.
+"""Runs of a program in the engine: errors, callbacks and deadlines.
 
-A run with a deadline is made by a thread of the program's own, so that the caller can go away from it. Whatever hangs then, a
-device, a call or a kernel, keeps the program, its memory and the run's arrays until it has come back.
+A run with a deadline is executed by a thread of the program, so that the caller can leave it. A run that hangs
+in a device, a call or a kernel keeps the program, its memory and the arrays of the run alive until it returns.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from nnstretch.devices.engine.binding.library import ERROR_BYTES, Engine
 from nnstretch.errors import DeadlineError, DeviceError, NNStretchError, UsageError
 
 CallFunction = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
-"""What a call step calls: (reads, writes), flat uint8 views of its buffers; an empty array where a read is absent."""
+"""The function of a call step: (reads, writes), flat uint8 views of its buffers; a missing optional read is empty."""
 
-Place = tuple[str, str]
-"""What the queue of a step and the step are called."""
+StepName = tuple[str, str]
+"""The names of a step's queue and of the step, for error messages."""
 
 log = logging.getLogger(__name__)
 
 
 class Calls:
-    """The callback of a program's call steps, and what the first that failed raised.
+    """The callback of a program's call steps, and the first exception of a run.
 
     Args:
-        table: by number of the step: what it calls, and the bytes of its reads and writes.
+        table: step number -> function, and the bytes of its reads and writes.
     """
 
     def __init__(self, table: dict[int, tuple[CallFunction, list[int], list[int]]]) -> None:
@@ -44,11 +44,11 @@ class Calls:
         self.callback = binding.Call(self._call) if table else binding.Call()
 
     def forget(self) -> None:
-        """Begins a run: nothing has failed."""
+        """Forgets the failure of an earlier run."""
         self._failure = None
 
     def take_failure(self) -> tuple[int, BaseException] | None:
-        """The step that failed first and what it raised, once."""
+        """Returns the first step that failed and its exception, and forgets them."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -59,7 +59,7 @@ class Calls:
                 [_view(reads[k], size) for k, size in enumerate(read_sizes)],
                 [_view(writes[k], size) for k, size in enumerate(write_sizes)],
             )
-        except BaseException as error:  # noqa: BLE001 - C cannot carry it: kept, and raised again from run()
+        except BaseException as error:  # noqa: BLE001 - C cannot propagate it: run() raises it again
             self._failure = self._failure or (step, error)
             return 1
         return 0
@@ -72,15 +72,15 @@ def _view(address: int | None, size: int) -> np.ndarray:
 
 
 class RunningProgram:
-    """A program that the engine has accepted. Runs take turns.
+    """A program that the engine has validated. Runs take turns.
 
     Args:
         native: the engine.
-        handle: the program in it, which is this object's to destroy.
-        feeds: number of inputs and outputs.
-        calls: of its call steps.
-        places: of its steps.
-        keep: what the program points to, kept alive until it is destroyed.
+        handle: the engine's program, which this object owns.
+        feeds: numbers of inputs and outputs.
+        calls: functions of the call steps.
+        step_names: one per step.
+        keep: objects that must outlive the program.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class RunningProgram:
         handle: ctypes.c_void_p,
         feeds: tuple[int, int],
         calls: Calls,
-        places: Sequence[Place],
+        step_names: Sequence[StepName],
         keep: object,
     ) -> None:
-        self._engine, self._handle, self._calls, self._places, self._keep = native, handle, calls, places, keep
+        self._engine, self._handle, self._calls, self._step_names, self._keep = native, handle, calls, step_names, keep
         self._turn = threading.Lock()
         self._process = os.getpid()
-        # Filled anew at each run, in its turn.
+        # Each run fills them while it holds the lock.
         self._inputs, self._outputs = ((ctypes.c_void_p * count)() for count in feeds)
         self._text = ctypes.create_string_buffer(ERROR_BYTES)
         self._worker: _Worker | None = None
@@ -104,7 +104,7 @@ class RunningProgram:
 
     @property
     def busy(self) -> bool:
-        """Whether a run that missed its deadline is not over."""
+        """Whether a run that missed its deadline is still in progress."""
         return self._stall is not None
 
     def run(
@@ -115,20 +115,20 @@ class RunningProgram:
         arguments: Sequence[Any] = (),
         deadline: float | None = None,
     ) -> None:
-        """Runs by a function of the engine, which takes the program, tables of inputs and outputs, and `arguments`.
+        """Runs the program by a function of the engine.
 
         Args:
-            function: of the engine.
-            inputs: arrays that have been checked.
-            outputs: the same.
-            arguments: what else the function takes.
-            deadline: seconds that it may take, waiting for its turn included.
+            function: takes the program, tables of inputs and outputs, and `arguments`.
+            inputs: validated arrays.
+            outputs: validated arrays.
+            arguments: further arguments of the function.
+            deadline: seconds that the run may take, including the wait for other runs.
 
         Raises:
             UsageError: the program is closed.
-            DeadlineError: the run is not over in time. It ends by itself after what it was at; what it still writes goes to
-                `outputs`.
-            DeviceError: a device or a call failed, or an earlier run has missed its deadline and is not over yet.
+            DeadlineError: the run missed its deadline. It ends after its current steps and writes to `outputs`
+                until then.
+            DeviceError: a device or a call failed, or an earlier run that missed its deadline is still in progress.
         """
         end = None if deadline is None else time.monotonic() + deadline
         if not self._turn.acquire(timeout=-1 if deadline is None else deadline):
@@ -147,17 +147,19 @@ class RunningProgram:
             if end is None:
                 self._enter(function, arguments)
             else:
-                self._enter_by(end, _Run(partial(self._enter, function, arguments), self._came_back, (inputs, outputs)))
+                self._enter_by(
+                    end, _Run(partial(self._enter, function, arguments), self._finish_abandoned, (inputs, outputs))
+                )
         finally:
             self._turn.release()
 
     def close(self) -> None:
-        """Destroys the program; waits for a run in another thread.
+        """Destroys the program after the run of another thread, if there is one.
 
-        One that has missed its deadline is not waited for: it keeps the program and its memory until it is over. Closing twice
-        does nothing.
+        Does not wait for a run that missed its deadline; that run destroys the program when it ends. Closing
+        twice does nothing.
         """
-        if os.getpid() != self._process:  # threads that had the turn, or hang, are not in a child
+        if os.getpid() != self._process:  # after a fork, the threads that hold the lock or hang do not exist
             self._turn, self._stall = threading.Lock(), None
         with self._turn:
             stall, closed, self._closed = self._stall, self._closed, True
@@ -182,7 +184,7 @@ class RunningProgram:
             self._raise(error)
 
     def _raise(self, error: NNStretchError) -> NoReturn:
-        """Raises what a call raised, or what the engine says, with the place where it was."""
+        """Raises the exception of a call, or the engine's error, with the names of the queue and the step."""
         failure = self._calls.take_failure()
         step, cause = failure or (int(self._engine.library.nns_program_failed_step(self._handle)), None)
         own = isinstance(cause, NNStretchError) or not isinstance(cause, Exception)
@@ -190,7 +192,7 @@ class RunningProgram:
             raise cause from None
         if step < 0 or not isinstance(error, DeviceError):
             raise error
-        queue, name = self._places[step]
+        queue, name = self._step_names[step]
         raise DeviceError(
             f"{queue} failed at {name}: {cause or error}; run or load it again, or use other processors",
             processor=queue,
@@ -199,7 +201,7 @@ class RunningProgram:
     # -- deadlines -----------------------------------------------------------------------------------------------
 
     def _enter_by(self, end: float, run: _Run) -> None:
-        """Has the run made by the program's own thread, and goes away if it is not over by `end` or is interrupted."""
+        """Executes the run on the program's thread; cancels it if it misses `end` or the caller is interrupted."""
         if self._worker is None:
             self._worker = _Worker()
         began = time.monotonic()
@@ -221,10 +223,10 @@ class RunningProgram:
         step = int(self._engine.library.nns_program_cancel(self._handle))
         if step < 0:
             return _Stall("", "it was about to begin or to end")
-        queue, name = self._places[step]
+        queue, name = self._step_names[step]
         return _Stall(queue, f"{queue} is at {name} or later")
 
-    def _came_back(self) -> None:
+    def _finish_abandoned(self) -> None:
         with self._turn:
             self._stall = None
             closed = self._closed
@@ -233,57 +235,61 @@ class RunningProgram:
 
 
 class _Stall(NamedTuple):
-    """What keeps a run that missed its deadline: the processor, and how messages say it."""
+    """Where a run hangs that missed its deadline: the processor, and a description for messages."""
 
     queue: str
     where: str
 
 
 class _Run:
-    """A run that another thread makes.
+    """A run that another thread executes.
 
     Args:
-        body: what makes it.
-        came_back: is called if it ends after it was abandoned.
-        keep: what it uses.
+        body: executes the run.
+        on_late_end: called when the run ends after it was abandoned.
+        keep: objects that must outlive the run.
+
+    Attributes:
+        over: set when the run has ended.
     """
 
-    def __init__(self, body: Callable[[], None], came_back: Callable[[], None], keep: object) -> None:
+    def __init__(self, body: Callable[[], None], on_late_end: Callable[[], None], keep: object) -> None:
         self.over = threading.Event()
-        self._body, self._came_back, self._keep = body, came_back, keep
+        self._body, self._on_late_end, self._keep = body, on_late_end, keep
         self._lock = threading.Lock()
         self._abandoned = False
         self._failure: BaseException | None = None
 
-    def make(self) -> None:
-        """Runs, and keeps what was raised."""
+    def execute(self) -> None:
+        """Executes the run and keeps its exception."""
         try:
             self._body()
-        except BaseException as error:  # noqa: BLE001 - it is raised again by `check`, in the thread that wants it
+        except BaseException as error:  # noqa: BLE001 - `check` raises it in the caller's thread
             self._failure = error
         with self._lock:
             self.over.set()
             abandoned = self._abandoned
         if abandoned:
-            self._came_back()
+            self._on_late_end()
 
     def abandon(self) -> bool:
-        """Whether it was not over, and nobody will ask for its outcome."""
+        """Gives up the outcome of the run. Returns whether it was still in progress."""
         with self._lock:
             self._abandoned = not self.over.is_set()
             return self._abandoned
 
     def check(self) -> None:
-        """Raises what the run raised."""
+        """Raises the exception of the run, if any."""
         if self._failure is not None:
             raise self._failure
 
 
 class _Worker:
-    """A thread that makes runs. It does not keep the process from ending.
+    """A daemon thread that executes runs.
 
     Attributes:
-        submit: has a run made after those before it; no interrupt of the caller comes between.
+        submit: queues a run. It is a C function, so that no interrupt of the caller can come between queueing
+            and returning.
     """
 
     def __init__(self) -> None:
@@ -292,7 +298,7 @@ class _Worker:
         threading.Thread(target=_serve, args=(self._runs,), name="nns-deadline", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the thread when it has nothing to do."""
+        """Ends the thread after the queued runs."""
         self._runs.put(None)
 
 
@@ -301,10 +307,10 @@ def _serve(runs: SimpleQueue[_Run | None]) -> None:
         run = runs.get()
         if run is None:
             return
-        run.make()
-        del run  # and with it the arrays that it used
+        run.execute()
+        del run  # releases the arrays of the run
 
 
 def address_of(array: np.ndarray) -> int:
-    """Where an array's memory begins."""
+    """The address of an array's first byte."""
     return int(array.__array_interface__["data"][0])

@@ -1,6 +1,6 @@
-"""What a program of the native engine consists of, and its image, the numbers that the engine reads.
+"""The parts of a program of the native engine, and their encoding as a program image.
 
-The classes mirror devices/engine/include/nns_engine.h, which says what each number means.
+The classes mirror devices/engine/include/nns_engine.h, which defines each number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_FEEDS = 1 << 16
 
 
 class QueueKind(IntEnum):
-    """Who computes the steps of a queue."""
+    """The executor of a queue's steps."""
 
     HOST = 0
     OPENCL = 1
@@ -28,7 +28,7 @@ class QueueKind(IntEnum):
 
 
 class RegionKind(IntEnum):
-    """Where the memory of a region comes from."""
+    """The origin of a region's memory."""
 
     FIXED = 0
     INPUT = 1
@@ -37,11 +37,12 @@ class RegionKind(IntEnum):
 
 
 class Sharing(IntEnum):
-    """How the host and a device see a SHARED region.
+    """How the host and a device share a SHARED region.
 
-    COPIED: the device has a copy, which is written before and read after its kernels.
-    MAPPED: both have the same memory, and mapping moves ownership (a buffer made with USE_HOST_PTR).
-    COHERENT: both have the same memory at any time; what one has done is there for the other (fine-grained SVM).
+    Attributes:
+        COPIED: the device has a copy, which is written before and read after its kernels.
+        MAPPED: both use the same memory, and mapping transfers ownership (a buffer created with USE_HOST_PTR).
+        COHERENT: both use the same memory without transfers (fine-grained SVM).
     """
 
     COPIED = 0
@@ -50,7 +51,7 @@ class Sharing(IntEnum):
 
 
 class StepKind(IntEnum):
-    """What a step runs."""
+    """The kind of a step."""
 
     KERNEL = 0
     OPENCL = 1
@@ -67,10 +68,14 @@ class OpenCLObject(Protocol):
 
 @dataclass(frozen=True)
 class Queue:
-    """A processor's place in a program: its kind, its cores (one thread each) and, for OpenCL, an in-order queue.
+    """A processor in a program.
 
-    Traced runs want the command queue to have profiling enabled. `ratios` are the relative speeds of the cores of a
-    host queue, by which the work of every step is split to begin with; none: all are the same. `name` is for errors.
+    Attributes:
+        kind: the executor of its steps.
+        cores: one thread each.
+        command_queue: the in-order command queue of an OpenCL queue; traced runs need profiling enabled in it.
+        ratios: relative speeds of the cores of a host queue, by which each step is split initially; none: equal.
+        name: for error messages.
     """
 
     kind: QueueKind
@@ -82,15 +87,15 @@ class Queue:
 
 @dataclass(frozen=True)
 class Region:
-    """A stretch of memory.
+    """A block of memory.
 
     Attributes:
-        kind: FIXED and SHARED regions bring `memory`; INPUT and OUTPUT regions get theirs at each run.
-        bytes: its size; `memory` must be at least as large.
+        kind: FIXED and SHARED regions have `memory`; each run binds INPUT and OUTPUT regions.
+        bytes: size; `memory` must be at least as large.
         index: number of the input or output.
         memory: contiguous host memory.
         mem: OpenCL buffer of a SHARED region.
-        sharing: how host and device see a SHARED region.
+        sharing: how host and device share a SHARED region.
         queue: the OpenCL queue of a SHARED region.
     """
 
@@ -116,8 +121,13 @@ class Buffer:
 class Step:
     """One kernel, launch or call.
 
-    `id` is the kernel's number (`Engine.find`), the index in the program's `launches`, or the index in its `calls`. `reads` and
-    `writes` are buffers by number; -1 stands for an optional input that is absent. `name` is for errors.
+    Attributes:
+        kind: which of these.
+        id: the kernel's number (`Engine.find`), an index into the program's `launches`, or an index into its `calls`.
+        reads: numbers of buffers; -1 for an optional input that is left out.
+        writes: numbers of buffers.
+        parameters: of a kernel.
+        name: for error messages.
     """
 
     kind: StepKind
@@ -130,9 +140,14 @@ class Step:
 
 @dataclass(frozen=True)
 class SubGraph:
-    """The next `steps` steps, on one queue, after the sub-graphs `waits` of other queues.
+    """Consecutive steps on one queue.
 
-    `acquires` and `releases` are SHARED regions that an OpenCL sub-graph reads from or hands back to the host.
+    Attributes:
+        queue: number of the queue.
+        steps: number of steps; they follow those of the sub-graph before.
+        waits: numbers of sub-graphs of other queues that must be done before.
+        acquires: SHARED regions that an OpenCL sub-graph takes from the host.
+        releases: SHARED regions that an OpenCL sub-graph returns to the host.
     """
 
     queue: int
@@ -153,13 +168,12 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Semaphores:
-    """Kernels by which a device waits for other queues by itself, so that sub-graphs can be enqueued before these are done.
+    """Device-side semaphores: kernels that wait for other queues, so that sub-graphs can be enqueued early.
 
     Attributes:
-        launches: for every sub-graph its semaphore, which ends once the flags of all sub-graphs are set that this
-        one waits for;
-            None where there is none.
-        flags: int32, one per sub-graph, in memory that is shared coherently with the device of the only OpenCL queue.
+        launches: one per sub-graph, or None. A semaphore ends once the flags of all sub-graphs are set that its
+            own waits for.
+        flags: int32, one per sub-graph, in memory that the device of the only OpenCL queue shares coherently.
     """
 
     launches: tuple[KernelLaunch | None, ...]
@@ -175,7 +189,7 @@ def encode(
 ) -> np.ndarray:
     """The image of a program: int64 words as nns_engine.h lays them out.
 
-    The id of a call step is written as the number of the step, which is how `Program` finds the call and its sizes.
+    The id of a call step becomes the number of the step, by which `Program` finds the function and its sizes.
     """
     inputs, outputs = feed_sizes(regions, RegionKind.INPUT), feed_sizes(regions, RegionKind.OUTPUT)
     words = [MAGIC, ABI, len(queues), len(regions), len(buffers), len(steps), len(subgraphs), len(inputs), len(outputs)]

@@ -62,7 +62,7 @@ class Launch(ctypes.Structure):
 
 
 class Bindings(ctypes.Structure):
-    """nns_bindings: what a program's numbers stand for in this process."""
+    """nns_bindings: the memory, kernels and functions that the numbers of a program refer to."""
 
     _fields_ = (
         ("regions", ctypes.POINTER(Region)),
@@ -86,7 +86,7 @@ class Trace(ctypes.Structure):
     )
 
 
-# nns_status -> the error that a caller sees.
+# nns_status -> the class of the exception.
 ERRORS: Mapping[int, type[NNStretchError]] = {
     1: PackageError,
     2: DeviceError,
@@ -206,9 +206,12 @@ class Engine:
     def checked(
         self, function: Callable[..., int], *arguments: Any, text: ctypes.Array[ctypes.c_char] | None = None
     ) -> None:
-        """Calls a function that reports errors as status and text, and raises them.
+        """Calls a function of the engine and raises its error.
 
-        Who calls often gives `text`, a buffer of ERROR_BYTES that no other call uses meanwhile.
+        Args:
+            function: returns an nns_status and takes a text buffer last.
+            arguments: before the buffer.
+            text: a buffer of ERROR_BYTES that no concurrent call uses; default: a new one.
         """
         if text is None:
             text = ctypes.create_string_buffer(ERROR_BYTES)
@@ -217,12 +220,12 @@ class Engine:
             raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
 
     def split(self, units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:
-        """How many of a step's `units` each thread of a queue begins with.
+        """The initial share of each thread of a queue in a step.
 
         Args:
             units: of the step.
-            ratios: one per thread, 1 to MAX_RATIO; none: all threads are the same.
-            threads: number of threads, needed without ratios.
+            ratios: one per thread, 1 to MAX_RATIO; none: equal shares.
+            threads: number of threads; required without ratios.
 
         Raises:
             UsageError: a number is out of range.
@@ -236,11 +239,11 @@ class Engine:
         return list(parts)
 
     def join_ns(self, cores: Sequence[int], steps: int = 200) -> float:
-        """Nanoseconds from one step to the next that a pool of one thread per core takes when there is nothing to compute.
+        """Nanoseconds between two empty steps on a pool with one thread per core.
 
         Args:
             cores: of the pool.
-            steps: per list; 1 gives the whole cost of waking the workers and waiting for them.
+            steps: per list; 1 measures the whole cost of waking the workers and waiting for them.
 
         Raises:
             DeviceError: this process may not run on these cores.
@@ -251,7 +254,7 @@ class Engine:
         return ns
 
     def peak_gflops(self, core: int | None = None, milliseconds: int = 100) -> float:
-        """Measured float32 peak of one thread in GFLOP/s, on `core` or wherever the calling thread runs.
+        """Measured float32 peak of one thread in GFLOP/s, on `core` or on the current core.
 
         Raises:
             FeedError: this process may not run on `core`.
@@ -260,10 +263,10 @@ class Engine:
             return float(self.library.nns_peak_gflops(milliseconds))
 
     def clock_gflops(self, core: int | None = None) -> float:
-        """GFLOP/s of one thread just now, in a product out of the innermost cache, on `core` or wherever the thread runs.
+        """Current GFLOP/s of one thread in a matrix product from the L1 cache, on `core` or on the current core.
 
-        It follows the core's clock, and what its neighbours leave it. The best of a few readings: the first two are of a core
-        that wakes up, and one may be interrupted.
+        It follows the core's clock and the load of hyper-threads on the same core. The result is the best of a
+        few readings: the core wakes up during the first two, and any may be interrupted.
 
         Raises:
             FeedError: this process may not run on `core`.
@@ -272,13 +275,13 @@ class Engine:
             return float(max(self.library.nns_clock_gflops() for _ in range(_CLOCK_READINGS)))
 
     def flush(self, memory: np.ndarray) -> None:
-        """Takes a contiguous array out of all caches, where the CPU lets a program do that."""
+        """Evicts a contiguous array from all caches, if the CPU has an instruction for that."""
         self.library.nns_flush(memory.ctypes.data, memory.nbytes)
 
 
 @contextmanager
 def _on_core(core: int | None) -> Iterator[None]:
-    """The calling thread runs on `core` meanwhile, or wherever it may."""
+    """Pins the calling thread to `core`; None: does nothing."""
     if core is None:
         yield
         return

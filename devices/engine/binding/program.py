@@ -1,7 +1,7 @@
-"""Programs of the native engine, as Python makes and runs them.
+"""Programs of the native engine.
 
-A `Program` checks everything when it is made (in C) and keeps all memory and OpenCL objects that it was given alive until it is
-closed.
+The engine validates a `Program` completely when it is created. The program keeps its memory and OpenCL objects
+alive until it is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.devices.engine.binding import library as binding
-from nnstretch.devices.engine.binding.execution import CallFunction, Calls, Place, RunningProgram, address_of
+from nnstretch.devices.engine.binding.execution import CallFunction, Calls, RunningProgram, StepName, address_of
 from nnstretch.devices.engine.binding.image import (
     Buffer,
     KernelLaunch,
@@ -59,7 +59,7 @@ class RunTrace:
 
 
 def ask_for_huge_pages(address: int, size: int) -> None:
-    """Has memory that was not written yet lie in huge pages, as far as whole ones fit and the system gives them."""
+    """Requests huge pages for memory that was not written yet: as many whole pages as fit."""
     start = -(-address // HUGE_PAGE) * HUGE_PAGE
     end = (address + size) // HUGE_PAGE * HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE") and end > start:
@@ -69,12 +69,12 @@ def ask_for_huge_pages(address: int, size: int) -> None:
 def aligned_array(size: int, alignment: int = 4096) -> np.ndarray:
     """A zeroed uint8 array of `size` bytes whose address is a multiple of `alignment` (a power of two).
 
-    Arrays of 2 MiB and more are asked to lie in huge pages.
+    Arrays of 2 MiB and more request huge pages.
     """
     if size >= HUGE_PAGE:
         alignment = max(alignment, HUGE_PAGE)
         memory = mmap.mmap(-1, size + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):  # a kernel without huge pages gives small ones
+        with suppress(OSError):  # a kernel without huge pages uses small ones
             memory.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(memory, np.uint8)
     else:
@@ -87,19 +87,19 @@ class Program(Closing):
     """A validated program, ready to run.
 
     Args:
-        queues, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in a topological order, steps in the order
-            of the sub-graphs.
-        launches: what OpenCL steps run.
-        calls: what call steps call. An NNStretchError raised there comes out of `run`; others, and DeviceErrors, come out as
-            the cause of a DeviceError that says where it was.
-        semaphores: of OpenCL sub-graphs that may be enqueued before what they wait for is done.
-        native: the engine, by default this machine's.
-        keep: what else must live as long as the program.
+        queues, regions, buffers, steps, subgraphs: as in nns_engine.h; sub-graphs in topological order, steps in
+            the order of the sub-graphs.
+        launches: kernels of OpenCL steps.
+        calls: functions of call steps. `run` raises their NNStretchErrors unchanged; a DeviceError or any other
+            exception becomes the cause of a DeviceError that names the queue and the step.
+        semaphores: of OpenCL sub-graphs that may be enqueued before their waits are over.
+        native: the engine; default: this machine's.
+        keep: further objects that must outlive the program.
 
     Raises:
-        PackageError: the program is refused; says where and why.
+        PackageError: the program is not valid; names the place and the reason.
         DeviceError: no memory, no threads on those cores, or OpenCL failed.
-        UsageError: a region's memory is too small or not contiguous, or a call step names no call.
+        UsageError: a region's memory is too small or not contiguous, or the number of a call is out of range.
     """
 
     def __init__(
@@ -136,12 +136,14 @@ class Program(Closing):
         )
         feeds = len(self._input_bytes), len(self._output_bytes)
         pointed = (bound, tuple(queues), tuple(regions), tuple(launches), semaphores, keep)
-        self._running = RunningProgram(self._engine, handle, feeds, made, _places(queues, steps, subgraphs), pointed)
+        self._running = RunningProgram(
+            self._engine, handle, feeds, made, _step_names(queues, steps, subgraphs), pointed
+        )
         self._finalizer = weakref.finalize(self, self._running.close)
 
     @property
     def busy(self) -> bool:
-        """Whether a run that missed its deadline is not over, and so no other can be made."""
+        """Whether a run that missed its deadline is still in progress; until it ends no other run can begin."""
         return self._running.busy
 
     def run(
@@ -151,24 +153,26 @@ class Program(Closing):
         *,
         deadline: float | None = None,
     ) -> None:
-        """Runs once. Arrays are C-contiguous and hold at least their region's bytes; outputs are written in place.
+        """Runs the program once. Thread-safe: concurrent calls take turns.
 
-        Thread-safe: concurrent calls take turns. A `deadline` says how many seconds the run may take, waiting for its turn
-        included; it is then made by another thread, which costs some ten microseconds.
+        Args:
+            inputs: C-contiguous arrays of at least their regions' bytes.
+            outputs: the same, written in place.
+            deadline: seconds that the run may take, including the wait for other runs. Another thread then
+                executes the run, which costs some ten microseconds.
 
         Raises:
-            UsageError: the deadline is no time, or the program is closed.
-            FeedError: a missing, short, strided or read-only array.
-            DeadlineError: the run is not over in time. It uses the arrays, and the program is `busy`, until what hangs has come
-                back.
-            DeviceError: a device or a call failed, and the program can be run again; or it is `busy`.
+            UsageError: the deadline is out of range, or the program is closed.
+            FeedError: an array is missing, too short, strided or read-only.
+            DeadlineError: the run missed its deadline. It uses the arrays, and the program is `busy`, until it ends.
+            DeviceError: a device or a call failed, and the program can run again; or the program is `busy`.
         """
         if deadline is not None and not 0 < deadline <= threading.TIMEOUT_MAX:
             raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
         self._foreign(self._engine.library.nns_program_run, inputs, outputs, None, deadline=deadline)
 
     def run_traced(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> RunTrace:
-        """As `run`, with the times of every step and wait."""
+        """As `run`; returns the times of each step and wait."""
         steps = np.zeros((self._steps, 2), np.int64)
         waits = np.zeros((self._subgraphs, 2), np.int64)
         words = ctypes.POINTER(ctypes.c_int64)
@@ -185,9 +189,17 @@ class Program(Closing):
         runs: int = 20,
         budget_ms: float = 0,
     ) -> list[int]:
-        """Nanoseconds of each of up to `runs` runs after `warmup` others, in one foreign call.
+        """Times up to `runs` runs after `warmup` others in one foreign call. Errors as for `run`.
 
-        Stops early once `budget_ms` has passed and at least 3 runs are timed; 0 means no limit. Errors as for `run`.
+        Args:
+            inputs: as for `run`.
+            outputs: as for `run`.
+            warmup: number of runs that are not timed.
+            runs: largest number of timed runs.
+            budget_ms: time after which no run begins if at least 3 are timed; 0: no limit.
+
+        Returns:
+            Nanoseconds of each timed run.
         """
         times = (ctypes.c_int64 * max(runs, 1))()
         done = ctypes.c_int64()
@@ -198,9 +210,10 @@ class Program(Closing):
         return list(times[: done.value])
 
     def close(self) -> None:
-        """Frees the program; waits for a run in another thread.
+        """Frees the program after the run of another thread, if there is one.
 
-        One that has missed its deadline is not waited for: the program is freed when it is over. Closing twice does nothing.
+        Does not wait for a run that missed its deadline; the program is freed when that ends. Closing twice
+        does nothing.
         """
         self._finalizer()
 
@@ -231,8 +244,8 @@ def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[Cal
     return Calls(table)
 
 
-def _places(queues: Sequence[Queue], steps: Sequence[Step], subgraphs: Sequence[SubGraph]) -> list[Place]:
-    """For each step what it and its queue are called."""
+def _step_names(queues: Sequence[Queue], steps: Sequence[Step], subgraphs: Sequence[SubGraph]) -> list[StepName]:
+    """The names of each step's queue and of the step."""
     numbers = [subgraph.queue for subgraph in subgraphs for _ in range(subgraph.steps)]
     return [
         (queues[queue].name or f"queue {queue}", step.name or f"step {i}")
@@ -292,10 +305,9 @@ def _bind_launches(launches: Sequence[KernelLaunch | None]) -> ctypes.Array[bind
 
 
 def opencl_library() -> str:
-    """A shared library through which the engine finds the functions of OpenCL."""
+    """A shared library that links an OpenCL ICD loader: pyopencl's extension module."""
     import pyopencl
 
-    # The extension module links the ICD loader.
     return str(pyopencl._cl.__file__)
 
 

@@ -1,7 +1,7 @@
 """Builds the native engine on first use and keeps it in the cache.
 
-Objects and libraries are named after a hash of everything they are made from: sources, headers, compiler and flags. So a
-changed source rebuilds what it touches, and several processes, instruction sets and versions share one cache.
+The name of each object and library contains a hash of its sources, headers, compiler and flags. So a changed
+source rebuilds only what depends on it, and processes, instruction sets and versions share one cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A C file, what compiles it, and a hash of everything that its object is made from."""
+    """A C file, its toolchain, and a hash of all inputs of its object."""
 
     path: Path
     toolchain: Toolchain
@@ -39,13 +39,13 @@ class SourceFile:
 
 
 def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp: bool = False) -> Path:
-    """The engine's shared library for `isa` (this machine's by default), built now if the cache does not hold it.
+    """The engine's shared library, built now if the cache does not hold it.
 
     Args:
-        isa: instruction set.
-        sanitize: "address,undefined" or "thread" for a library that finds errors in itself, built by the system's gcc; a
-            process that loads it must have gcc's sanitizer library preloaded (`sanitizer_preload`).
-        openmp: put OpenMP's threads in the place of the engine's own, for comparison; needs gcc for one file and the linking.
+        isa: instruction set; default: the best of this machine.
+        sanitize: "address,undefined" or "thread": build with sanitizers by the system's gcc. A process that
+            loads the library must preload gcc's sanitizer library (`sanitizer_preload`).
+        openmp: use OpenMP's threads instead of the engine's, for comparison; needs gcc for one file and for linking.
 
     Raises:
         BuildError: no compiler, or a source does not compile; names the first error and a file with the whole log.
@@ -65,9 +65,9 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp:
 def engine_sources(target: BuildTarget, sanitize: str | None = None) -> list[SourceFile]:
     """The engine's C files, each with the compiler options that it needs.
 
-    Files that run before the CPU is known are compiled for the oldest one. Kernels in files named `NAME@FEATURE.c` (several
-    features: `NAME@FEATURE+FEATURE.c`) are compiled with these features; instruction sets that include them all leave the file
-    out, and so do other architectures.
+    Files that run before the CPU is known are compiled for the oldest one. Kernels in files named `NAME@FEATURE.c`
+    (several features: `NAME@FEATURE+FEATURE.c`) are compiled with these features; instruction sets that include all
+    of them leave the file out, and so do other architectures.
     """
     sources: list[SourceFile] = []
     for path in c_files("runtime/*.c", "kernels/**/*.c"):

@@ -1,4 +1,4 @@
-"""The CPU features of runtime/cpu_features.inc: which ones this machine has, and the compiler options that select them."""
+"""The CPU features of runtime/cpu_features.inc: those of this machine, and their compiler options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instruction sets that the engine can be built for, and the systems that machine code is made for."""
+"""The instruction sets and systems that the engine can be built for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Isa:
 
     Attributes:
         name: as in file names and packages.
-        zig_flags: what selects it with the ziglang wheel's compiler.
-        flags: what selects it with GCC and Clang.
-        block: floats per vector, the block of the blocked layout.
+        zig_flags: flags of the ziglang wheel's compiler.
+        flags: flags of GCC and Clang.
+        block: floats per vector, which is the channel block of blocked layouts.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Isa:
         return self.zig_flags, self.flags
 
 
-# Without the last flag clang splits vectors of 16 floats into halves.
+# Without this flag clang splits vectors of 16 floats into halves.
 _WIDE = "-mprefer-vector-width=512"
 
 ISAS: tuple[Isa, ...] = (
@@ -66,7 +66,7 @@ ISAS: tuple[Isa, ...] = (
     Isa("x86-64-v2", ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",), 4),
     Isa("aarch64", ("-mcpu=baseline",), ("-march=armv8-a",), 4),
 )
-"""Best first for each machine."""
+"""For each architecture the best comes first."""
 
 
 @cache
@@ -74,7 +74,7 @@ def local_isa() -> Isa:
     """The best instruction set of this machine.
 
     Raises:
-        DeviceError: the CPU has none that the engine is written for.
+        DeviceError: the CPU supports none of them.
     """
     found = frozenset(local_features())
     for isa in ISAS:
@@ -86,11 +86,11 @@ def local_isa() -> Isa:
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """What machine code is built for.
+    """A target of the compiler.
 
     Attributes:
         isa: the instruction set.
-        system: "" for the compiler's own system and C library, which run here; else "linux-gnu" or "linux-musl".
+        system: "" for this machine's system and C library; else "linux-gnu" or "linux-musl".
     """
 
     isa: Isa
@@ -104,10 +104,10 @@ SYSTEMS = ("linux-gnu", "linux-musl")
 
 
 def parse_target(text: str) -> BuildTarget:
-    """A target as people write it: `local`, or an instruction set with `-linux-gnu` (the default) or `-linux-musl` behind it.
+    """Parses a target: `local`, or an instruction set followed by `-linux-gnu` (the default) or `-linux-musl`.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: unknown target.
         DeviceError: no instruction set fits this machine (`local`).
     """
     if text == "local":

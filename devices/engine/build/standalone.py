@@ -1,7 +1,7 @@
-"""Builds what runs a model file without Python: a shared library and an executable, for this machine or another one.
+"""Builds the shared library and the executable that run model files without Python.
 
-Both hold the whole engine and the loader of devices/engine/standalone, and know no model: every model file for the same
-instruction set runs with them. They are built once per target and kept in the cache, as the engine is.
+Both contain the engine and the loader of devices/engine/standalone, and run any model file for the same
+instruction set. They are built once per target and kept in the cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Binaries:
     """Files in the cache.
 
     Attributes:
-        library: the shared library, to be installed as `LIBRARY`.
+        library: the shared library; its file name after installation is `LIBRARY`.
         executable: runs the model file beside it; linked statically for musl.
     """
 
@@ -39,8 +39,7 @@ def build_binaries(target: BuildTarget, sanitize: str | None = None) -> Binaries
 
     Args:
         target: what to build for.
-        sanitize: "address,undefined" or "thread" for binaries that find errors in themselves, built by the system's gcc for
-            this machine.
+        sanitize: "address,undefined" or "thread": build with sanitizers by the system's gcc for this machine.
 
     Raises:
         BuildError: no compiler, or a source does not compile; names the first error and a file with the whole log.

@@ -1,4 +1,4 @@
-"""Which compiler makes machine code for which target, and with which flags."""
+"""Compilers and flags for each target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnstretch.errors import BuildError
 from nnstretch.support.settings import compiler_override
 
 ENGINE_FOLDER = Path(__file__).parents[1]
-"""Where the engine's C sources lie."""
+"""The folder of the engine's C sources."""
 
 FLAGS = (
     "-O3",
@@ -27,13 +27,13 @@ FLAGS = (
     "-fvisibility=hidden",
     "-ffp-contract=fast",
     "-fno-math-errno",
-    "-fno-sanitize=undefined",  # zig cc turns traps for undefined behaviour on by itself
-    "-g0",  # and a debugger's knowledge of every variable, which is most of a library and a fifth of the time to compile it
+    "-fno-sanitize=undefined",  # zig cc enables traps for undefined behaviour by default,
+    "-g0",  # and debug information: most of a library's size and a fifth of its compile time
 )
 LINK_FLAGS = ("-lpthread", "-ldl", "-lm")
 SANITIZERS: Mapping[str, tuple[str, ...]] = {
-    # What a bad pointer leads to is for the address sanitizer to find; checking the pointer too multiplies compile time. So do
-    # checks in line, and a debugger's knowledge of every variable (-g instead of -g1).
+    # The address sanitizer finds the consequences of bad pointers. Checks of the pointers multiply compile
+    # time; so do inline checks, and full debug information (-g instead of -g1).
     "address,undefined": (
         "-fno-sanitize-recover=undefined",
         "-fno-sanitize=null,object-size,pointer-overflow",
@@ -48,7 +48,7 @@ _OLDEST_GLIBC = "2.28"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler command with the flags that every file gets, and text that identifies both."""
+    """A compiler command, its flags for compiling and linking, and a text that identifies all of them."""
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
@@ -64,7 +64,7 @@ def make_toolchain(
     Args:
         target: what to build for.
         sanitize: as for `build_engine`.
-        oldest: compile for the oldest CPU of the architecture instead of for the instruction set, which is only named.
+        oldest: compile for the oldest CPU of the architecture; the code only learns the name of the instruction set.
         features: CPU features that the code may use beyond the instruction set.
 
     Raises:
@@ -85,7 +85,7 @@ def make_toolchain(
         if target.system:
             command += ("-target", _zig_triple(target))
         flags = (*FLAGS, *zig_flags)
-        # zig builds its own runtime library (memset and the like) for the CPU that is named where it links.
+        # zig compiles its runtime library (memset and others) for the CPU in the link flags.
         link += zig_flags if oldest else ()
     else:
         command = tuple(override or ["gcc"])
@@ -93,14 +93,14 @@ def make_toolchain(
         flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + other_flags
     if sanitize is not None:
         extra = (f"-fsanitize={sanitize}", *SANITIZERS[sanitize], "-fno-omit-frame-pointer", "-g1", "-DNNS_JITTER")
-        # gcc warns about code that it does not understand once it is instrumented.
+        # gcc gives false warnings about instrumented code.
         flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
         link = (*link, f"-fsanitize={sanitize}")
     return _described(command, (*flags, *defines), link, f"{identity}\n{target}")
 
 
 def openmp_toolchain(isa: Isa) -> Toolchain:
-    """gcc, for the file that uses OpenMP and to link it.
+    """gcc, which compiles the file that uses OpenMP and links the library.
 
     Raises:
         BuildError: there is no gcc that has OpenMP.
@@ -123,7 +123,7 @@ def openmp_toolchain(isa: Isa) -> Toolchain:
 
 
 def sanitizer_preload(sanitize: str) -> str:
-    """What LD_PRELOAD must hold for a process to load an engine built with `sanitize`.
+    """The value of LD_PRELOAD with which a process can load an engine built with `sanitize`.
 
     Raises:
         BuildError: gcc or its sanitizer library is not installed.

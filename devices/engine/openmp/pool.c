@@ -1,6 +1,6 @@
-/* runtime/pool.h on OpenMP, for comparison (NeoCPU, figure 4). Each task is a parallel region whose threads compute the shares of
- * their bounds, without stealing. OMP_PLACES and OMP_PROC_BIND place the threads. Not part of the engine: `build_engine` compiles
- * it instead of runtime/pool.c if OpenMP is requested. */
+/* runtime/pool.h on OpenMP, for comparison (NeoCPU, figure 4). Each task is a parallel region whose threads
+ * compute the shares of their bounds, without stealing. OMP_PLACES and OMP_PROC_BIND place the threads. Not
+ * part of the engine: `build_engine` compiles it instead of runtime/pool.c if OpenMP is requested. */
 #include "pool.h"
 
 #include <omp.h>

@@ -27,7 +27,8 @@ static inline void nns_pause(void) {
 #endif
 }
 
-/* Delays a thread at random in sanitizer builds (NNS_JITTER), where threads synchronise: rare interleavings become common. */
+/* Delays a thread at random in sanitizer builds (NNS_JITTER), where threads synchronise: rare interleavings
+ * become common. */
 static inline void nns_jitter(void) {
 #ifdef NNS_JITTER
     static _Thread_local uint32_t state;
@@ -49,14 +50,14 @@ static inline void nns_futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* A word with one sender and one receiver. Its lowest bit is set while the receiver sleeps; the sender's values are even. Writes of
- * the sender before a send are visible to the receiver after the await. */
+/* A word with one sender and one receiver. Its lowest bit is set while the receiver sleeps; the sender's values
+ * are even. Writes of the sender before a send are visible to the receiver after the await. */
 typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t word;
 } nns_signal;
 
-/* One exchange publishes the value and reads whether the receiver sleeps. So no wake-up is lost, and none is sent to a receiver
- * that spins. */
+/* One exchange publishes the value and reads whether the receiver sleeps. So no wake-up is lost, and none is
+ * sent to a receiver that spins. */
 static inline void nns_signal_send(nns_signal *signal, uint32_t value) {
     nns_jitter();
     if (atomic_exchange_explicit(&signal->word, value, memory_order_acq_rel) & 1) nns_futex_wake(&signal->word, 1);

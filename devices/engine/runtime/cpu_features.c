@@ -1,5 +1,5 @@
-/* Detects the features of the CPU. This file is compiled for the oldest CPU of the architecture, since it runs before anything
- * is known about the CPU. */
+/* Detects the features of the CPU. This file is compiled for the oldest CPU of the architecture, since it runs
+ * before anything is known about the CPU. */
 #include "cpu_features.h"
 
 #include <stdatomic.h>

@@ -70,8 +70,9 @@ static int64_t spin_ns_on(const nns_executor *executor, const nns_queue *queue) 
     return is_contended(executor, queue) ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
 }
 
-/* Waits for progress on the core of `queue`: spins for a moment, or sleeps if it has spun long enough since `*idle_since`
- * (0: the wait begins now). `seen` is the value of `progress` from before the thread looked for work. */
+/* Waits for progress on the core of `queue`: spins for a moment, or sleeps if it has spun long enough since
+ * `*idle_since` (0: the wait begins now). `seen` is the value of `progress` from before the thread looked for
+ * work. */
 static void idle(nns_executor *executor, const nns_queue *queue, int64_t *idle_since, uint32_t seen,
                  const wait_set *pending) {
     enum { PAUSES = 16 };
@@ -127,8 +128,9 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     complete(executor, index);
 }
 
-/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its semaphore. The device spins there. So no other process
- * may need its cores, and no other run in this process, since all runs share the driver's threads. */
+/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its semaphore. The device spins there. So
+ * no other process may need its cores, and no other run in this process, since all runs share the driver's
+ * threads. */
 static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
     if (!executor->gated || !subgraph->semaphore.kernel) return false;
     return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->queues[0]) &&
@@ -195,8 +197,8 @@ static bool take_turn(nns_executor *executor, nns_pool *pool) {
     return true;
 }
 
-/* Starts the next sub-graph of a queue if its dependencies are done, else records what it waits for. Returns whether it started
- * one. */
+/* Starts the next sub-graph of a queue if its dependencies are done, else records what it waits for. Returns
+ * whether it started one. */
 static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
     const nns_queue *queue = &executor->program->queues[l];
     if (state->at[l] == queue->n_subgraphs || nns_has_failed(executor)) return false;
@@ -224,7 +226,8 @@ static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
     return true;
 }
 
-/* Records the last sub-graph of each OpenCL queue that is not done. In an in-order queue those before it are done earlier. */
+/* Records the last sub-graph of each OpenCL queue that is not done. In an in-order queue those before it are
+ * done earlier. */
 static void await_queues(nns_executor *executor, dispatch_state *state) {
     const nns_program *program = executor->program;
     for (int32_t l = 1; l < program->n_queues; l++) {
@@ -235,9 +238,9 @@ static void await_queues(nns_executor *executor, dispatch_state *state) {
     }
 }
 
-/* The calling thread's part of a run. OpenCL queues come first and get as much work as possible, since no thread serves them
- * while this one computes. With semaphores that is all of a run's work: the device never idles, and no command is enqueued
- * while others start or end. */
+/* The calling thread's part of a run. OpenCL queues come first and get as much work as possible, since no
+ * thread serves them while this one computes. With semaphores that is all of a run's work: the device never
+ * idles, and no command is enqueued while others start or end. */
 void nns_dispatch_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
     dispatch_state state = {0};

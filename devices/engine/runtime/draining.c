@@ -9,9 +9,9 @@ static void take_smaller(int64_t *smallest, int64_t value) {
     if (value < *smallest) *smallest = value;
 }
 
-/* The offset from the device's clock to the host's: the minimum over two kinds of differences, which can only be too large. One is
- * too large by the time from a command's entry into the queue to the return of the host's call, the other by the time from a
- * command's end to the host's observation of it. */
+/* The offset from the device's clock to the host's: the minimum over two kinds of differences, which can only
+ * be too large. One is too large by the time from a command's entry into the queue to the return of the host's
+ * call, the other by the time from a command's end to the host's observation of it. */
 static bool clock_offset(const nns_executor *executor, const nns_queue *queue, int64_t *offset) {
     const nns_program *program = executor->program;
     *offset = INT64_MAX;
@@ -47,7 +47,8 @@ static void trace_queue(const nns_executor *executor, const nns_queue *queue) {
 
 /* ---- draining -------------------------------------------------------------------------------------------- */
 
-/* After a failure: waits for the command queues and maps all MAPPED memory for the host, as far as the devices can. */
+/* After a failure: waits for the command queues and maps all MAPPED memory for the host, as far as the devices
+ * can. */
 static int32_t drain(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];

@@ -117,7 +117,8 @@ static bool is_marked(const nns_executor *executor, int64_t subgraph) {
     return atomic_load_explicit(&executor->marks[subgraph].done, memory_order_relaxed) == executor->run;
 }
 
-/* Whether a sub-graph is not done although all sub-graphs are that it waits for, including the one before it on its queue. */
+/* Whether a sub-graph is not done although all sub-graphs are that it waits for, including the one before it on
+ * its queue. */
 static bool is_held_up(const nns_executor *executor, const nns_queue *queue, int64_t at) {
     const nns_subgraph *subgraph = &executor->program->subgraphs[queue->subgraphs[at]];
     if (is_marked(executor, queue->subgraphs[at]) || (at && !is_marked(executor, queue->subgraphs[at - 1]))) return false;

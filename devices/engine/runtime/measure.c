@@ -1,4 +1,5 @@
-/* Measures the machine: float32 peak, current clock, barriers of thread pools; and flushes caches for measurements. */
+/* Measures the machine: float32 peak, current clock, barriers of thread pools; and flushes caches for
+ * measurements. */
 #include <stdlib.h>
 
 #include "clock.h"
@@ -8,7 +9,8 @@
 
 enum { CHAINS = 12, ROUNDS = 20000 };
 
-/* Enough independent fused multiply-adds to hide their latency. The sum depends on each chain, so that none is optimised away. */
+/* Enough independent fused multiply-adds to hide their latency. The sum depends on each chain, so that none is
+ * optimised away. */
 static float multiply_add(nns_vec *chains, nns_vec factor, nns_vec term) {
     nns_vec c[CHAINS];
     memcpy(c, chains, sizeof c);

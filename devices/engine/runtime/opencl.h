@@ -1,9 +1,10 @@
-/* The OpenCL functions that queues need, loaded at run time: the engine needs neither OpenCL headers nor an ICD loader to build.
+/* The OpenCL functions that queues need, loaded at run time: the engine needs neither OpenCL headers nor an ICD
+ * loader to build.
  *
- * The host owns SHARED memory between sub-graphs. A MAPPED region is unmapped before and mapped after the kernels of a
- * sub-graph that acquires or releases it. A COPIED region is written before and read after them. A COHERENT region needs no
- * command: a kernel sees all writes before it was enqueued or its semaphore ended, and the host sees a kernel's writes once its
- * event is complete.
+ * The host owns SHARED memory between sub-graphs. A MAPPED region is unmapped before and mapped after the
+ * kernels of a sub-graph that acquires or releases it. A COPIED region is written before and read after them. A
+ * COHERENT region needs no command: a kernel sees all writes before it was enqueued or its semaphore ended, and
+ * the host sees a kernel's writes once its event is complete.
  */
 #ifndef NNS_OPENCL_H
 #define NNS_OPENCL_H
@@ -15,13 +16,15 @@ bool nns_opencl_loaded(void);
 /* Whether a region is MAPPED and not empty. */
 bool nns_needs_mapping(const nns_area *area);
 
-/* Map a MAPPED region for the host; unmap it for the device. Without `wait` the command is only enqueued. `event` may be NULL. */
+/* Map a MAPPED region for the host; unmap it for the device. Without `wait` the command is only enqueued.
+ * `event` may be NULL. */
 int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **event, nns_report *report);
 int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report);
 
-/* Enqueues a sub-graph without blocking, behind its semaphore if `gated`, and flushes. `*last` receives the event of the last
- * command. With `times` (2 per step of the program) each launch gets an event in `step_events`, and `times` receives the host's
- * times before and after enqueueing it. `*at` receives the last step that was tried. */
+/* Enqueues a sub-graph without blocking, behind its semaphore if `gated`, and flushes. `*last` receives the
+ * event of the last command. With `times` (2 per step of the program) each launch gets an event in
+ * `step_events`, and `times` receives the host's times before and after enqueueing it. `*at` receives the last
+ * step that was tried. */
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
                            void **step_events, int64_t *times, int64_t *at, nns_report *report);
 

@@ -1,5 +1,5 @@
-/* Nothing in an image is trusted: every count is compared with the words that are left before memory is allocated for it,
- * and every number with the range that later code relies on. */
+/* Nothing in an image is trusted: every count is compared with the words that are left before memory is
+ * allocated for it, and every number with the range that later code relies on. */
 #include "parse.h"
 
 #include <stdlib.h>

@@ -10,13 +10,14 @@
 
 /* How long workers spin for the next run, and for anything if threads outnumber cores. */
 enum { IDLE_SPIN_NS = 30000, CROWDED_SPIN_NS = 1000 };
-/* A thread takes 1/PART of what is left of a range, and at least one share. Measured on ResNet-50 with two threads: as fast as
- * fixed halves or 1 % faster on free cores; 15 % faster (median) with a busy loop on one of the cores. 2, 4 and 8 differ by less
- * than the noise. */
+/* A thread takes 1/PART of what is left of a range, and at least one share. Measured on ResNet-50 with two
+ * threads: as fast as fixed halves or 1 % faster on free cores; 15 % faster (median) with a busy loop on one of
+ * the cores. 2, 4 and 8 differ by less than the noise. */
 enum { PART = 4 };
 
-/* A worker and its two signals, which count the lists that it received, in steps of 2. Only the pool's user sends `go`, and only
- * the worker sends `done`: together with the list they are a single-producer single-consumer queue. */
+/* A worker and its two signals, which count the lists that it received, in steps of 2. Only the pool's user
+ * sends `go`, and only the worker sends `done`: together with the list they are a single-producer
+ * single-consumer queue. */
 typedef struct {
     nns_signal go, done;
     uint32_t sent; /* the pool's user only: last value of `go` */
@@ -25,8 +26,9 @@ typedef struct {
     nns_pool *pool;
 } nns_worker;
 
-/* The remaining shares of a thread in a task: the task's number (its index + 1) in the upper half, then first and end. A lower
- * number means that no share of the task was taken: the whole range of the task's bounds remains. */
+/* The remaining shares of a thread in a task: the task's number (its index + 1) in the upper half, then first
+ * and end. A lower number means that no share of the task was taken: the whole range of the task's bounds
+ * remains. */
 typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint64_t left;
 } nns_slot;
@@ -67,11 +69,11 @@ struct nns_pool {
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static nns_pool *pools;
 
-/* ---- shares ------------------------------------------------------------------------------------------------------- */
+/* ---- shares -------------------------------------------------------------------------------------------- */
 
-/* Takes some shares of thread `whose`, from the front or from the back. False if none are left of this task. A thread that was
- * preempted and continues with an old task gets none, either: when a task is done, each slot with shares carries the number of
- * that task or of a later one. */
+/* Takes some shares of thread `whose`, from the front or from the back. False if none are left of this task. A
+ * thread that was preempted and continues with an old task gets none, either: when a task is done, each slot
+ * with shares carries the number of that task or of a later one. */
 static bool take(nns_pool *pool, int32_t whose, uint32_t number, bool back, int64_t *first, int64_t *end) {
     _Atomic uint64_t *slot = &pool->slots[whose].left;
     const uint16_t *bounds = pool->tasks[number - 1].bounds;
@@ -111,11 +113,11 @@ static int64_t compute_of(nns_pool *pool, int32_t whose, uint32_t number, int32_
     return count;
 }
 
-/* ---- barriers ----------------------------------------------------------------------------------------------------- */
+/* ---- barriers ------------------------------------------------------------------------------------------ */
 
-/* Adds to the computed shares of a task, and records the time of the last. The addition and the read of `sleepers` are
- * sequentially consistent, and so are a sleeper's increment of `sleepers` and its read of `computed`: one of the two sees the
- * other. */
+/* Adds to the computed shares of a task, and records the time of the last. The addition and the read of
+ * `sleepers` are sequentially consistent, and so are a sleeper's increment of `sleepers` and its read of
+ * `computed`: one of the two sees the other. */
 static void report_computed(nns_pool *pool, int64_t shares, int64_t index) {
     const nns_task *task = &pool->tasks[index];
     const int64_t now = pool->times ? nns_now() : 0;
@@ -158,7 +160,7 @@ static void await_computed(nns_pool *pool, int64_t wanted) {
     sleep_until_computed(pool, wanted);
 }
 
-/* ---- lists -------------------------------------------------------------------------------------------------------- */
+/* ---- lists --------------------------------------------------------------------------------------------- */
 
 /* The first thread of the list records when it began. */
 static void record_begin(nns_pool *pool) {
@@ -207,8 +209,8 @@ static void run_alone(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, in
     }
 }
 
-/* A task begins when the task before it ends, and the first one when the first thread reaches it. A thread cannot measure this by
- * itself: when it is preempted between two tasks, others may complete the next ones. */
+/* A task begins when the task before it ends, and the first one when the first thread reaches it. A thread
+ * cannot measure this by itself: when it is preempted between two tasks, others may complete the next ones. */
 static void fill_times(const nns_pool *pool) {
     int64_t end = atomic_load_explicit(&pool->began, memory_order_relaxed);
     for (int64_t i = 0; i < pool->n_tasks; i++) {
@@ -248,7 +250,7 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
     if (times) fill_times(pool);
 }
 
-/* ---- locks and scratch -------------------------------------------------------------------------------------------- */
+/* ---- locks and scratch --------------------------------------------------------------------------------- */
 
 void nns_pool_enter(nns_pool *pool, int64_t spin_ns) {
     atomic_fetch_add(&pool->runs, 1);

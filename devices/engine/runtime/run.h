@@ -1,20 +1,20 @@
-/* The executor's state. executor.c begins and ends a run, dispatch.c executes it, draining.c drains the queues after it, and
- * queues.c starts and stops the threads.
+/* The executor's state. executor.c begins and ends a run, dispatch.c executes it, draining.c drains the queues
+ * after it, and queues.c starts and stops the threads.
  *
- * Threads. The calling thread executes the sub-graphs of queue 0 and enqueues those of OpenCL queues as soon as their waits are
- * over (NN-Stretch, algorithm 1), or earlier behind a semaphore. Each other queue has a thread that executes its sub-graphs and
- * waits by itself, so that no thread hands work to another.
+ * Threads. The calling thread executes the sub-graphs of queue 0 and enqueues those of OpenCL queues as soon as
+ * their waits are over (NN-Stretch, algorithm 1), or earlier behind a semaphore. Each other queue has a thread
+ * that executes its sub-graphs and waits by itself, so that no thread hands work to another.
  *
- * Deadlocks. The list of sub-graphs is in topological order and each thread keeps to it, so at least one thread can always
- * continue. A semaphore blocks no thread: only commands of its own queue precede it, and the threads that open it wait for no
- * command behind it.
+ * Deadlocks. The list of sub-graphs is in topological order and each thread keeps to it, so at least one thread
+ * can always continue. A semaphore blocks no thread: only commands of its own queue precede it, and the threads
+ * that open it wait for no command behind it.
  *
- * Completion. A sub-graph is done when its mark holds the number of the run. The thread that first sees the event of an OpenCL
- * sub-graph complete sets its mark. Setting a mark is a release and reading it an acquire, so all writes of the sub-graph
- * are visible to the threads that waited for it.
+ * Completion. A sub-graph is done when its mark holds the number of the run. The thread that first sees the
+ * event of an OpenCL sub-graph complete sets its mark. Setting a mark is a release and reading it an acquire,
+ * so all writes of the sub-graph are visible to the threads that waited for it.
  *
- * Concurrent programs. Several programs may run on the same cores. They lock the pools for one sub-graph at a time, so that a
- * queue is free for other programs while its next sub-graph waits. */
+ * Concurrent programs. Several programs may run on the same cores. They lock the pools for one sub-graph at a
+ * time, so that a queue is free for other programs while its next sub-graph waits. */
 #ifndef NNS_RUN_H
 #define NNS_RUN_H
 
@@ -24,11 +24,13 @@
 #include "program.h"
 #include "threads.h"
 
-/* How long a thread spins before it sleeps: long if each thread has a core of its own, which would be idle otherwise. */
+/* How long a thread spins before it sleeps: long if each thread has a core of its own, which would be idle
+ * otherwise. */
 enum { SPIN_NS = 1000000, CROWDED_SPIN_NS = 20000, BETWEEN_RUNS_SPIN_NS = 50000 };
 
-/* A counter of preemptions: up to MOST_INTERRUPTED by each run in which the calling thread was preempted, down by each other run.
- * From OFTEN_INTERRUPTED on, semaphores are off: another process uses the same cores, and a spinning device would delay it. */
+/* A counter of preemptions: up to MOST_INTERRUPTED by each run in which the calling thread was preempted, down
+ * by each other run. From OFTEN_INTERRUPTED on, semaphores are off: another process uses the same cores, and a
+ * spinning device would delay it. */
 enum { OFTEN_INTERRUPTED = 3, MOST_INTERRUPTED = 8 };
 
 typedef struct {
@@ -66,7 +68,8 @@ typedef struct nns_executor {
     bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
 
-    /* The run. Written by the calling thread before the queues' threads get `go`, its number with `failing` held. */
+    /* The run. Written by the calling thread before the queues' threads get `go`, its number with `failing`
+     * held. */
     uint32_t run;
     nns_trace *trace;
 
@@ -84,9 +87,9 @@ typedef struct nns_executor {
 /* Threads that the runs of all programs keep busy now, and how many of these runs may use semaphores. */
 extern _Atomic int64_t nns_working, nns_gated;
 
-/* Announces progress to all threads. The increment and the read of `sleepers` are sequentially consistent, and so are a
- * sleeper's increment of `sleepers` and the comparison by the futex. So either this function sees the sleeper, or the sleeper
- * sees the progress. */
+/* Announces progress to all threads. The increment and the read of `sleepers` are sequentially consistent, and
+ * so are a sleeper's increment of `sleepers` and the comparison by the futex. So either this function sees the
+ * sleeper, or the sleeper sees the progress. */
 static inline void nns_announce(nns_executor *executor) {
     nns_jitter();
     atomic_fetch_add(&executor->progress, 1);
@@ -105,7 +108,8 @@ void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64
 void nns_dispatch_caller(nns_executor *executor);
 void nns_dispatch_queue(nns_executor *executor, const nns_queue *queue);
 
-/* After a run with OpenCL queues: completes the trace, or drains the queues if the run failed; then releases all events. */
+/* After a run with OpenCL queues: completes the trace, or drains the queues if the run failed; then releases
+ * all events. */
 void nns_drain(nns_executor *executor);
 
 /* Drains the queues that an earlier run left `undrained`. Required before any access to their memory. */

@@ -11,8 +11,8 @@ static int32_t fail_start(const int32_t *cores, int32_t n_cores, int error, nns_
     return nns_fail(report, NNS_ETHREAD, "a thread cannot be started: %s", strerror(error));
 }
 
-/* A new thread inherits the affinity of the thread that starts it. So the calling thread moves to the cores and back: not every C
- * library has affinity attributes. */
+/* A new thread inherits the affinity of the thread that starts it. So the calling thread moves to the cores and
+ * back: not every C library has affinity attributes. */
 static int create_on(pthread_t *thread, const int32_t *cores, int32_t n_cores, void *(*body)(void *), void *argument) {
     cpu_set_t before, wanted;
     if (!n_cores) return pthread_create(thread, NULL, body, argument);

@@ -9,8 +9,8 @@
 
 #include "status.h"
 
-/* Starts a thread that runs on the given cores only (on any core if there are none). It blocks all signals, so that the
- * application's threads receive them. */
+/* Starts a thread that runs on the given cores only (on any core if there are none). It blocks all signals, so
+ * that the application's threads receive them. */
 int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores,
                          void *(*body)(void *), void *argument, nns_report *report);
 

@@ -114,8 +114,8 @@ static int32_t refuse_kernel(parser *r, const char *name) {
         return nns_fail(r->input.report, NNS_EINVALID,
                         "this library has no kernel %.60s; use the library that came with the model", name);
     return nns_fail(r->input.report, NNS_EINVALID,
-                    "this CPU lacks %s, which the kernel %.60s requires; compile the model for another --target", missing,
-                    name);
+                    "this CPU lacks %s, which the kernel %.60s requires; compile the model for another --target",
+                    missing, name);
 }
 
 static int32_t read_kernels(parser *r, nns_image *image, kernel_list *kernels) {
@@ -193,7 +193,8 @@ static int32_t read_buffers(parser *r, buffer_list *buffers) {
     return NNS_OK;
 }
 
-/* Whether two buffers overlap but start at different bytes. Buffers of a layer that works in place start at the same byte. */
+/* Whether two buffers overlap but start at different bytes. Buffers of a layer that works in place start at the
+ * same byte. */
 static bool collide(const int64_t *a, const int64_t *b) {
     return a[BUFFER_REGION] == b[BUFFER_REGION] && a[BUFFER_OFFSET] != b[BUFFER_OFFSET] &&
            a[BUFFER_OFFSET] < b[BUFFER_OFFSET] + b[BUFFER_BYTES] &&

@@ -6,8 +6,8 @@
  *     if (nns_model_run(model, inputs, outputs, error, sizeof error)) …
  *     nns_model_free(model);
  *
- * Functions that can fail return 0 on success. Otherwise `error`, which may be NULL, receives one line that says what was
- * found, what was expected and what to do.
+ * Functions that can fail return 0 on success. Otherwise `error`, which may be NULL, receives one line that
+ * says what was found, what was expected and what to do.
  */
 #ifndef NNSTRETCH_H
 #define NNSTRETCH_H
@@ -24,10 +24,10 @@ extern "C" {
 /* A loaded model. Its weights are mapped from the file, which must not change until the model is freed. */
 typedef struct nns_model nns_model;
 
-/* The cores of a model. Zeros or a NULL pointer select the cores that it was compiled for; if this process may not use all of
- * them, other cores. */
+/* The cores of a model. Zeros or a NULL pointer select the cores that it was compiled for; if this process may
+ * not use all of them, other cores. */
 typedef struct {
-    int32_t threads;      /* 0: one per core of `cores`, or as many as the model was compiled for; at most one per core */
+    int32_t threads;      /* 0: one per core of `cores`, or as compiled; at most one per core */
     const int32_t *cores; /* numbers of the cores to use; NULL: the cores that this process may use */
     int32_t n_cores;
 } nns_model_options;
@@ -40,14 +40,16 @@ typedef struct {
     int64_t count;        /* product of the extents */
 } nns_tensor;
 
-/* Loads a model and starts its threads. Fails if this CPU lacks a feature that the library's instruction set includes. */
+/* Loads a model and starts its threads. Fails if this CPU lacks a feature that the library's instruction set
+ * includes. */
 NNS_API int nns_model_load(const char *path, const nns_model_options *options, nns_model **model, char *error,
                            size_t error_size);
 NNS_API void nns_model_free(nns_model *model); /* NULL is fine */
 
 NNS_API const char *nns_model_name(const nns_model *model);
-/* The CPU features beyond the instruction set that the model's kernels use on this CPU, separated by commas, for example "fma";
- * "" if there are none. The library holds several variants of some kernels and chooses the best that the CPU can run. */
+/* The CPU features beyond the instruction set that the model's kernels use on this CPU, separated by commas,
+ * for example "fma"; "" if there are none. The library holds several variants of some kernels and chooses the
+ * best that the CPU can run. */
 NNS_API const char *nns_model_features(const nns_model *model);
 NNS_API int32_t nns_model_threads(const nns_model *model);
 NNS_API int32_t nns_model_input_count(const nns_model *model);

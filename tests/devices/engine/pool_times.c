@@ -1,6 +1,5 @@
-/* A pool of two threads of which the first, the caller, is stopped at a chosen moment: after it has computed its share of one
- * task, and until all of the next task has been computed by the other thread. The clock is the place where it is stopped,
- * since it looks at that while it waits. */
+/* A pool of two threads whose first thread, the caller, is stopped after it has computed its share of one task, until the other
+ * thread has computed the whole next task. It is stopped in the clock, which it reads while it waits. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

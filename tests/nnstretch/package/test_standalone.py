@@ -163,11 +163,11 @@ def test_raw_files_are_read_and_written_too(small: Case, tmp_path: Path) -> None
     assert f"at {y.argmax()}\n" in done.stdout
 
 
-def test_the_executable_tells_what_it_is(small: Case) -> None:
-    told = run(small.executable, "--info").stdout
-    assert told.splitlines()[0] == f"small on 1 thread, {local_isa().name}"
-    assert "float32 1x3x30x26" in told
-    assert "float32 1x10" in told
+def test_the_executable_describes_its_model(small: Case) -> None:
+    info = run(small.executable, "--info").stdout
+    assert info.splitlines()[0] == f"small on 1 thread, {local_isa().name}"
+    assert "float32 1x3x30x26" in info
+    assert "float32 1x10" in info
     assert "--threads" in run(small.executable, "--help").stdout
 
 
@@ -208,9 +208,9 @@ def test_the_command_answers_with_what_it_wrote(
     folder = tmp_path / "made"
     capsys.readouterr()
     assert main(["compile", str(network), "--standalone", "--no-tune", "-o", str(folder), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["target"] == str(parse_target("local"))
-    assert {what: Path(entry["file"]) for what, entry in told["files"].items()} == standalone_files("small", folder)
+    info = json.loads(capsys.readouterr().out)
+    assert info["target"] == str(parse_target("local"))
+    assert {what: Path(entry["file"]) for what, entry in info["files"].items()} == standalone_files("small", folder)
     assert {path.name for path in folder.iterdir()} == {
         "small",
         "small.nnm",
@@ -257,8 +257,8 @@ def test_queues_run_on_the_cores_that_they_were_planned_for(small: Case, network
         cpu = CpuProcessor(ProcessorSpec("cpu", cores=cores), local_isa())
         compiled = make_plan(optimize(load_model(str(network))), [cpu], cpu)
         write_model_file(compiled, "small", local_isa(), tmp_path / "a.nnm")
-        told = run(small.executable, "-m", tmp_path / "a.nnm", "-n", "0").stdout
-        assert told.startswith(f"small on {threads} thread")
+        info = run(small.executable, "-m", tmp_path / "a.nnm", "-n", "0").stdout
+        assert info.startswith(f"small on {threads} thread")
 
 
 def test_groups_of_cores_of_another_machine() -> None:
@@ -274,10 +274,10 @@ def test_groups_of_cores_of_another_machine() -> None:
 
 def test_cores_can_be_named(small: Case) -> None:
     core = min(os.sched_getaffinity(0))
-    told = run(small.executable, "-n", "0", "--cores", f"{core}").stdout
-    assert told.startswith("small on 1 thread,")
-    told = run(small.executable, "-n", "0", "--cores", f"{core}+{core}").stdout
-    assert told.startswith("small on 2 threads,")
+    info = run(small.executable, "-n", "0", "--cores", f"{core}").stdout
+    assert info.startswith("small on 1 thread,")
+    info = run(small.executable, "-n", "0", "--cores", f"{core}+{core}").stdout
+    assert info.startswith("small on 2 threads,")
 
 
 # -- other machines -------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ LESSER = {"x86-64-v4": ("Haswell", "avx512f"), "x86-64-v3": ("Nehalem", "fma"), 
 
 
 @pytest.mark.skipif(local_isa().name not in LESSER, reason=f"no emulated CPU is below {local_isa().name}")
-def test_a_cpu_that_lacks_the_instruction_set_is_told(small: Case) -> None:
+def test_a_cpu_that_lacks_the_instruction_set_is_reported(small: Case) -> None:
     qemu = emulator("qemu-x86_64-static")
     cpu, missing = LESSER[local_isa().name]
     done = run(qemu, "-cpu", cpu, small.executable, status=2)

@@ -194,7 +194,7 @@ class Checking:
         """All branches that run beside others, in milliseconds."""
         from nnstretch.branching.design.from_choices import choices_of
         from nnstretch.branching.latency.table import LatencyTable
-        from nnstretch.branching.search.dynamic_programming import confirm
+        from nnstretch.branching.search.network_latency import confirm
         from nnstretch.branching.transform.build import build
 
         plan = subject.plan
@@ -225,7 +225,7 @@ class Checking:
 def beside(latencies: Any, design: Design) -> list[list[float]]:
     """Predicted seconds of all branches of a design, beside the others of their segments."""
     from nnstretch.branching.design.from_choices import choices_of
-    from nnstretch.branching.search.dynamic_programming import branch_seconds, network_prediction
+    from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
 
     choices = choices_of(design)
     prediction = network_prediction(latencies, choices, branch_seconds(latencies, choices))

@@ -11,7 +11,7 @@ from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.table import LatencyTable
-from nnstretch.branching.search.dynamic_programming import branch_seconds
+from nnstretch.branching.search.network_latency import branch_seconds
 from nnstretch.branching.transform.merge import merged_channels
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.stored_predictor import StoredPredictor, describe_layer

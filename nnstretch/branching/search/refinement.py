@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 from nnstretch.branching.design.blueprint import SegmentChoice
 from nnstretch.branching.latency.predictor import DesignRunner, MeasuredDesign
 from nnstretch.branching.latency.table import LatencyTable
-from nnstretch.branching.search.dynamic_programming import (
-    NetworkCandidate,
-    branch_seconds,
-    network_prediction,
-    predicted_design,
-)
+from nnstretch.branching.search.dynamic_programming import NetworkCandidate
+from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, predicted_design
 from nnstretch.branching.transform.build import build
 from nnstretch.support.progress import Progress
 
@@ -82,12 +78,12 @@ class GuidedRefinement:
     def _correct(self, network: NetworkCandidate, measured: MeasuredDesign) -> None:
         """Stores the ratio of measured to predicted seconds (alone) for the branches of a network."""
         predicted = branch_seconds(self.latencies, network.choices)
-        for choice, found, guesses in zip(network.choices, measured.branches, predicted, strict=True):
+        for choice, found, estimates in zip(network.choices, measured.branches, predicted, strict=True):
             if len(choice.branches) > 1:
-                for branch, seconds, guess in zip(choice.branches, found, guesses, strict=True):
-                    if guess:  # zero if none of its layers has a prediction
+                for branch, seconds, estimate in zip(choice.branches, found, estimates, strict=True):
+                    if estimate:  # zero if none of its layers has a prediction
                         places = ((block, branch.processor) for block in choice.segment.blocks)
-                        self.latencies.corrections.update(dict.fromkeys(places, seconds / guess))
+                        self.latencies.corrections.update(dict.fromkeys(places, seconds / estimate))
 
     def _seconds(self, network: NetworkCandidate) -> float:
         """Predicted latency of a network, corrections included."""

@@ -27,14 +27,9 @@ from nnstretch.branching.search.candidates import (
     processor_groups,
     segment_candidates,
 )
-from nnstretch.branching.search.dynamic_programming import (
-    DynamicProgram,
-    NetworkCandidate,
-    State,
-    confirm,
-    predicted_design,
-)
+from nnstretch.branching.search.dynamic_programming import DynamicProgram, NetworkCandidate
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
+from nnstretch.branching.search.network_latency import State, confirm, predicted_design
 from nnstretch.branching.search.refinement import GuidedRefinement
 from nnstretch.branching.search.report import (
     SearchReport,

@@ -9,95 +9,21 @@ connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
 
+from nnstretch.branching.tracing.blocks import Part, merge_parts, resolution_of
 from nnstretch.branching.tracing.operators import (
     MIXING,
-    WEIGHT_LAYERS,
     Role,
-    channels_of,
-    is_product,
     macs_of,
-    module_of,
-    parameters_of,
     role_of,
     shape_of,
-    title_of,
 )
 
 _ENLARGED = 1.5  # padding enlarges a map by less
-
-
-@dataclass
-class Part:
-    """The nodes between two cut points; after merging, those of one block.
-
-    Attributes:
-        source: the tensor that they read, beside skip connections.
-        nodes: in topological order; the last one writes the input of the next part.
-        closed: no further part may be merged into it.
-        gates: nodes that compute a factor by which the result of the others is multiplied.
-    """
-
-    source: fx.Node
-    nodes: list[fx.Node]
-    closed: bool = False
-    gates: frozenset[fx.Node] = frozenset()
-
-    @property
-    def output(self) -> fx.Node:
-        """The input of the next part."""
-        return self.nodes[-1]
-
-    @property
-    def weight_layers(self) -> list[fx.Node]:
-        """Its convolutions and dense layers, except those of gates."""
-        return [node for node in self.nodes if role_of(node) in WEIGHT_LAYERS and node not in self.gates]
-
-    @property
-    def resolution(self) -> tuple[int, ...] | None:
-        """Height and width of its output; None if that is no feature map."""
-        return _resolution(self.output)
-
-    @property
-    def same_shape(self) -> bool:
-        """Whether input and output have the same shape."""
-        return shape_of(self.source) == shape_of(self.output)
-
-    @property
-    def skips(self) -> list[fx.Node]:
-        """Its skip inputs, in the order in which they are read."""
-        return outside_reads(self.nodes, self.source)
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether its only weight layer is a 1x1 convolution."""
-        if len(self.weight_layers) != 1 or role_of(self.weight_layers[0]) is not Role.CONV:
-            return False
-        return tuple(module_of(self.weight_layers[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
-
-    def join(self, other: Part) -> Part:
-        """Both parts as one."""
-        return Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | other.gates)
-
-    def gated(self, gate: Part) -> Part:
-        """Both parts as one, where `gate` only scales the result of this one."""
-        return Part(self.source, [*self.nodes, *gate.nodes], gates=self.gates | frozenset(gate.nodes))
-
-    def leads_to(self, other: Part) -> bool:
-        """Whether `other` is the only user of its output and has no skip inputs."""
-        own = set(other.nodes)
-        return all(user in own for user in self.output.users) and not other.skips
-
-
-def outside_reads(nodes: Sequence[fx.Node], source: fx.Node) -> list[fx.Node]:
-    """Computed tensors that `nodes` read and that are neither `source` nor computed by them."""
-    own = {source, *nodes}
-    reads = (read for node in nodes for read in node.all_input_nodes)
-    return list(dict.fromkeys(read for read in reads if read not in own and role_of(read) is not Role.CONSTANT))
 
 
 def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node]]:
@@ -110,10 +36,10 @@ def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node
     Returns:
         Parts and head nodes; no parts if the network has no body.
     """
-    flow = _Dependencies(graph, source)
-    end = flow.end_of_body()
-    atoms = [] if end is None else _atoms(flow, source, flow.before(end), end)
-    parts = _join_squeezes(_join_grouped(_merge_auxiliary(atoms)))
+    dependencies = _Dependencies(graph, source)
+    end = dependencies.end_of_body()
+    atoms = [] if end is None else _atoms(dependencies, source, dependencies.before(end), end)
+    parts = merge_parts(atoms)
     done = {node for part in parts for node in part.nodes}
     rest = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in done]
     return parts, rest
@@ -132,7 +58,7 @@ class _Dependencies:
     source: fx.Node
     order: list[fx.Node] = field(init=False)
     place: dict[fx.Node, int] = field(init=False)
-    _behind: dict[fx.Node, int] = field(default_factory=dict, init=False)
+    _ancestors: dict[fx.Node, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.order = [
@@ -142,17 +68,17 @@ class _Dependencies:
         for node in self.order:
             bits = 1 << self.place[node]
             for operand in node.all_input_nodes:
-                bits |= self._behind.get(operand, 0)
-            self._behind[node] = bits
+                bits |= self._ancestors.get(operand, 0)
+            self._ancestors[node] = bits
 
     def before(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that `node` depends on and itself, without the network's input, in graph order."""
-        bits = self._behind[node]
+        bits = self._ancestors[node]
         return [other for other in self.order[1:] if bits >> self.place[other] & 1]
 
     def depends(self, node: fx.Node, on: fx.Node) -> bool:
         """Whether `node` is `on` or depends on it."""
-        return bool(self._behind[node] >> self.place[on] & 1)
+        return bool(self._ancestors[node] >> self.place[on] & 1)
 
     def end_of_body(self) -> fx.Node | None:
         """The end of the body: the map with the most work before it, among maps that a channel-mixing layer follows.
@@ -194,7 +120,7 @@ class _Dependencies:
         flat: dict[fx.Node, bool] = {self.source: False}
         for node in self.order[1:]:
             if node in dominators:
-                flat[node] = _resolution(node) is None or flat[dominators[node]]
+                flat[node] = resolution_of(node) is None or flat[dominators[node]]
         return flat
 
     def _before_mixing(self) -> int:
@@ -202,7 +128,7 @@ class _Dependencies:
         bits = 0
         for node in self.order:
             if role_of(node) in MIXING:
-                bits |= self._behind[node] & ~(1 << self.place[node])
+                bits |= self._ancestors[node] & ~(1 << self.place[node])
         return bits
 
 
@@ -233,15 +159,15 @@ def _path(dominators: dict[fx.Node, fx.Node], end: fx.Node) -> list[fx.Node]:
     return path[::-1]
 
 
-def _atoms(flow: _Dependencies, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
+def _atoms(dependencies: _Dependencies, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
     """Partitions `members` at the cut points from `source` to `end`."""
     atoms: list[Part] = []
     done: set[fx.Node] = set()
     for cut in _cuts(members, source, end):
-        nodes = [node for node in members if node not in done and flow.depends(cut, node)]
+        nodes = [node for node in members if node not in done and dependencies.depends(cut, node)]
         done.update(nodes)
         start = atoms[-1].output if atoms else source
-        atoms += _down_and_up(flow, Part(start, nodes))
+        atoms += _down_and_up(dependencies, Part(start, nodes))
     return atoms
 
 
@@ -251,18 +177,18 @@ def _cuts(members: Sequence[fx.Node], source: fx.Node, end: fx.Node) -> list[fx.
     return [node for node in path if node is end or (shape_of(node) is not None and role_of(node) is not Role.SHAPE)]
 
 
-def _down_and_up(flow: _Dependencies, part: Part) -> list[Part]:
+def _down_and_up(dependencies: _Dependencies, part: Part) -> list[Part]:
     """Splits a part that downsamples and upsamples again at its smallest map; returns other parts unchanged."""
     upward = next((node for node in part.nodes if _enlarges(node)), None)
     bottom = None if upward is None else _main_operand(upward)
     if bottom is None or bottom not in part.nodes or bottom is part.output:
         return [part]
-    down = [node for node in part.nodes if flow.depends(bottom, node)]
+    down = [node for node in part.nodes if dependencies.depends(bottom, node)]
     up = [node for node in part.nodes if node not in set(down)]
     # The upward path may start at a skip connection instead.
     if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
         return [part]
-    parts = [*_atoms(flow, part.source, down, bottom), *_atoms(flow, bottom, up, part.output)]
+    parts = [*_atoms(dependencies, part.source, down, bottom), *_atoms(dependencies, bottom, up, part.output)]
     return parts if all(map(_is_closed, parts)) else [part]
 
 
@@ -274,96 +200,12 @@ def _is_closed(part: Part) -> bool:
 
 def _enlarges(node: fx.Node) -> bool:
     """Whether a node upsamples a map of more than one pixel."""
-    written = _resolution(node)
-    read = [r for r in map(_resolution, node.all_input_nodes) if r is not None]
+    written = resolution_of(node)
+    read = [r for r in map(resolution_of, node.all_input_nodes) if r is not None]
     if written is None or not read:
         return False
     return all(min(r) > 1 and min(w / s for w, s in zip(written, r, strict=True)) >= _ENLARGED for r in read)
 
 
 def _main_operand(node: fx.Node) -> fx.Node | None:
-    return next((operand for operand in node.all_input_nodes if _resolution(operand) is not None), None)
-
-
-def _resolution(node: fx.Node) -> tuple[int, ...] | None:
-    shape = shape_of(node)
-    return None if shape is None or len(shape) != 4 or role_of(node) is Role.CONSTANT else shape[2:]
-
-
-# -- merging parts into blocks ------------------------------------------------------------------------------------------
-
-
-def _is_auxiliary(part: Part) -> bool:
-    """Whether a part has no weight layer of its own: an activation, norm, pool, or gate over the layer before."""
-    last = part.nodes[-1]
-    if any(role_of(node) is Role.OPAQUE and parameters_of(node) for node in part.nodes):
-        return False
-    return not part.weight_layers or (role_of(last) is Role.BINARY and is_product(last) and part.source in last.args)
-
-
-def _pads(part: Part) -> bool:
-    """Whether a part only pads."""
-    return all(title_of(node) in ("pad", "constant_pad_nd", "ZeroPad2d") for node in part.nodes)
-
-
-def _merge_auxiliary(atoms: Iterable[Part]) -> list[Part]:
-    """Merges shape-preserving auxiliary parts into the block before them, and padding into the block after it."""
-    parts: list[Part] = []
-    for atom in atoms:
-        if parts and _pads(parts[-1]) and parts[-1].leads_to(atom):
-            parts[-1] = parts[-1].join(atom)
-        elif parts and _is_auxiliary(atom) and atom.same_shape and parts[-1].leads_to(atom):
-            parts[-1] = parts[-1].gated(atom)
-        else:
-            parts.append(Part(atom.source, atom.nodes))
-    return parts
-
-
-def _join_grouped(parts: Sequence[Part]) -> list[Part]:
-    """Merges a convolution without channel mixing with the next one, and with a 1x1 convolution before it.
-
-    An inverted bottleneck without shortcut and a depthwise-separable convolution thus become one block each.
-    """
-    joined: list[Part] = []
-    waiting = False
-    for part in parts:
-        apart = bool(part.weight_layers) and not any(role_of(node) in MIXING for node in part.weight_layers)
-        near = bool(joined) and joined[-1].leads_to(part)
-        if waiting and near and part.weight_layers:
-            joined[-1] = joined[-1].join(part)
-            waiting = apart
-            joined[-1].closed = not waiting
-        elif apart and near and joined[-1].pointwise and not joined[-1].closed:
-            joined[-1] = joined[-1].join(part)
-            waiting = True
-        else:
-            joined.append(part)
-            waiting = apart
-    return joined
-
-
-def _join_squeezes(parts: Sequence[Part]) -> list[Part]:
-    """Merges a narrowing 1x1 convolution with what follows until the width is restored (SqueezeNet's fire module)."""
-    joined: list[Part] = []
-    index = 0
-    while index < len(parts):
-        part = parts[index]
-        end = _squeeze_end(parts, index)
-        for other in parts[index + 1 : end + 1]:
-            part = part.join(other)
-        joined.append(part)
-        index = end + 1
-    return joined
-
-
-def _squeeze_end(parts: Sequence[Part], index: int) -> int:
-    part = parts[index]
-    width = channels_of(part.source)
-    if part.closed or not part.pointwise or channels_of(part.output) >= width:
-        return index
-    for end in range(index + 1, len(parts)):
-        if parts[end].resolution != part.resolution or not parts[end - 1].leads_to(parts[end]):
-            break
-        if channels_of(parts[end].output) >= width:
-            return end
-    return index
+    return next((operand for operand in node.all_input_nodes if resolution_of(operand) is not None), None)

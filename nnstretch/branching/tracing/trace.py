@@ -16,8 +16,9 @@ from functools import cached_property
 import torch
 from torch import Tensor, fx, nn
 
+from nnstretch.branching.tracing.blocks import Part, outside_reads
 from nnstretch.branching.tracing.capture import capture
-from nnstretch.branching.tracing.cut_points import Part, chain_of, outside_reads
+from nnstretch.branching.tracing.cut_points import chain_of
 from nnstretch.branching.tracing.operators import (
     WEIGHT_LAYERS,
     Role,

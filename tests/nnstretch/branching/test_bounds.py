@@ -136,7 +136,7 @@ def test_an_exhausted_budget_stops_learning_and_a_larger_one_resumes_it(plan: Bl
 
 def test_tolerance_that_no_candidate_meets_is_reported(plan: Blueprint, network: nn.Module) -> None:
     with pytest.raises(
-        DesignError, match=r"no depth stays within .* 89\.00 % .* 90\.00 %.*--recipe.*--tolerance"
+        DesignError, match=r"no depth stays within .* 89\.00 % .* 90\.00 %.*--recipe.*--max-drop"
     ) as caught:
         learned(plan, network, Nature(macs=100.0))
     assert "\n" not in str(caught.value)

@@ -23,8 +23,8 @@ from nnstretch.branching.latency.families import layer_family
 from nnstretch.branching.latency.predictor import MeasuredDesign
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow, part_layers
-from nnstretch.branching.search.dynamic_programming import branch_seconds, network_prediction
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
+from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
 from nnstretch.branching.search.report import SearchReport
 from nnstretch.branching.search.search import search, search_blueprint
 from nnstretch.branching.stretch import rebuild, stretch

@@ -46,7 +46,7 @@ class DeviceError(NNStretchError):
 
 
 class DeadlineError(DeviceError):
-    """A run that was not over by its deadline. What it was at goes on, and keeps the session until it is over."""
+    """A run that did not end by its deadline. It goes on, and the session is busy until it ends."""
 
 
 class BuildError(NNStretchError):

@@ -158,10 +158,10 @@ class Checking:
         """A network prepared for branching, and the predictor of its layers."""
         from nnstretch.branching.design.accounting import working_set
         from nnstretch.branching.design.blueprint import blueprint
-        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.cli.networks import NetworkOptions, build_network
         from nnstretch.compiler.costs import latency_predictor
 
-        network = build_network(model, Options(image_size=image_size))
+        network = build_network(model, NetworkOptions(image_size=image_size))
         size = working_set(network.module, network.example_input)
         return Subject(
             model,

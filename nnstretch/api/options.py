@@ -72,7 +72,7 @@ def _documented(kind: _Class) -> _Class:
 
 
 def _later_types() -> dict[str, Any]:
-    """Names of types whose modules load torch; nobody needs the types themselves at run time."""
+    """Names of types whose modules load torch; only type checkers need them."""
     return {"SearchLimits": object}
 
 

@@ -54,7 +54,7 @@ def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[
     """The dynamo backend: float32 inference on the CPU's tensors by nnstretch, all else by torch.
 
     Parameters and buffers are constants of what is compiled; once they, or their `.data`, have been exchanged, or written to in
-    place, the graph is compiled anew. What is written through `.data` torch does not count, so it is not seen: write under
+    place, the graph is compiled again. Writes through `.data` are not counted by torch and not seen: write under
     `torch.no_grad()` instead. A graph that nnstretch cannot compute is left to torch with one `ModelWarning`.
 
     Args:
@@ -155,7 +155,7 @@ class CompiledGraph:
         try:
             if any(tensor.is_inference() for tensor in constants):
                 raise ModelError(
-                    "it has parameters made under torch.inference_mode(), where nobody can tell whether they have changed; "
+                    "it has parameters made under torch.inference_mode(), where torch does not count writes; "
                     "make the module outside it"
                 )
             if self._compilations == _MOST_COMPILATIONS:

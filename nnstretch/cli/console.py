@@ -1,4 +1,4 @@
-"""How commands speak: their answer on the standard output, everything else on the standard error."""
+"""Output of the commands: the answer on the standard output, everything else on the standard error."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from nnstretch.support.progress import Progress, silent
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_PIPE_WIDTH = 200  # columns where nobody says how many there are
+_PIPE_WIDTH = 200  # columns of output that is no terminal
 _LONGEST = 48  # characters of what is being done, beside the bar
 
 
 class Reporter:
-    """The two ways out of a command. Made by `reporting`."""
+    """Writes a command's answer and notes. Made by `reporting`."""
 
     def __init__(self, answer: IO[str], *, as_json: bool) -> None:
         self._answer = answer
         self.as_json = as_json
 
     def show(self, *renderables: RenderableType) -> None:
-        """Prints tables or text as the answer, unless that is JSON."""
+        """Prints tables or text, unless the answer is JSON."""
         if not self.as_json:
             for renderable in renderables:
                 self._console(self._answer).print(renderable)
 
     def finish(self, answer: Mapping[str, Any]) -> None:
-        """Prints the answer as one JSON object, if that is wanted."""
+        """Prints the answer as one JSON object, if `--json` is given."""
         if self.as_json:
             json.dump(answer, self._answer, indent=1, allow_nan=False)
             self._answer.write("\n")
             self._answer.flush()
 
     def note(self, text: str) -> None:
-        """Tells something beside the answer, on the standard error."""
+        """Prints a note on the standard error."""
         self._console(sys.stderr).print(text, highlight=False)
 
     @contextmanager
@@ -62,10 +62,10 @@ class Reporter:
         with Bar(*columns, console=self._console(sys.stderr), transient=True) as bar:
             task = bar.add_task(title, total=None, what="")
 
-            def told(done: int, total: int, what: str) -> None:
+            def advance(done: int, total: int, what: str) -> None:
                 bar.update(task, completed=done, total=total or None, what=_shortened(what))
 
-            yield told
+            yield advance
 
     @staticmethod
     def _console(file: IO[str]) -> Console:

@@ -53,7 +53,7 @@ def compare_models(
 ) -> int:
     """Compares engines on every model, and shows and writes what was found, also when it is interrupted.
 
-    Files are written anew after every model, so that a run which is killed has left what it had.
+    Files are rewritten after every model, so that a comparison which is killed leaves its results.
 
     Returns:
         The exit status.
@@ -115,7 +115,7 @@ def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
     check_endings(outputs, "results are", _SUFFIXES)
     files = [path for path in outputs if path.suffix == ".json"]
     if resume and not files:
-        raise UsageError("--resume goes on with a .json file; name it with -o")
+        raise UsageError("--resume needs the .json file of the earlier results; name it with -o")
     return files[0] if resume else None
 
 

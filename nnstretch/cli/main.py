@@ -1,50 +1,25 @@
-"""`nnstretch`: the commands, and what becomes of errors."""
+"""`nnstretch`: the command line, and the exit status of its errors."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Any
 
 import typer
 
-from nnstretch.cli.commands.bench import bench
-from nnstretch.cli.commands.compile import compile_command
-from nnstretch.cli.commands.devices import devices
-from nnstretch.cli.commands.evaluate import evaluate
-from nnstretch.cli.commands.profiles import profiles
-from nnstretch.cli.commands.quantize import quantize_command
-from nnstretch.cli.commands.run import run
-from nnstretch.cli.commands.stretch import stretch
-from nnstretch.cli.commands.train import train
-from nnstretch.cli.commands.tune import tune
-from nnstretch.cli.commands.zoo import zoo
+from nnstretch.cli.commands import COMMANDS
 from nnstretch.errors import NNStretchError
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
-
-# In the order of the way that a model takes.
-_COMMANDS: dict[str, Callable[..., Any]] = {
-    "devices": devices,
-    "zoo": zoo,
-    "stretch": stretch,
-    "train": train,
-    "evaluate": evaluate,
-    "quantize": quantize_command,
-    "tune": tune,
-    "profiles": profiles,
-    "compile": compile_command,
-    "run": run,
-    "bench": bench,
-}
 
 
 def make_app() -> typer.Typer:
@@ -59,8 +34,9 @@ def make_app() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, command in _COMMANDS.items():
-        app.command(name)(command)
+    for name in COMMANDS:
+        command = getattr(importlib.import_module(f"nnstretch.cli.commands.{name}"), f"{name}_command")
+        app.command(name, help=_reflowed(command.__doc__))(command)
 
     @app.callback(invoke_without_command=True)
     def root(
@@ -75,11 +51,16 @@ def make_app() -> typer.Typer:
     return app
 
 
+def _reflowed(text: str) -> str:
+    """A docstring with every paragraph on one line: the terminal breaks lines where it ends."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status.
 
-    0: done; 1: done, and the answer is no (`run --check`) or nobody has read it; 2: an error that the caller can mend,
-    told in one line on the standard error; 130: interrupted. Anything else that goes wrong is a bug and shows its trace.
+    0: success; 1: success, but the answer is no (`run --check`) or the reader closed the pipe; 2: an error that the caller
+    can fix, in one line on the standard error; 130: interrupted. Any other exception is a bug and shows its traceback.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
     interrupt = _Interrupt()
@@ -103,14 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         _drop_output()
-        return _fail(f"cannot write: {error.strerror}; make room and run it again")
+        return _fail(f"cannot write: {error.strerror}; free some space and run it again")
     if status == INTERRUPTED_STATUS:
         return _interrupted()
     return status if isinstance(status, int) else 0
 
 
 class _Interrupt(AbstractContextManager[None]):
-    """Remembers Ctrl-C: a library that is interrupted while it is being imported may fail in any other way instead."""
+    """Remembers Ctrl-C, because a library that is interrupted during its import may raise any other error instead."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -136,7 +117,7 @@ def _fail(message: str) -> int:
 
 
 def _drop_output() -> None:
-    """Nobody reads our output, or it has no room: what is still buffered must not fail once more at exit."""
+    """Discards buffered output whose reader or disk space is gone, so that it does not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

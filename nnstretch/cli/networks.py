@@ -1,7 +1,7 @@
 """Networks that can be changed or trained, from a zoo name or `module.py:factory`, with weights and a branching.
 
 Weights that `nnstretch train` wrote know which network they are for: its number of classes, stem and image size are in the
-file's metadata, so that they need not be told again.
+file's metadata.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 METADATA_KEY = "nnstretch.network"
 _SMALL = 96
-"""Side in pixels up to which a zoo network gets the stem for small images, if nobody says."""
+"""Side in pixels up to which a zoo network gets the stem for small images, unless the options say otherwise."""
 
 
 @dataclass(frozen=True)
-class Options:
+class NetworkOptions:
     """How a network is built; None leaves it to the weights' metadata, and then to the network.
 
     Attributes:
@@ -40,7 +40,7 @@ class Options:
     image_size: int | None = None
     seed: int = 0
 
-    def filled(self, other: Options) -> Options:
+    def filled(self, other: NetworkOptions) -> NetworkOptions:
         """These options, with those of `other` where there are none. The seed is kept."""
         missing = {f.name: getattr(other, f.name) for f in fields(self) if getattr(self, f.name) is None}
         return replace(self, **missing)
@@ -60,7 +60,7 @@ class Network:
     """
 
     spec: str
-    options: Options
+    options: NetworkOptions
     module: nn.Module
     example_input: Tensor
     design: Design | None = None
@@ -86,7 +86,7 @@ class Network:
         return {METADATA_KEY: json.dumps(about)}
 
     def with_batch(self, batch: int | None) -> Network:
-        """The network for so many images per run; as it is for None.
+        """The network for a batch of images per run; itself if `batch` is None.
 
         Raises:
             UsageError: it takes no single tensor.
@@ -108,7 +108,9 @@ class Network:
         return export(self.module, self.example_input, input_names=["x"], output_names=["y"])
 
 
-def build_network(spec: str, options: Options, weights: Path | None = None, design: Path | None = None) -> Network:
+def build_network(
+    spec: str, options: NetworkOptions, weights: Path | None = None, design: Path | None = None
+) -> Network:
     """The network that `spec` names, with weights filled in, then branched.
 
     Args:
@@ -121,8 +123,8 @@ def build_network(spec: str, options: Options, weights: Path | None = None, desi
         NNStretchError: something is not found, cannot be read, or does not fit the rest.
     """
     about = read_about(weights) if weights else {}
-    known: dict[str, Any] = {f.name: about.get(f.name) for f in fields(Options) if f.name != "seed"}
-    options = options.filled(Options(**known))
+    known: dict[str, Any] = {f.name: about.get(f.name) for f in fields(NetworkOptions) if f.name != "seed"}
+    options = options.filled(NetworkOptions(**known))
     module, example = _build(spec, options)
     network = Network(spec, options, module, example, about=about)
     of_branched = bool(about.get("design"))
@@ -167,7 +169,7 @@ def read_about(weights: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _build(spec: str, options: Options) -> tuple[nn.Module, Tensor]:
+def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor]:
     from nnstretch import zoo
     from nnstretch.frontends.modes import run_once
     from nnstretch.frontends.resolve import load_module
@@ -191,8 +193,8 @@ def _build(spec: str, options: Options) -> tuple[nn.Module, Tensor]:
     return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options)
 
 
-def _resized(example: Tensor, options: Options) -> Tensor:
-    """The example input with the side and channels that are wanted."""
+def _resized(example: Tensor, options: NetworkOptions) -> Tensor:
+    """The example input with the side and channels of the options."""
     import torch
 
     if options.image_size is None and options.in_channels is None:

@@ -29,24 +29,22 @@ Model = Annotated[
 Network = Annotated[
     str, typer.Argument(metavar="MODEL", help="A zoo name (resnet50) or module.py:factory.", show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, metavar="N", help="Of everything random: the same seed, the same numbers.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output instead of tables.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all random numbers.")]
 SearchParameters = Annotated[
     Literal["default", "learned", "exhaustive"],
     typer.Option(
         "--search",
-        help="How thoroughly routine parameters are searched: short lists, what a cost model recommends, or everything.",
+        help="Search of routine parameters: short lists and coordinate descent, a learned cost model, or all.",
     ),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option("--weights", "-w", metavar="FILE", help="Weights (.safetensors) to fill in.", show_default=False),
+    typer.Option("--weights", "-w", metavar="FILE", help="Weights of the network (.safetensors).", show_default=False),
 ]
 DesignFile = Annotated[
     Path | None,
-    typer.Option("--design", metavar="FILE", help="A branching that `nnstretch stretch` wrote.", show_default=False),
+    typer.Option("--design", metavar="FILE", help="A design that `nnstretch stretch` wrote.", show_default=False),
 ]
 Data = Annotated[str, typer.Option("--data", metavar="SET", help=f"Images: {usage()}.", show_default=False)]
 Classes = Annotated[
@@ -119,7 +117,7 @@ def _typer_option(option: Option) -> Any:
 
 
 def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
-    """NAME=VALUE texts of a repeatable option as a dictionary.
+    """Parses the NAME=VALUE texts of a repeatable option.
 
     Raises:
         UsageError: no "=", or a name twice.

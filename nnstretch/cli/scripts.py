@@ -32,7 +32,7 @@ def print_answer(answer: dict[str, Any], show: Callable[[dict[str, Any]], None],
 
 
 def exit_status(work: Callable[[], None]) -> int:
-    """Does a script's work. 0; 2 after an error that the caller can mend, told in one line; 130 if it was interrupted."""
+    """Does a script's work and returns its status: 0; 2 after an error, printed in one line; 130 if interrupted."""
     try:
         work()
     except NNStretchError as error:

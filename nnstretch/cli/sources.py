@@ -65,9 +65,9 @@ class Source:
             return load_any(self.model, None, dict(options.shapes or {}), options.batch)
         if options.shapes:
             raise UsageError("--shape does not go with --weights or --design, which say for which images they are")
-        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.cli.networks import NetworkOptions, build_network
 
-        return build_network(self.model, Options(), self.weights, self.design).with_batch(options.batch).export()
+        return build_network(self.model, NetworkOptions(), self.weights, self.design).with_batch(options.batch).export()
 
     def open(self, progress: Progress) -> Session:
         """A session for the model; a package runs as it was compiled, and changes between its plans if it has several.
@@ -103,7 +103,7 @@ class Source:
 
 
 _OPTIONS_OF_PACKAGES = ("streams", "policy", "tune", "progress")
-"""Options that a package takes, or that make no difference to it."""
+"""NetworkOptions that a package takes, or that make no difference to it."""
 
 
 def source_of_package(path: Path) -> Source:

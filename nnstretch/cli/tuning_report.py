@@ -31,7 +31,7 @@ PICTURES = (".svg", ".html")
 
 @dataclass(frozen=True)
 class TuningRequest:
-    """What `nnstretch tune` is asked for beside a plan.
+    """Options of `nnstretch tune` beside those of compiling.
 
     Attributes:
         selector: name of the selector that chooses.
@@ -127,14 +127,14 @@ def requested_space(
 
 
 def chosen_selector(request: TuningRequest) -> Selector:
-    """The selector that was asked for."""
+    """The selector of the request."""
     from nnstretch.scheduler.selection import selector_named
 
     return selector_named(request.selector)
 
 
 def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, progress: Progress) -> dict[str, Any]:
-    """What was asked for beside the plan, as it goes into the JSON answer."""
+    """Amounts, explanation, comparison and Pareto front of the request, for the JSON answer."""
     found: dict[str, Any] = {}
     if request.limits or answer.amounts:
         found["limits"] = request.limits

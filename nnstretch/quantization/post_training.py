@@ -85,7 +85,7 @@ def read_feeds(path: str | Path, model: ir.Model, count: int) -> Iterator[Feeds]
 
     Args:
         path: of the file.
-        model: with static shapes, whose first axis is the batch; each feed takes so many examples.
+        model: with static shapes, whose first axis is the batch: the number of examples of each feed.
         count: examples at most.
 
     Raises:

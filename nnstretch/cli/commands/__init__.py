@@ -1,1 +1,16 @@
-"""The commands, one module each."""
+"""The commands of `nnstretch`: a module NAME with a function NAME_command for each."""
+
+# In the order in which a model goes through them. A new command is a module and a name here.
+COMMANDS = (
+    "devices",
+    "zoo",
+    "stretch",
+    "train",
+    "evaluate",
+    "quantize",
+    "tune",
+    "profiles",
+    "compile",
+    "run",
+    "bench",
+)

@@ -34,7 +34,7 @@ ProcessorsOfBench = Annotated[
         "--processors",
         "-p",
         metavar="LIST",
-        help="Time a network on these together and on each alone; with --design, cpu,opencl by default.",
+        help="Compare these processors together with each alone; with --design, cpu,opencl by default.",
         show_default=False,
     ),
 ]
@@ -55,17 +55,26 @@ Against = Annotated[
 ]
 ThreadCounts = Annotated[
     str,
-    typer.Option("--threads", "-t", metavar="N[,N]", help="Cores for every engine; several are measured in turn."),
+    typer.Option(
+        "--threads",
+        "-t",
+        metavar="N[,N]",
+        help="Cores of every engine; several counts are measured one after the other.",
+    ),
 ]
-Rounds = Annotated[int, typer.Option("--rounds", "-r", min=1, metavar="R", help="Turns of every engine.")]
+Rounds = Annotated[
+    int, typer.Option("--rounds", "-r", min=1, metavar="R", help="Rounds in which every engine is timed once.")
+]
 Budget = Annotated[
     float,
-    typer.Option("--budget", min=0, metavar="S", help="Seconds per engine and model after which rounds end early."),
+    typer.Option(
+        "--budget", min=0, metavar="S", help="Seconds per engine and model after which no further round begins."
+    ),
 ]
 Layers = Annotated[bool, typer.Option("--layers", help="Show the time of each of our layers.")]
 Start = Annotated[
     bool,
-    typer.Option("--start", help="Show what the way from a file to the first result takes; each engine starts thrice."),
+    typer.Option("--start", help="Show the time from a file to the first result; each engine starts three times."),
 ]
 Outputs = Annotated[
     list[Path] | None,
@@ -73,27 +82,27 @@ Outputs = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write the results there too: .json; .html (a report) but for --processors alone; .svg (a picture) of engines.",
+        help="Write the results: .json; .html (a report) of engines or --design; .svg (a picture) of engines. Once per file.",
         show_default=False,
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep what is in the .json file of --output and measure the rest.")
+    bool, typer.Option("--resume", help="Keep the results in the .json file of --output and measure the rest.")
 ]
 OriginalWeights = Annotated[
     Path | None,
     typer.Option(
-        "--original-weights", metavar="FILE", help="With --design: of the network as it was.", show_default=False
+        "--original-weights", metavar="FILE", help="With --design: weights of the original network.", show_default=False
     ),
 ]
 
 
 _STREAMED_TURN = 0.5
-"""Seconds of a turn with streams: beginning and end of a turn count for less the longer it is."""
+"""Seconds of a turn with streams: long enough that its beginning and end hardly count."""
 
 
 @with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance", "plan"))
-def bench(
+def bench_command(
     models: Models = None,
     suite: Suite = None,
     against: Against = "ort",
@@ -187,8 +196,8 @@ def _compare_streams(
             f"{source.model} is a package, which is arranged already; give the model that it was made from"
         )
     name = Path(source.model).name
-    with report.progress("Comparing") as told:
-        found = measure_throughput(name, source.load(), processors, streams, options, told)
+    with report.progress("Comparing") as advance:
+        found = measure_throughput(name, source.load(), processors, streams, options, advance)
     answer = found.to_json()
     for path in outputs:
         write_json(path, answer)
@@ -209,8 +218,8 @@ def _compare_processors(
     names = several_processors(processors, "a comparison of all with each")
     if source.is_package:
         raise UsageError(f"{source.model} is a package, which is placed already; give the model that it was made from")
-    with report.progress("Comparing") as told:
-        found = measure_together(Path(source.model).name, source.load(), names, options, told)
+    with report.progress("Comparing") as advance:
+        found = measure_together(Path(source.model).name, source.load(), names, options, advance)
     answer = found.to_json()
     for path in outputs:
         write_json(path, answer)
@@ -239,7 +248,7 @@ def _compare_designs(
     """Measures original, control and branched network; shows, writes and answers what was found."""
     from nnstretch.bench.ablation.ablation import ablate
     from nnstretch.branching.transform.control import single_branch_control
-    from nnstretch.cli.networks import Options, branch, build_network
+    from nnstretch.cli.networks import NetworkOptions, branch, build_network
     from nnstretch.frontends.torch_module import export
     from nnstretch.report.pages.branching import report_html
     from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table
@@ -248,7 +257,7 @@ def _compare_designs(
 
     check_endings(outputs, "a comparison of designs is", (".json", ".html"))
     several_processors(processors, "a comparison of designs")
-    about = Options(image_size=files.image_size, seed=options.seed)
+    about = NetworkOptions(image_size=files.image_size, seed=options.seed)
     original = build_network(model, about, files.original_weights)
     if files.weights is None:
         branched = branch(original, files.design)
@@ -264,7 +273,7 @@ def _compare_designs(
         )
     control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
     tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}
-    with report.progress("Comparing") as told:
+    with report.progress("Comparing") as advance:
         ablation = ablate(
             original.export(),
             export(control, original.example_input, input_names=["x"], output_names=["y"]),
@@ -273,7 +282,7 @@ def _compare_designs(
             top1={name: float(value) for name, value in tops.items() if value is not None},
             design=made if is_for_this else None,
             options=options,
-            progress=told,
+            progress=advance,
         )
     answer = ablation.to_json()
     for path in outputs:

@@ -92,8 +92,8 @@ def _package(report: Reporter, source: Source, path: Path) -> None:
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
     options = source.options
-    with report.progress("Compiling") as told:
-        session = source.open(told)
+    with report.progress("Compiling") as advance:
+        session = source.open(advance)
     about = {"source": source.to_json(), "tuned": options.tune, "macs": session.plan.macs}
     with session:
         session.save(path, about if options.plans else {**about, "processors": options.processors})
@@ -134,8 +134,8 @@ def _standalone(report: Reporter, source: Source, name: str, output: Path | None
     standalone_files(name, Path())  # refuses the name before the long work
     folder = make_directory(output or Path(name))
     compiled = _compiled(report, source, target)
-    with report.progress("Building") as told:
-        told(0, 0, f"the engine for {target}")
+    with report.progress("Building") as advance:
+        advance(0, 0, f"the engine for {target}")
         files = write_standalone(compiled, name, target, folder)
     sizes = {what: path.stat().st_size for what, path in files.items()}
     report.show(
@@ -169,8 +169,8 @@ def _compiled(report: Reporter, source: Source, target: BuildTarget) -> Compiled
         if tune:
             report.note(f"routines are chosen by estimates: those for {target.isa.name} cannot be measured here")
         tune = False
-    with report.progress("Compiling") as told:
-        return plan_model(source.load(), usable, tune=tune, progress=told)
+    with report.progress("Compiling") as advance:
+        return plan_model(source.load(), usable, tune=tune, progress=advance)
 
 
 def _summary(plan: Plan) -> str:

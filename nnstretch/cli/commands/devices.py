@@ -11,7 +11,7 @@ from nnstretch.cli.options import Json
 from nnstretch.report.tables.text import plain_table
 
 
-def devices(
+def devices_command(
     peak: Annotated[bool, typer.Option("--peak", help="Measure the float32 peak of one core.")] = False,
     json: Json = False,
 ) -> None:
@@ -22,8 +22,8 @@ def devices(
     with reporting(as_json=json) as report:
         from nnstretch.api.devices import list_devices
 
-        with report.progress("Looking for processors") as told:
-            found = list_devices(peak=peak, progress=told)
+        with report.progress("Looking for processors") as advance:
+            found = list_devices(peak=peak, progress=advance)
         shown = plain_table("processor", "device", ">cores", "computes in", "instruction set", "usable")
         for one in found:
             peak_text = f", {one.peak_gflops_per_core:.0f} GFLOP/s per core" if one.peak_gflops_per_core else ""

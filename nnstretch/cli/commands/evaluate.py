@@ -23,7 +23,7 @@ ENGINES = ("nnstretch", "onnxruntime", "torch")
 
 
 @with_options(CompileOptions, without=("batch", "plan", "streams", "plans", "policy"))
-def evaluate(
+def evaluate_command(
     model: Model,
     data: Data,
     engine: Annotated[
@@ -35,7 +35,7 @@ def evaluate(
     options: CompileOptions,
     json: Json = False,
 ) -> None:
-    """Top-1 accuracy of a model on a data set's test images.
+    """Report the top-1 accuracy of a model on a data set's test images.
 
     Example: nnstretch evaluate resnet18 --weights resnet18.safetensors --data digits
     """
@@ -57,11 +57,11 @@ def evaluate(
 
 
 def _evaluate_torch(model: str, data: str, weights: Path | None, design: Path | None) -> tuple[float, int]:
-    from nnstretch.cli.networks import Options, build_network
+    from nnstretch.cli.networks import NetworkOptions, build_network
     from nnstretch.training.data import load_dataset
     from nnstretch.training.evaluation import top1
 
-    network = build_network(model, Options(), weights, design)
+    network = build_network(model, NetworkOptions(), weights, design)
     dataset = load_dataset(data, network.example_input.shape[-1], network.example_input.shape[1])
     return top1(network.module, dataset), len(dataset.test)
 
@@ -79,8 +79,8 @@ def _evaluate_function(predict: Callable[[np.ndarray], Any], shape: tuple[int, .
 def _predictor(report: Reporter, source: Source, engine: str) -> tuple[Callable[[np.ndarray], Any], tuple[int, ...]]:
     """A function from images to logits, and the shape of its images."""
     if engine == "nnstretch":
-        with report.progress("Compiling") as told:
-            session = source.open(told)
+        with report.progress("Compiling") as advance:
+            session = source.open(advance)
         only = session.get_inputs()[0]
         return lambda images: session.run(None, {only.name: images})[0], only.shape
     graph = source.load()

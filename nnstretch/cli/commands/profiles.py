@@ -28,11 +28,11 @@ class Action(StrEnum):
     CLEAR = "clear"
 
 
-def profiles(
+def profiles_command(
     action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = Action.LIST,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="merge: what was exported, or another store.", show_default=False),
+        typer.Argument(metavar="[FILE]", help="merge: an exported file, or another store.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
@@ -41,7 +41,7 @@ def profiles(
     processor: Annotated[
         str | None,
         typer.Option(
-            "--processor", metavar="TEXT", help="Only of processors whose name contains TEXT.", show_default=False
+            "--processor", metavar="TEXT", help="Only processors whose name contains TEXT.", show_default=False
         ),
     ] = None,
     json: Json = False,
@@ -100,7 +100,7 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         profiles = those_wanted(read_profiles(file))
         store.describe(profiles.processors)
         count = store.merge(profiles.rows)
-        report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements taken over, the others are known")
+        report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements added, the others are known")
         report.finish({"store": str(store.path), "measurements": len(profiles.rows), "taken": count})
     else:
         fingerprints = {row.processor for row in store.rows() if wanted(row)}

@@ -25,7 +25,7 @@ Calibration = Annotated[
     typer.Option(
         "--data",
         metavar="SET",
-        help="What it is calibrated with: digits, folder:PATH, or a .npz file with an array for every input.",
+        help="Calibration data: digits, folder:PATH, or a .npz file with an array for every input.",
         show_default=False,
     ),
 ]
@@ -38,7 +38,7 @@ def quantize_command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file.", show_default=False)],
     images: Annotated[int, typer.Option("--images", min=1, metavar="N", help="Calibrate with N examples.")] = 100,
     method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="Of calibration: minmax, entropy or percentile.")
+        str, typer.Option("--method", metavar="NAME", help="Calibration method: minmax, entropy or percentile.")
     ] = "minmax",
     weights: Weights = None,
     design: DesignFile = None,
@@ -46,10 +46,10 @@ def quantize_command(
     options: CompileOptions,
     json: Json = False,
 ) -> None:
-    """Write a network in int8 as an ONNX file, its ranges learned from examples.
+    """Quantise a network to int8 by post-training calibration, and write it as an ONNX file.
 
-    Weights get a scale per channel. The file has a QuantizeLinear and a DequantizeLinear around every layer, as other engines
-    read it too; `nnstretch run FILE -p litert` computes it in int8.
+    Weights get a scale per channel. The file has QuantizeLinear and DequantizeLinear nodes around every layer, which other
+    engines read too; `nnstretch run FILE -p litert` computes it in int8.
 
     Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
     """
@@ -60,9 +60,9 @@ def quantize_command(
         if method not in METHODS:
             raise UsageError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
         graph = Source(model, options, weights, design).load()
-        with report.progress("Quantising") as told:
+        with report.progress("Quantising") as advance:
             feeds = _examples(graph, data, images)
-            counts = quantize(graph, _counted(feeds, images, told), output, method)  # type: ignore[arg-type]
+            counts = quantize(graph, _counted(feeds, images, advance), output, method)  # type: ignore[arg-type]
         size = output.stat().st_size
         report.show(f"{output}: {counts.int8} layers in int8, {counts.others} in float32; {size / 1e6:.1f} MB")
         report.finish(
@@ -77,9 +77,9 @@ def quantize_command(
         )
 
 
-def _counted(feeds: Iterator[Feeds], total: int, told: Progress) -> Iterator[Feeds]:
+def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[Feeds]:
     for number, feed in enumerate(feeds):
-        told(number, total, "calibrating")
+        advance(number, total, "calibrating")
         yield feed
 
 
@@ -99,7 +99,7 @@ def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
     if len(shapes) != 1 or len(shape) != 4 or shape[2] != shape[3]:
         wanted = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
         raise ModelError(
-            f"the model's inputs are {wanted}; for others than one of square images N,C,S,S give a .npz file"
+            f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,S,S"
         )
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.split import batches

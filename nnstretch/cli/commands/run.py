@@ -40,18 +40,20 @@ _ERRORS_OF_OUTPUTS = 5.0
 
 Inputs = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="x=FILE.npy", help="An input; random without.", show_default=False),
+    typer.Option(
+        "--input", "-i", metavar="x=FILE.npy", help="An input; all are random if none is given.", show_default=False
+    ),
 ]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False)
 ]
-Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="How many runs are timed at most.")]
+Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="Most timed runs.")]
 Timeline = Annotated[
     Path | None,
     typer.Option(
         "--timeline",
         metavar="FILE",
-        help="Write a trace of one run for Perfetto (.json), and say where its time went.",
+        help="Write a trace of one run for Perfetto (.json), and show its critical path.",
         show_default=False,
     ),
 ]
@@ -69,7 +71,7 @@ MaxError = Annotated[
 
 
 @with_options(CompileOptions)
-def run(
+def run_command(
     model: Model,
     inputs: Inputs = None,
     output: Output = None,
@@ -101,8 +103,8 @@ def run(
         for path in (output, timeline):
             if path is not None:
                 check_writable(path)
-        with report.progress("Compiling") as told:
-            session = source.open(told)
+        with report.progress("Compiling") as advance:
+            session = source.open(advance)
         with session:
             feeds = _feeds(session, files, seed)
             outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @with_options(StretchOptions, defaults={"designs": 3})
-def stretch(
+def stretch_command(
     model: Network,
     output: DesignsFolder = None,
     *,
@@ -78,7 +78,7 @@ def stretch(
         if learn_bounds:
             let_idle_threads_sleep()
         from nnstretch.branching.design.design import parse_merge
-        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.cli.networks import NetworkOptions, build_network
         from nnstretch.cli.stretching.files import DesignFiles
         from nnstretch.cli.stretching.predict_only import opened_profiles
         from nnstretch.cli.stretching.published import make_published
@@ -95,7 +95,9 @@ def stretch(
         known = open_bounds(bounds, files.folder, learning)
         profiled = opened_profiles(profile, options.processors) if predict_only else None
         names = profiled.names if profiled else several_processors(options.processors, "a branching")
-        network = build_network(model, Options(num_classes, small_images or None, None, image_size, seed), weights)
+        network = build_network(
+            model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
+        )
         if published is not None:
             make_published(report, network, published, names, files)
             return

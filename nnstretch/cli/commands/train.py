@@ -31,19 +31,22 @@ Teacher = Annotated[
     typer.Option("--teacher", metavar="MODEL:WEIGHTS", help="A trained network to learn from.", show_default=False),
 ]
 Epochs = Annotated[
-    int | None, typer.Option("--epochs", min=1, metavar="N", help="Instead of the recipe's.", show_default=False)
+    int | None,
+    typer.Option("--epochs", min=1, metavar="N", help="Epochs, instead of the recipe's.", show_default=False),
 ]
 ImageSize = Annotated[
     int | None,
-    typer.Option("--image-size", min=8, metavar="PIXELS", help="Instead of the recipe's.", show_default=False),
+    typer.Option(
+        "--image-size", min=8, metavar="PIXELS", help="Side of the images, instead of the recipe's.", show_default=False
+    ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted training from its checkpoint.")]
 TrainingThreads = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, metavar="N", help="CPU threads.", show_default=False)
 ]
 
 
-def train(
+def train_command(
     model: Network,
     data: Data,
     output: Output,
@@ -64,7 +67,7 @@ def train(
     """
     with reporting(as_json=json) as report:
         let_idle_threads_sleep()
-        from nnstretch.cli.networks import Options, build_network, read_about
+        from nnstretch.cli.networks import NetworkOptions, build_network, read_about
         from nnstretch.training.data import load_dataset
         from nnstretch.training.loop import train as run_training
         from nnstretch.training.weights import save_weights
@@ -73,17 +76,17 @@ def train(
         check_writable(output)
         about = read_about(weights) if weights else {}
         dataset = load_dataset(data, image_size or about.get("image_size") or settings.image_size)
-        options = Options(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
+        options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
         network = build_network(model, options, weights, design)
         taught = _teacher(teacher, dataset) if teacher else None
         checkpoint = output.with_name(f"{output.name}.checkpoint")
-        with report.progress("Training") as told:
+        with report.progress("Training") as advance:
             result = run_training(
                 network.module,
                 dataset,
                 settings,
                 taught,
-                lambda event: _tell(event, told),
+                lambda event: _tell(event, advance),
                 checkpoint,
                 resume,
             )
@@ -118,19 +121,19 @@ def _settings(recipe: str, epochs: int | None, threads: int | None, seed: int) -
     return settings if epochs is None else replace(settings, epochs=epochs, scales=())
 
 
-def _tell(event: TrainingEvent, told: Progress) -> None:
+def _tell(event: TrainingEvent, advance: Progress) -> None:
     accuracy = "" if event.top1 is None else f", top-1 {event.top1:.1f} %"
-    told(event.step, event.steps, f"epoch {event.epoch}/{event.epochs}, loss {event.loss:.3f}{accuracy}")
+    advance(event.step, event.steps, f"epoch {event.epoch}/{event.epochs}, loss {event.loss:.3f}{accuracy}")
 
 
 def _teacher(text: str, dataset: Dataset) -> nn.Module:
     """The trained network of MODEL:WEIGHTS."""
-    from nnstretch.cli.networks import Options, build_network
+    from nnstretch.cli.networks import NetworkOptions, build_network
 
     spec, colon, weights = text.rpartition(":")
     if not colon or not spec or not weights:
         raise UsageError(
             f"--teacher {text!r} is not understood; write MODEL:WEIGHTS, as in resnet18:resnet18.safetensors"
         )
-    options = Options(dataset.num_classes, None, dataset.channels, dataset.image_size)
+    options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size)
     return build_network(spec, options, Path(weights)).module

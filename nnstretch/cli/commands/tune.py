@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 Fresh = Annotated[
-    bool, typer.Option("--fresh/--resume", help="Measure again what was measured before, or go on from there.")
+    bool, typer.Option("--fresh/--resume", help="Measure again, or reuse the measurements of the profile store.")
 ]
 SelectorName = Annotated[
     str | None,
@@ -43,21 +43,24 @@ Limits = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=AMOUNT",
-        help="Most that the plan may need: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of "
-        "the routines' relative errors. Once per limit.",
+        help="Limit of a resource: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of the routines' "
+        "relative errors. Once per limit.",
         show_default=False,
     ),
 ]
 Front = Annotated[
     str | None,
     typer.Option(
-        "--pareto", metavar="latency,memory", help="Show all trade-offs of these; accuracy too.", show_default=False
+        "--pareto",
+        metavar="latency,memory",
+        help="Show the Pareto front of latency and memory, accuracy or both.",
+        show_default=False,
     ),
 ]
 
 
 @with_options(CompileOptions, without=("tune", "plan", "streams", "plans", "policy"))
-def tune(
+def tune_command(
     model: Model,
     output: Annotated[
         list[Path] | None,
@@ -65,8 +68,8 @@ def tune(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the plan (JSON); or, if FILE ends so, a picture (.svg) or report (.html) of --compare, --pareto "
-            "and --explain. Once per file.",
+            help="Write the plan (JSON), or a picture (.svg) or report (.html) of --compare, --pareto and --explain. "
+            "Once per file.",
             show_default=False,
         ),
     ] = None,
@@ -79,18 +82,16 @@ def tune(
     selector: SelectorName = None,
     limit: Limits = None,
     pareto: Front = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show every layer's candidates, and why one was chosen.")
-    ] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="Show what all selectors make of the same costs.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show every layer's candidates and costs.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Run all selectors on the same costs.")] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
 
-    What was measured before is reused: tuning that was interrupted goes on where it was, and a second model tunes faster.
-    See `nnstretch profiles` for what there is. `--search learned` looks for better routine parameters than those that are
-    usually good, guided by a cost model; what it finds is used from then on.
+    Measurements are kept in the profile store (`nnstretch profiles`): an interrupted tuning resumes, and a second model tunes
+    faster. `--search learned` searches further routine parameters with a cost model and keeps the best for later tunings.
+    compile, run and bench take the plan with --plan.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
@@ -137,16 +138,16 @@ def _tune(
     begin = time.perf_counter()
     searched: dict[str, Exploration] = {}
     with open_profiler(usable, fresh=request.fresh, exhaustive=request.search == "exhaustive") as costs:
-        with report.progress("Tuning") as told:
+        with report.progress("Tuning") as advance:
             if request.search == "learned":
-                costs, searched = explored_costs(graph, usable, costs, told)
-            space = requested_space(graph, usable, request, costs, told)
+                costs, searched = explored_costs(graph, usable, costs, advance)
+            space = requested_space(graph, usable, request, costs, advance)
             selection = chosen_selector(request).select(space.problem)
             compiled = plan_of(space, selection)
         seconds = time.perf_counter() - begin
         answer = _answer(compiled, seconds, request) | {"search": search_answer(request, searched)}
-        with report.progress("Comparing") as told:
-            answer |= findings(space, selection, request, told)
+        with report.progress("Comparing") as advance:
+            answer |= findings(space, selection, request, advance)
     _write(answer, plan_file(compiled.plan, space, selection, usable), Path(source.model).name, plans, pictures)
     _show(report, answer, compiled)
     report.finish(answer)

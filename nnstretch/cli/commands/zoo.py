@@ -19,9 +19,10 @@ from nnstretch.cli.options import (
 from nnstretch.report.tables.text import count_text, plain_table
 
 
-def zoo(
+def zoo_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Export this network; else list all.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Network to export; without it all are listed.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file.", show_default="NAME.onnx")
@@ -44,16 +45,18 @@ def zoo(
         if name is None:
             _list(report)
             return
-        from nnstretch.cli.networks import Options, build_network
+        from nnstretch.cli.networks import NetworkOptions, build_network
         from nnstretch.frontends.onnx_file import save
         from nnstretch.frontends.torch_module import export
         from nnstretch.zoo import entry
 
         entry(name)
         path = check_writable(output or Path(f"{name}.onnx"))
-        network = build_network(name, Options(num_classes, small_images or None, None, image_size, seed), weights)
-        with report.progress("Exporting") as told:
-            told(0, 1, name)
+        network = build_network(
+            name, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
+        )
+        with report.progress("Exporting") as advance:
+            advance(0, 1, name)
             save(export(network.module, network.example_input, input_names=["x"], output_names=["y"]), path)
         report.show(f"{path}: {count_text(network.macs)} MACs, {count_text(network.parameters)} parameters")
         report.finish({"file": str(path), "macs": network.macs, "params": network.parameters})

@@ -44,7 +44,7 @@ def designs_table(
     Args:
         designs: best first.
         names: of the processors.
-        original_ms: the original network's predicted latency on each of them; empty if nobody asked.
+        original_ms: the original network's predicted latency on each of them; empty if unknown.
         measured: latencies of designs that were run, by id.
     """
     shown = plain_table(
@@ -126,7 +126,7 @@ def _by_name(names: Sequence[str], ms: Sequence[float]) -> dict[str, float | Non
 
 
 def _finite(ms: float) -> float | None:
-    """Milliseconds; None if nobody can do it."""
+    """Milliseconds; None if infinite."""
     return ms if math.isfinite(ms) else None
 
 

@@ -32,10 +32,10 @@ BOUNDS = "bounds.json"
 
 @dataclass(frozen=True)
 class BoundsLearning:
-    """How bounds are learned: what `nnstretch stretch` was asked for.
+    """How bounds are learned.
 
     Attributes:
-        data: images to learn from and to be tested on; None: nobody said.
+        data: images to train and test on; None: not given.
         recipe: of the trainings.
         max_drop: largest drop in top-1, in points.
         budget: trainings at most.
@@ -76,7 +76,7 @@ class BoundsFile:
     def of(
         self, report: Reporter, network: Network, names: Sequence[str], merge: Merge, profiled: Profiled | None
     ) -> LearnedBounds:
-        """The bounds, learned of a network if that is wanted.
+        """The bounds of the file; learned first if there is a `learning`.
 
         Raises:
             FileError: they were not found to the end, or the file cannot be read or written.
@@ -128,7 +128,7 @@ def read_bounds(path: Path) -> LearnedBounds:
 
 
 def with_bounds(options: StretchOptions, learned: Bounds) -> StretchOptions:
-    """Options with learned bounds of depth, width and MACs for those that are not given."""
+    """NetworkOptions with learned bounds of depth, width and MACs for those that are not given."""
     names = ("min_depth", "min_width", "min_macs")
     return replace(options, **{name: getattr(learned, name) for name in names if getattr(options, name) is None})
 
@@ -143,7 +143,7 @@ def _channel_block(names: Sequence[str]) -> int:
 def _learned(
     report: Reporter, network: Network, merge: Merge, multiple: int, learning: BoundsLearning, path: Path
 ) -> LearnedBounds:
-    """The bounds of a network; every finished training is kept in the file, so that it goes on where it was ended.
+    """Learns the bounds of a network. Every finished training is written to the file, so that an interrupted search resumes.
 
     Raises:
         UsageError: a file of other trainings.
@@ -168,8 +168,8 @@ def _learned(
     def keep(bounds: Bounds) -> None:
         LearnedBounds(setup, bounds).save(path)
 
-    with report.progress("Learning bounds") as told:
-        retraining = _Retraining(dataset, recipe, network.module, told)
+    with report.progress("Learning bounds") as advance:
+        retraining = _Retraining(dataset, recipe, network.module, advance)
         found = learn_bounds(
             blueprint(network.module, network.example_input, multiple, merge),
             network.module,
@@ -199,20 +199,20 @@ def _check_trained(network: Network, dataset: Dataset) -> None:
 class _Retraining:
     """Short trainings with the original as the teacher; a `Retrain`."""
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, teacher: nn.Module, told: Progress) -> None:
-        self._dataset, self._recipe, self._teacher, self._told = dataset, recipe, teacher, told
+    def __init__(self, dataset: Dataset, recipe: Recipe, teacher: nn.Module, advance: Progress) -> None:
+        self._dataset, self._recipe, self._teacher, self._advance = dataset, recipe, teacher, advance
         self._done, self._total = 0, 0
 
     def begin(self, done: int, total: int, what: str) -> None:
         """Tells which training comes now."""
         self._done, self._total = done, total
-        self._told(done, total, what)
+        self._advance(done, total, what)
 
     def __call__(self, module: nn.Module, what: str) -> tuple[float, float]:
         from nnstretch.training.loop import train
 
         def tell(event: TrainingEvent) -> None:
-            self._told(self._done, self._total, f"{what}, step {event.step}/{event.steps}, loss {event.loss:.2f}")
+            self._advance(self._done, self._total, f"{what}, step {event.step}/{event.steps}, loss {event.loss:.2f}")
 
         result = train(module, self._dataset, self._recipe, self._teacher, tell)
         return result.top1, result.seconds

@@ -41,9 +41,9 @@ def write_all(
     files: list[str | None] = [None] * len(results)
     if target.folder is None:
         return files, None
-    with report.progress("Writing") as told:
+    with report.progress("Writing") as advance:
         for rank, result in enumerate(results):
-            told(rank, len(results), result.design.id)
+            advance(rank, len(results), result.design.id)
             branched = replace(network, module=result.module, design=result.design)
             path, why_not = write_design(target, f"{rank + 1}-", network, branched, names)
             files[rank] = str(path)
@@ -58,14 +58,14 @@ def write_design(
     """Design, weights and ONNX file of one branched network.
 
     Args:
-        target: what is wanted; it has a folder.
+        target: what to write; it has a folder.
         prefix: of the files' names, before the design's.
         original: what was branched.
         branched: what came of it.
         names: of the processors.
 
     Returns:
-        The design's path, and why there is no YAML file although one is wanted.
+        The design's path, and why there is no YAML file although `target` asks for one.
     """
     from nnstretch.branching.design.design import save_design
     from nnstretch.branching.stretch import reinitialise

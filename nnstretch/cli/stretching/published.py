@@ -20,7 +20,7 @@ def make_published(report: Reporter, network: Network, path: Path, names: Sequen
     """Makes, shows and writes the design of a published file.
 
     Args:
-        report: told everything.
+        report: of the command.
         network: of the file's family.
         path: of the file.
         names: of processors, one for each of the file's devices in their order.
@@ -37,8 +37,8 @@ def make_published(report: Reporter, network: Network, path: Path, names: Sequen
         raise UsageError(
             f"{path} is for {', '.join(file.processors)}, --processors has {', '.join(names)}; give one for each, in this order"
         )
-    with report.progress("Branching") as told:
-        told(0, 1, path.name)
+    with report.progress("Branching") as advance:
+        advance(0, 1, path.name)
         result = published(network.module, network.example_input, file)
     written: Path | None = None
     if files.folder is not None:

@@ -38,8 +38,8 @@ def find(report: Reporter, network: Network, options: StretchOptions, profiled: 
     """Searches designs for the processors of a profile if there is one, else for processors of this machine."""
     from nnstretch.api.stretch import stretch
 
-    with report.progress("Searching") as told:
-        options = replace(options, progress=told)
+    with report.progress("Searching") as advance:
+        options = replace(options, progress=advance)
         if profiled is not None:
             predicted = predict(network, profiled, options)
             return FoundDesigns(predicted.results, predicted_errors(predicted, profiled), predicted)

@@ -16,6 +16,7 @@ import pytest
 
 from nnstretch.branching.pycls.files import read_published
 from nnstretch.branching.pycls.parser import parse_published
+from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding.library import engine
@@ -86,7 +87,9 @@ def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProce
 # -- help ----------------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("devices", "zoo", "stretch", "train", "evaluate", "quantize", "tune", "profiles", "compile", "run", "bench")
+def test_commands_are_all_listed() -> None:
+    folder = Path(main.__code__.co_filename).parent / "commands"
+    assert sorted(COMMANDS) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

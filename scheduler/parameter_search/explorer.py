@@ -1,12 +1,11 @@
-"""The search of large parameter spaces with few measurements (ACLTuner, section 2.2 and appendix F).
+"""Learned search of large parameter spaces with few measurements (ACLTuner, section 2.2 and appendix F).
 
-Fifty random candidates are measured; then, round by round, three that trees trained so far recommend and two random ones, which
-keep the trees from believing what they have only seen of their own choice. All tasks of a network share the trees, so that
-what was learned of one helps the others.
+The search measures fifty random candidates first. Each following round measures three that the trees recommend and two random
+ones, which reduce the bias of the trees towards their own choices. All tasks of a network share the trees.
 
-A round is worth its time as long as what it is expected to save, over all the runs that the network is tuned for, is more than
-the round takes. What a candidate is expected to save is the mean of what it is better than the best so far, if its time is
-distributed around the prediction like the predictions before were around what was measured.
+Rounds continue while the expected gain over all runs that the network is tuned for exceeds the time of a round. The expected
+gain of a candidate is its expected improvement over the best so far, with a normal error of the prediction's logarithm whose
+spread is that of the last predictions.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from nnstretch.scheduler.costmodel.workload import parse_workload
 from nnstretch.support.progress import Progress
 
 _LEAST_SPREAD = 0.02
-"""Measurements are no better than this, whatever the predictions."""
+"""Lower bound of the spread, from the noise of measurements."""
 _FIRST_SPREAD = 0.3
-"""Of predictions before any could be compared."""
+"""Spread before the first prediction was compared."""
 _REMEMBERED = 30
-"""Predictions by which their spread is judged."""
+"""Number of last predictions that determine the spread."""
 _NORMAL = 1.4826
-"""Standard deviation of a normal distribution over its median distance from the mean."""
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is searched for one workload: candidates that stand for each other.
+class SearchTask:
+    """Interchangeable candidates of one workload.
 
     Attributes:
-        candidates: at least one; the first is measured if nothing recommends another.
-        weight: how many layers of the network have the workload.
+        candidates: at least one.
+        weight: number of layers with the workload.
     """
 
     candidates: tuple[Point, ...]
@@ -50,13 +49,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many candidates are measured when.
+    """Numbers of measurements.
 
     Attributes:
-        initial: random ones at the beginning.
-        recommended, random: per round.
-        runs: of the network, that tuning is to be worth its time for.
-        most: measurements at most, besides those that it takes to find one working candidate for every task.
+        initial: random candidates at the beginning.
+        recommended: recommended candidates per round.
+        random: random candidates per round.
+        runs: runs of the network that tuning must pay off in.
+        most: largest number of measurements, without those that find a first working candidate of a task.
     """
 
     initial: int = 50
@@ -68,13 +68,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Round:
-    """One round, for people.
+    """Record of a round.
 
     Attributes:
-        measurements: made up to its end.
-        best: sum of the best seconds of all tasks after it.
-        expected_gain: seconds per run that it was expected to save.
-        cost: seconds that it took.
+        measurements: total number at its end.
+        best: sum of the best seconds of all tasks at its end.
+        expected_gain: expected saving, seconds per run.
+        cost: its time, seconds.
     """
 
     measurements: int
@@ -85,14 +85,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        measured: by (task, candidate) the seconds, or None for a candidate that failed.
-        best: for each task its fastest candidate, or None if all that were measured failed.
-        rounds: after the random ones.
-        spread: standard deviation of the logarithm of measured over predicted, of the last predictions.
-        candidates: number of all.
+        measured: (task, candidate) -> seconds; None for a candidate that failed.
+        best: fastest candidate of each task; None if all measured ones failed.
+        rounds: rounds after the initial candidates.
+        spread: standard deviation of log(measured / predicted) of the last predictions.
+        candidates: number of all candidates.
     """
 
     measured: dict[tuple[int, int], float | None]
@@ -103,7 +103,7 @@ class Exploration:
 
     @property
     def saved(self) -> float:
-        """Share of an exhaustive search's measurements that were not made."""
+        """Saved share of an exhaustive search's measurements."""
         return 1 - len(self.measured) / self.candidates
 
 
@@ -120,20 +120,20 @@ Measure = Callable[[int, int], float | None]
 
 @dataclass(eq=False)
 class Explorer:
-    """Searches some tasks together.
+    """Searches several tasks together.
 
     Attributes:
-        tasks: each workload once.
+        tasks: the tasks.
         measure: measures a candidate.
         machine: the processor's part of the features.
-        prior: predictions that trees of the search then correct.
-        schedule: how many are measured when.
-        seed: of everything random: the same seed and measurements, the same search, if no clock decides.
-        clock: seconds, by which rounds are charged.
-        progress: told after every round.
+        prior: predictions that the trees correct.
+        schedule: numbers of measurements.
+        seed: seed of all random draws. Equal seeds and measurements give equal searches if the clock is deterministic.
+        clock: seconds; times the rounds.
+        progress: called after every round with (measurements, candidates, best total).
     """
 
-    tasks: Sequence[Task]
+    tasks: Sequence[SearchTask]
     measure: Measure
     machine: Machine
     prior: Predictor | None = None
@@ -143,7 +143,7 @@ class Explorer:
     progress: Progress | None = None
 
     def run(self) -> Exploration:
-        """Searches until another round is not worth its time, or nothing is left.
+        """Searches until a round does not pay, or no candidate is left.
 
         Raises:
             MissingExtraError: xgboost is not installed.
@@ -152,7 +152,7 @@ class Explorer:
 
 
 class _Search:
-    """The state of one search. Candidates of all tasks are numbered through; `_owner` is their task."""
+    """State of a search. Candidates of all tasks have consecutive numbers; `_owner` maps them to tasks."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
@@ -202,7 +202,7 @@ class _Search:
                 self._best[task] = min(self._best[task], self._log[number])
 
     def _initial(self) -> list[int]:
-        """Random candidates of all tasks in turn, of those that weigh most first."""
+        """Random candidates of all tasks in turn, tasks with the largest total time first."""
         heaviest = np.argsort(-self._weight * np.exp(self._base[self._first]), kind="stable")
         orders = [self._random.permutation(np.flatnonzero(self._owner == task)) for task in heaviest]
         turns = max(map(len, orders), default=0)
@@ -210,7 +210,7 @@ class _Search:
         return numbers[: min(self._schedule.initial, self._schedule.most)]
 
     def _learn(self) -> None:
-        """Predicts all candidates from what is measured."""
+        """Trains trees on the measurements, and predicts all candidates."""
         known = np.isfinite(self._log)
         if known.sum() > 1:
             trees = boost(self._rows[known], self._log[known] - self._base[known], self._explorer.seed)
@@ -222,7 +222,7 @@ class _Search:
         return max(_LEAST_SPREAD, _NORMAL * float(np.median(self._missed[-_REMEMBERED:])))
 
     def _gains(self) -> Values:
-        """Seconds per run that each candidate is expected to save; none for those that are measured."""
+        """Expected saving of each candidate, seconds per run; -1 for measured ones."""
         hoped = np.where(np.isinf(self._best), _worst(self._predicted, self._owner, len(self._best)), self._best)
         best, spread = hoped[self._owner], self._spread()
         distance = (best - self._predicted) / spread
@@ -231,7 +231,7 @@ class _Search:
         return np.where(np.isnan(self._log), np.maximum(gain, 0.0) * self._weight[self._owner], -1.0)
 
     def _recommended(self) -> tuple[list[int], float]:
-        """The candidates that are expected to save most, one of each task as far as that goes, and what they save."""
+        """Candidates with the largest expected saving, of different tasks where possible, and the sum of their savings."""
         gains = self._gains()
         order = np.argsort(-gains, kind="stable")
         order = order[gains[order] >= 0]
@@ -245,7 +245,7 @@ class _Search:
         return [int(i) for i in self._random.choice(left, min(count, len(left)), replace=False)]
 
     def _complete(self) -> None:
-        """Measures the best that is predicted for tasks of which nothing works so far."""
+        """Measures candidates of tasks without a working one, by prediction, until one works."""
         for task in np.flatnonzero(np.isinf(self._best)):
             mine = np.flatnonzero((self._owner == task) & np.isnan(self._log))
             for number in mine[np.argsort(self._predicted[mine], kind="stable")]:
@@ -268,7 +268,7 @@ class _Search:
 def _described(
     candidates: Sequence[Point], machine: Machine, prior: Predictor | None
 ) -> tuple[NDArray[np.float32], Values]:
-    """Features of all candidates, and logarithms of what is expected of them before anything is measured."""
+    """Features of all candidates, and logarithms of their predictions before the search."""
     found = []
     for candidate in candidates:
         workload = parse_workload(candidate.workload)
@@ -289,5 +289,5 @@ def _worst(predicted: Values, owner: NDArray[np.int64], tasks: int) -> Values:
 
 
 def _normal(values: Values) -> Values:
-    """The normal distribution's share below each value."""
+    """Cumulative normal distribution."""
     return np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in values])

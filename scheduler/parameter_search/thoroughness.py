@@ -1,9 +1,9 @@
-"""How thoroughly routine parameters are searched: which settings selection is offered.
+"""Kinds of parameter search: the settings of routines that selection considers.
 
-default     the short lists that routines recommend, what is reached from their best by single steps
-            (`nnstretch.scheduler.parameter_search.coordinate_descent`), and what a thorough search found fastest before
-learned     what measurements that the cost model recommends found (`Explorer`)
-exhaustive  everything that a routine can be tuned by; takes hours for large networks
+default     the routines' short lists, coordinate descent from their best settings
+            (`nnstretch.scheduler.parameter_search.coordinate_descent`), and the fastest settings of earlier searches
+learned     settings that were measured because a learned cost model recommended them (`Explorer`)
+exhaustive  the whole parameter space of every routine; takes hours for large networks
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nnstretch.scheduler.parameter_search.explorer import (
     Measure,
     Predictor,
     Schedule,
-    Task,
+    SearchTask,
 )
 from nnstretch.support.progress import Progress
 
@@ -40,12 +40,12 @@ Search = Literal["default", "learned", "exhaustive"]
 
 
 def all_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-    """Everything that the routine can be tuned by."""
+    """The whole parameter space of the routine."""
     return routine.search_space(layer)
 
 
 def remembered_settings(store: ProfileStore) -> Settings:
-    """The routines' short lists, and the settings that are fastest by the store where they are not among them."""
+    """The routines' short lists, and the store's fastest settings."""
     known: dict[str, dict[tuple[str, str], list[Parameters]]] = {}
 
     def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
@@ -62,12 +62,12 @@ def remembered_settings(store: ProfileStore) -> Settings:
 
 
 @dataclass(frozen=True)
-class Explored:
-    """What a learned search of a network found.
+class ExploredSettings:
+    """Result of a learned search of a network.
 
     Attributes:
-        settings: those that were measured and work; the short lists of routines that have nothing to search.
-        explorations: of every processor that has parameters to search, by its name.
+        settings: working settings that were measured; short lists for routines without a larger space.
+        explorations: processor name -> its search, for processors with parameters to search.
     """
 
     settings: Settings
@@ -76,14 +76,14 @@ class Explored:
 
 @dataclass(frozen=True)
 class _Option:
-    """A point with the objects behind it."""
+    """A candidate of a layer."""
 
     routine: Routine
     layer: Layer
     parameters: Parameters
 
     def point(self, network: CacheState) -> Point:
-        """What is predicted of the option in a network whose weights lie in `network`."""
+        """The point to predict in a network whose weights are in `network`."""
         state = layer_state(self.layer, network)
         return Point(self.layer.workload, str(self.routine.descriptor), self.parameters, state)
 
@@ -99,20 +99,20 @@ def explore(
     schedule: Schedule | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Explored:
-    """Searches the parameters of all layers, and of all pairs that a routine may fuse, on every processor.
+) -> ExploredSettings:
+    """Searches the parameters of all layers and fusion groups on every processor.
 
-    Equal workloads are one task (ACLTuner, section 2.2), but settings with different layouts are different tasks, because
-    neighbours tell them apart. Layers whose routines have nothing to search are left to selection.
+    Equal workloads are one task (ACLTuner, section 2.2); settings with different layouts are different tasks, since layouts
+    affect neighbours. Layers whose routines have no larger space than their short lists are skipped.
 
     Args:
         graph: the network.
         pool: its queues.
         costs: measures candidates.
-        prior: predictions of a processor from before the search, if there are any.
-        schedule: how many candidates are measured when.
-        seed: of the random candidates.
-        progress: told after every round.
+        prior: processor -> predictions from before the search, or None.
+        schedule: numbers of measurements.
+        seed: seed of the random candidates.
+        progress: called after every round.
 
     Raises:
         MissingExtraError: xgboost is not installed.
@@ -127,7 +127,7 @@ def explore(
         if not tasks:
             continue
         found = Explorer(
-            [Task(tuple(o.point(network_state(needed)) for o in options), weight) for options, weight in tasks],
+            [SearchTask(tuple(o.point(network_state(needed)) for o in options), weight) for options, weight in tasks],
             _measure(costs, processor, tasks),
             machine_of(processor),
             prior(processor),
@@ -148,14 +148,14 @@ def explore(
         key = settings_key(processor, routine, layer)
         return measured[key] if key in measured else routine.parameter_space(layer)
 
-    return Explored(settings, explorations)
+    return ExploredSettings(settings, explorations)
 
 
 _Tasks = list[tuple[list[_Option], int]]
 
 
 def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
-    """Measures an option beside the fastest of its task so far, so that what disturbs one disturbs both."""
+    """Measures an option together with the fastest of its task so far, so that a disturbance affects both."""
     leaders: dict[int, tuple[float, _Option]] = {}
 
     def measure(task: int, number: int) -> float | None:
@@ -171,7 +171,7 @@ def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
 
 
 def _tasks(graph: UnitGraph, pool: QueuePool, queue: int) -> _Tasks:
-    """Options of every task of a queue, with the number of layers that have the workload."""
+    """Options of every task of a queue, with the number of layers of the workload."""
     return [
         (options, weight)
         for layer, weight in queue_workloads(graph, pool, queue)
@@ -180,7 +180,7 @@ def _tasks(graph: UnitGraph, pool: QueuePool, queue: int) -> _Tasks:
 
 
 def _by_layouts(processor: Processor, layer: Layer) -> list[list[_Option]]:
-    """The options of a layer, those with equal layouts together; none if its routines have no more than their short lists."""
+    """Options of a layer, grouped by layouts; empty if its routines have no larger space than their short lists."""
     groups: dict[object, list[_Option]] = defaultdict(list)
     for routine in searchable_routines(processor, layer):
         for parameters in distinct(routine.parameter_space(layer), routine.search_space(layer)):

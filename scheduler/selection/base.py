@@ -1,8 +1,8 @@
-"""What selectors share: presolving, limits, the way back to the caller's choices, and honest gaps.
+"""Base classes of selectors: presolving, limits, and proved gaps.
 
-A searcher says how it searches one kind of problem: without limits and without impossible choices. Here the problem is
-brought into that form, and an answer that breaks a limit or is forbidden is replaced: by the proven optimum within the
-limits where the searcher is exact, else by the legal assignment nearest to what it wanted.
+A subclass searches a problem without limits and without impossible choices. The base class reduces the caller's problem to that
+form. It replaces an answer that breaks a limit or is forbidden: by the proven optimum within the limits for exact searches, by
+the nearest legal assignment for heuristics.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector,
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search came to: choices, a proved lower bound in seconds (None: they are optimal), and how it went.
+class SearchResult:
+    """Result of a search.
 
-    `choices` is None where the problem was too large for the search.
+    Attributes:
+        choices: one index per node; None if the problem was too large for the search.
+        bound: proved lower bound, seconds; None if `choices` are optimal.
+        states: see `Assignment`.
+        curve: see `Assignment`.
     """
 
     choices: Sequence[int] | None
@@ -34,9 +38,9 @@ class Found:
 
 
 class ExactSearcher(Selector):
-    """A selector whose answer is a proven optimum, unless the problem is too large for it.
+    """A selector that proves the optimum unless the problem is too large for it.
 
-    Then PBQP's answer is given instead, as NeoCPU does (section 3.3.2), with the best bound that was proved.
+    Otherwise it returns PBQP's answer, as NeoCPU does (section 3.3.2), with the best proved bound.
     """
 
     def select(self, problem: Problem) -> Assignment:
@@ -51,12 +55,12 @@ class ExactSearcher(Selector):
         return _answered(problem, reduction, found, exact=True)
 
     @abstractmethod
-    def _search(self, problem: Problem) -> Found:
-        """The optimum of a problem without limits, of which every node has two choices or more."""
+    def _search(self, problem: Problem) -> SearchResult:
+        """The optimum of a problem without limits, in which every node has at least two choices."""
 
 
 class HeuristicSearcher(Selector):
-    """A selector that gives up proofs for simplicity; it sees all layers in order."""
+    """A selector without proofs; it sees all layers in order."""
 
     def select(self, problem: Problem) -> Assignment:
         reduction = possible(problem)
@@ -66,15 +70,15 @@ class HeuristicSearcher(Selector):
         return _answered(problem, reduction, found, exact=False)
 
     @abstractmethod
-    def _search(self, problem: Problem) -> Found:
-        """Choices for every node, legal or not, of a problem of which every choice has a partner on every edge.
+    def _search(self, problem: Problem) -> SearchResult:
+        """Choices for every node, legal or not. Every choice of the problem has a partner on every edge.
 
-        No bound means that none was proved.
+        A result without a bound proves none.
         """
 
 
-def _answered(problem: Problem, reduction: Reduction, found: Found, *, exact: bool) -> Assignment:
-    """The answer to the caller's problem, made legal."""
+def _answered(problem: Problem, reduction: Reduction, found: SearchResult, *, exact: bool) -> Assignment:
+    """The answer to the caller's problem, replaced if it is not legal."""
     small = reduction.problem
     assert found.choices is not None
     choices, bound = found.choices, found.bound
@@ -84,5 +88,5 @@ def _answered(problem: Problem, reduction: Reduction, found: Found, *, exact: bo
             choices, bound = cheapest_within(small)
         else:
             choices = nearest_legal(small, choices)
-    lifted = None if bound is None else bound + reduction.constant
-    return assignment(problem, reduction.lift(choices), lifted, found.states, found.curve)
+    whole = None if bound is None else bound + reduction.constant
+    return assignment(problem, reduction.lift(choices), whole, found.states, found.curve)

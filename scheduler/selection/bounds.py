@@ -1,9 +1,8 @@
-"""Proved lower bounds: costs are moved between nodes and edges until the sum of all minima is as large as it gets.
+"""Proved lower bounds by reparametrisation: costs move between nodes and edges to maximise the sum of all minima.
 
-Moving a cost from an edge to one of its ends changes no assignment's total, so whatever was moved, the sum of all
-minima is a lower bound. The order in which costs move is that of sequential tree-reweighted message passing
-(Kolmogorov, IEEE Trans. PAMI 28(10), 2006): node by node, a node collects from its edges and hands on to those that
-lead further. On trees the bound is the optimum.
+Moving a cost from an edge to one of its ends changes no assignment's total, so the sum of all minima is always a lower bound.
+The order is that of sequential tree-reweighted message passing (Kolmogorov, IEEE Trans. PAMI 28(10), 2006): each node in turn
+collects from its edges and distributes to those that lead forward. On trees the bound is the optimum.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from nnstretch.scheduler.selection.problem import Costs, Problem
 
 _SWEEPS = 12
 _GAIN = 1e-6
-"""Sweeps end when one raises the bound by less than this share."""
+"""Sweeps end when one raises the bound by less than this relative amount."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """The same totals in other places: every table's minimum is 0, and `bound` is what all assignments have in common.
+    """A problem with equal totals, in which every table's minimum is 0 and `bound` is the common part of all totals.
 
-    After the last sweep, costs stand as early in the order of nodes as they could be moved.
+    After the last sweep, costs are as early in the order of nodes as possible.
     """
 
     bound: float
@@ -33,12 +32,12 @@ class Moved:
 
 
 def lower_bound(problem: Problem) -> float:
-    """Seconds that no assignment is cheaper than, whatever the limits."""
+    """Seconds that every assignment costs at least, whatever the limits."""
     return moved(problem.costs, problem.edges).bound
 
 
 def moved(costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs]) -> Moved:
-    """Costs moved to where they prove the most."""
+    """Costs moved for the largest bound."""
     state = _Moving(costs, edges)
     order = range(len(costs))
     best = -np.inf
@@ -49,7 +48,7 @@ def moved(costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs]) -> Mov
         if not bound > best + _GAIN * abs(best):
             break
         best = bound
-    return state.settled()
+    return state.normalised()
 
 
 class _Moving:
@@ -80,7 +79,7 @@ class _Moving:
     def bound(self) -> float:
         return sum(float(c.min()) for c in self._costs) + sum(float(m.min()) for m in self._edges.values())
 
-    def settled(self) -> Moved:
+    def normalised(self) -> Moved:
         bound = self.bound()
         if np.isfinite(bound):
             for table in (*self._costs, *self._edges.values()):

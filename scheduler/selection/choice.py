@@ -1,4 +1,4 @@
-"""What selection chooses for every unit."""
+"""Choices of units."""
 
 from __future__ import annotations
 

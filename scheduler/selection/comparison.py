@@ -1,4 +1,4 @@
-"""All selectors on the same problem: the table III and figure 4 of QS-DNN for any network."""
+"""Comparison of selectors on one problem, as in table III and figure 4 of QS-DNN."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
 
 @dataclass(frozen=True)
 class Compared:
-    """One selector's answer, and how many seconds it took to find."""
+    """A selector's answer, and the seconds of its search."""
 
     name: str
     answer: Assignment
@@ -19,7 +19,7 @@ class Compared:
 
     @property
     def best_curve(self) -> tuple[tuple[int, float], ...]:
-        """(step, least cost up to it): where the search found something better, and its end; empty if it has no steps."""
+        """(step, least cost so far) at each improvement and at the last step; empty if the search has no steps."""
         points: list[tuple[int, float]] = []
         for step, cost in self.answer.curve:
             if not points or cost < points[-1][1]:

@@ -1,4 +1,4 @@
-"""Why a selection came out as it did: for every unit what else there was, and what taking the fastest there would have cost."""
+"""Explanation of a selection: the alternatives of every unit, and the loss of the network with a greedy choice there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nnstretch.scheduler.selection.problem import Assignment, Problem
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One way to compute a unit: the best parameters of a routine for some layouts, and their seconds."""
+class ExplainedCandidate:
+    """A routine for a unit in some layouts, with its best parameters and their seconds."""
 
     routine: str
     parameters: dict[str, int]
@@ -28,28 +28,28 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Explained:
-    """One unit of a selection.
+class ExplainedUnit:
+    """A unit of a selection.
 
     Attributes:
-        name: of the unit.
-        op: of its layer.
-        candidates: the fastest first.
-        adapts: seconds that bringing its inputs into the chosen layouts takes (and its output, if that is the network's).
-        greedy_loss: seconds by which the whole network is slower, at best, if this unit takes what is fastest for itself alone.
+        name: its name.
+        op: operator of its layer.
+        candidates: its candidates, the fastest first.
+        adapts: seconds of layout changes at its inputs, and at its output if that is the network's.
+        greedy_loss: seconds that the best network loses if this unit takes its own fastest candidate.
     """
 
     name: str
     op: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ExplainedCandidate, ...]
     adapts: float
     greedy_loss: float
 
 
-def explain(space: ChoiceSpace, answer: Assignment) -> list[Explained]:
+def explain(space: ChoiceSpace, answer: Assignment) -> list[ExplainedUnit]:
     """One explanation per unit, for an answer to the space's problem."""
     return [
-        Explained(
+        ExplainedUnit(
             unit.name,
             "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes),
             _candidates(space, number, answer),
@@ -60,7 +60,7 @@ def explain(space: ChoiceSpace, answer: Assignment) -> list[Explained]:
     ]
 
 
-def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[Candidate, ...]:
+def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[ExplainedCandidate, ...]:
     chosen, unit = space.choices[number][answer.choices[number]], space.graph.units[number]
     best = {_key(chosen): chosen}
     for choice in (*space.choices[number], *all_choices(unit, space.pool, space.costs)):
@@ -68,7 +68,7 @@ def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[Ca
         if known is not chosen and (choice.seconds or 0.0) < (known.seconds or 0.0):
             best[_key(choice)] = choice
     found = [
-        Candidate(_routine(c, unit.layer), dict(c.parameters), _layouts(c), c.seconds or 0.0, c is chosen)
+        ExplainedCandidate(_routine(c, unit.layer), dict(c.parameters), _layouts(c), c.seconds or 0.0, c is chosen)
         for c in best.values()
     ]
     return tuple(sorted(found, key=lambda c: (c.seconds, not c.chosen)))

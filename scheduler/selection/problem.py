@@ -1,9 +1,8 @@
 """Routine selection as pure data: which choice for every layer minimises the sum of layer and edge costs.
 
-SoftNeuro, section IV, and NeoCPU, section 3.3, ask the same question: every layer has a few choices with known costs,
-and neighbours whose choices do not fit together pay for an adapt layer between them. QS-DNN, section IV-C, adds limits:
-a choice also needs memory or loses accuracy, and the whole network may not exceed what is allowed. A problem knows no
-device.
+The problem of SoftNeuro, section IV, and NeoCPU, section 3.3: every layer has a few choices with known costs, and neighbours
+with different schemas pay for an adapt layer between them. QS-DNN, section IV-C, adds limits: a choice also needs memory or
+loses accuracy, and the sum over the network is limited. A problem is independent of devices.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Costs of choices, and what else they need.
+    """Costs of choices, with the amounts of resources that they need and the limits of these.
 
-    Attributes: costs: for each node the cost of each of its choices, seconds; at least one choice per node. Infinite:
-        forbidden. edges: (u, v) with u < v -> cost matrix of shape (choices of u, choices of v), seconds. Infinite:
-        forbidden together. amounts: resource -> for each node how much of it each choice needs; finite, summed over the
-        nodes. limits: resource -> the most that an assignment may need of it. seed: of selectors that draw random
-        numbers. names: of the nodes, for messages; may be empty.
+    Attributes:
+        costs: for each node the cost of each of its choices, seconds; at least one choice per node. Infinite: forbidden.
+        edges: (u, v) with u < v -> cost matrix of shape (choices of u, choices of v), seconds. Infinite: forbidden together.
+        amounts: resource -> for each node the amount that each choice needs; finite, summed over the nodes.
+        limits: resource -> largest total amount of an assignment.
+        seed: seed of selectors that draw random numbers.
+        names: names of the nodes for messages; may be empty.
 
     Raises:
-        SelectionError: the parts do not fit together, or a number is negative or none at all.
+        SelectionError: shapes do not match, or a number is negative or NaN.
     """
 
     costs: tuple[Costs, ...]
@@ -61,35 +62,35 @@ class Problem:
         return nodes + sum(float(m[choices[u], choices[v]]) for (u, v), m in self.edges.items())
 
     def amount(self, resource: str, choices: Sequence[int]) -> float:
-        """How much of a resource an assignment needs."""
+        """Amount of a resource that an assignment needs."""
         return sum(float(a[i]) for a, i in zip(self.amounts[resource], choices, strict=True))
 
     def keeps_limits(self, choices: Sequence[int]) -> bool:
-        """Whether an assignment needs no more of any resource than is allowed."""
+        """Whether an assignment keeps all limits."""
         return all(self.amount(r, choices) <= loosened(limit) for r, limit in self.limits.items())
 
     def name(self, node: int) -> str:
-        """What messages call a node."""
+        """Name of a node for messages."""
         return self.names[node] if self.names else f"number {node}"
 
 
 def loosened(limit: float) -> float:
-    """A limit with room for the rounding of sums."""
+    """A limit with tolerance for the rounding of sums."""
     return limit + _ROUNDING * abs(limit)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The chosen index for each node, its total cost in seconds, and a bound on how far it is from the best.
+    """An answer to a problem: one choice per node.
 
     Attributes:
         choices: one index per node.
         cost: seconds.
-        optimal: whether it is proved (up to rounding) that nothing is cheaper.
+        optimal: whether the cost is proved minimal, up to rounding.
         gap: (cost - proved lower bound) / cost; 0 for a proven optimum.
-        amounts: resource -> how much of it is needed.
-        states: how many partial or whole assignments the search looked at; 0 where that is not counted.
-        curve: (step, cost of the assignment that the step tried), for searches that try one after another.
+        amounts: resource -> amount that the assignment needs.
+        states: number of partial or whole assignments that the search visited; 0 if not counted.
+        curve: (step, cost of its assignment) of searches that try one assignment per step.
     """
 
     choices: tuple[int, ...]
@@ -110,7 +111,12 @@ def assignment(
 ) -> Assignment:
     """An assignment with its cost, amounts and gap.
 
-    `bound` is a proved lower bound in seconds; None says that `choices` are optimal.
+    Args:
+        problem: the problem.
+        choices: one index per node.
+        bound: proved lower bound, seconds; None if `choices` are optimal.
+        states: see `Assignment`.
+        curve: see `Assignment`.
     """
     cost = problem.cost(choices)
     gap = 0.0 if bound is None or cost <= 0 else max(0.0, (cost - bound) / cost)
@@ -120,13 +126,13 @@ def assignment(
 
 
 class Selector(ABC):
-    """A way to solve problems: the same problem always gets the same answer."""
+    """Solves problems; deterministic, by the problem's seed."""
 
     name: str
 
     @abstractmethod
     def select(self, problem: Problem) -> Assignment:
-        """An assignment with one legal choice for every node, within the limits.
+        """A legal assignment within the limits.
 
         Raises:
             SelectionError: there is none.

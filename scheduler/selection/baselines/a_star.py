@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
 from nnstretch.scheduler.selection.exact.best_first import promising_first
 from nnstretch.scheduler.selection.problem import Problem
 
@@ -22,5 +22,5 @@ class AStar(ExactSearcher):
         """`most`: states after which PBQP answers instead."""
         self._most = most
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         return promising_first(problem, self._most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
 from nnstretch.scheduler.selection.exact.best_first import best_first
 from nnstretch.scheduler.selection.problem import Problem
 
@@ -19,5 +19,5 @@ class Dijkstra(ExactSearcher):
         """`most`: states after which PBQP answers instead."""
         self._most = most
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         return best_first(problem, problem.costs, problem.edges, 0.0, self._most)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
 from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, without
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
@@ -32,7 +32,7 @@ class Dprs(ExactSearcher):
         """`limit`: entries of the largest table that may be built."""
         self._limit = limit
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         net = _net(problem)
         recovery, states = Recovery(), 0
         paths: dict[int, Table] = {}
@@ -44,21 +44,21 @@ class Dprs(ExactSearcher):
                     tables.append(matrix)
                     continue
                 if _entries((paths[before], matrix), net.sizes) > self._limit:
-                    return Found(None, states=states)
+                    return SearchResult(None, states=states)
                 step = joined((paths.pop(before), matrix), net.sizes)
                 states += step.values.size
                 tables.append(without(step, before, recovery))
             relaxed = [b for b, merging in net.merges_at.items() if merging == layer]
             tables += [paths.pop(b) for b in relaxed]
             if _entries(tables, net.sizes) > self._limit:
-                return Found(None, states=states)
+                return SearchResult(None, states=states)
             path = joined(tables, net.sizes)
             states += path.values.size
             for branching in reversed(relaxed):
                 path = without(path, branching, recovery)
             paths[layer] = path
         without(paths[len(net.costs) - 1], len(net.costs) - 1, recovery)
-        return Found(recovery.choices(len(net.costs))[1:-1], states=states)
+        return SearchResult(recovery.choices(len(net.costs))[1:-1], states=states)
 
 
 def _entries(tables: tuple[Table, ...] | list[Table], sizes: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.scheduler.selection.base import Found
+from nnstretch.scheduler.selection.base import SearchResult
 from nnstretch.scheduler.selection.problem import Problem
 
 Mask = NDArray[np.bool_]
@@ -30,11 +30,11 @@ class Episodes:
         if self._best is None or rated < self._best[0]:
             self._best = (rated, choices)
 
-    def found(self) -> Found:
+    def found(self) -> SearchResult:
         """The best episode, and the curve of all that were not forbidden."""
         assert self._best is not None
         curve = tuple((step, cost) for step, cost in enumerate(self._costs, 1) if np.isfinite(cost))
-        return Found(self._best[1], states=len(self._costs) * len(self.problem.costs), curve=curve)
+        return SearchResult(self._best[1], states=len(self._costs) * len(self.problem.costs), curve=curve)
 
 
 def allowed_masks(problem: Problem) -> list[list[tuple[int, Mask]]]:

@@ -6,7 +6,7 @@ table until the last of them was seen, as the section says of elementwise additi
 
 from __future__ import annotations
 
-from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
 from nnstretch.scheduler.selection.exact.frontier import stages
 from nnstretch.scheduler.selection.exact.tables import Recovery, Table, joined, unary, without
 from nnstretch.scheduler.selection.problem import Problem
@@ -21,17 +21,17 @@ class GlobalSearch(ExactSearcher):
         """`limit`: entries of the largest table that may be built."""
         self._limit = limit
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         sizes = problem.sizes
         recovery, states = Recovery(), 0
         table = joined([], sizes)
         for stage in stages(problem):
             if table.values.size * sizes[stage.node] > self._limit:
-                return Found(None, states=states)
+                return SearchResult(None, states=states)
             edges = [Table((u, stage.node), problem.edges[u, stage.node]) for u in stage.reads]
             table = joined([table, unary(problem, stage.node), *edges], sizes)
             states += table.values.size
             for node in (*stage.before, stage.node):
                 if node not in stage.after:
                     table = without(table, node, recovery)
-        return Found(recovery.choices(len(sizes)), states=states)
+        return SearchResult(recovery.choices(len(sizes)), states=states)

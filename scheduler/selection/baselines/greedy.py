@@ -6,14 +6,14 @@ from abc import abstractmethod
 
 import numpy as np
 
-from nnstretch.scheduler.selection.base import Found, HeuristicSearcher
+from nnstretch.scheduler.selection.base import HeuristicSearcher, SearchResult
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
 
 class _Direct(HeuristicSearcher):
     """What the two kinds of direct search share: forbidden pairs are avoided as long as a layer has another choice."""
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         arriving: list[list[tuple[int, Costs]]] = [[] for _ in problem.costs]
         for (u, v), matrix in problem.edges.items():
             arriving[v].append((u, matrix))
@@ -23,7 +23,7 @@ class _Direct(HeuristicSearcher):
             for other, matrix in arriving[node]:
                 penalties = penalties + matrix[choices[other]]
             choices.append(int(self._seen(costs, penalties).argmin()))
-        return Found(choices, states=sum(problem.sizes))
+        return SearchResult(choices, states=sum(problem.sizes))
 
     @abstractmethod
     def _seen(self, costs: Costs, penalties: Costs) -> Costs:

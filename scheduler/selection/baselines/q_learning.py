@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.scheduler.selection.base import Found, HeuristicSearcher
+from nnstretch.scheduler.selection.base import HeuristicSearcher, SearchResult
 from nnstretch.scheduler.selection.baselines.episodes import Episodes, Mask, allowed, allowed_masks
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
@@ -45,7 +45,7 @@ class QLearning(HeuristicSearcher):
         """`episodes`: how often the agent walks through all layers."""
         self._episodes = episodes
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         episodes = Episodes(problem)
         if not problem.costs:
             episodes.add(())

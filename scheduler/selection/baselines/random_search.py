@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.scheduler.selection.base import Found, HeuristicSearcher
+from nnstretch.scheduler.selection.base import HeuristicSearcher, SearchResult
 from nnstretch.scheduler.selection.baselines.episodes import Episodes, allowed, allowed_masks
 from nnstretch.scheduler.selection.problem import Problem
 
@@ -18,7 +18,7 @@ class RandomSearch(HeuristicSearcher):
         """`episodes`: how many assignments are drawn."""
         self._episodes = episodes
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         random = np.random.default_rng(problem.seed)
         masks = allowed_masks(problem)
         sizes = np.array(problem.sizes, dtype=np.int64)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nnstretch.scheduler.selection.base import Found
+from nnstretch.scheduler.selection.base import SearchResult
 from nnstretch.scheduler.selection.bounds import moved
 from nnstretch.scheduler.selection.exact.frontier import Stage, stages
 from nnstretch.scheduler.selection.problem import Costs, Problem
@@ -23,7 +23,7 @@ _State = tuple[int, tuple[int, ...]]
 
 def best_first(
     problem: Problem, costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs], bound: float, most: int
-) -> Found:
+) -> SearchResult:
     """The cheapest path from no node decided to all.
 
     Args:
@@ -45,9 +45,9 @@ def best_first(
         if state in done:
             continue
         if state[0] == len(plan):
-            return Found(_traced(state, came), states=len(reached))
+            return SearchResult(_traced(state, came), states=len(reached))
         if len(reached) > most:
-            return Found(None, bound + total, states=len(reached))
+            return SearchResult(None, bound + total, states=len(reached))
         done.add(state)
         stage = plan[state[0]]
         for choice, cost in enumerate(_step(stage, state[1], costs, edges)):
@@ -58,10 +58,10 @@ def best_first(
                 reached[successor] = total + cost
                 came[successor] = (state, choice)
                 heapq.heappush(queue, (total + cost, -successor[0], next(counter), successor))
-    return Found(None, np.inf, states=len(reached))
+    return SearchResult(None, np.inf, states=len(reached))
 
 
-def promising_first(problem: Problem, most: int) -> Found:
+def promising_first(problem: Problem, most: int) -> SearchResult:
     """A*: the cheapest path, on which states are ordered by what they cost and what is proved to come at least."""
     relaxed = moved(problem.costs, problem.edges)
     return best_first(problem, relaxed.costs, relaxed.edges, relaxed.bound, most)

@@ -12,7 +12,7 @@ import heapq
 import time
 from collections.abc import Callable
 
-from nnstretch.scheduler.selection.base import ExactSearcher, Found
+from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
 from nnstretch.scheduler.selection.exact.best_first import promising_first
 from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, unary, without
 from nnstretch.scheduler.selection.problem import Problem
@@ -36,7 +36,7 @@ class Elimination(ExactSearcher):
         self._limit = limit
         self._seconds = seconds
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> SearchResult:
         order = elimination_order(problem, self._limit)
         if order is None:
             return promising_first(problem, _STATES)
@@ -48,7 +48,7 @@ class Elimination(ExactSearcher):
         recovery, states = Recovery(), 0
         for node in order:
             if time.monotonic() > end:
-                return Found(None, states=states)
+                return SearchResult(None, states=states)
             mine = tables.pop(node)
             total = joined(mine, problem.sizes)
             states += total.values.size
@@ -56,7 +56,7 @@ class Elimination(ExactSearcher):
             for other in rest.nodes:
                 tables[other] = [t for t in tables[other] if node not in t.nodes]
                 tables[other].append(rest)
-        return Found(recovery.choices(len(problem.costs)), states=states)
+        return SearchResult(recovery.choices(len(problem.costs)), states=states)
 
 
 def elimination_order(problem: Problem, limit: int) -> list[int] | None:

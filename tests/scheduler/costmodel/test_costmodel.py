@@ -31,7 +31,7 @@ from nnstretch.scheduler.lowering.queue_pool import queue_pool
 from nnstretch.scheduler.lowering.units import unit_graph, working_set
 from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
-from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, Task
+from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, SearchTask
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, explore, remembered_settings
 from tests.kits.graphs import RandomNetwork
 
@@ -338,7 +338,7 @@ def explored(layers: Sequence[Layer], schedule: Schedule, seed: int = 0, fails: 
         now[0] += 0.05
         return None if fails or SETTINGS[number]["reg_n"] == 14 else truth(layers[task], SETTINGS[number])
 
-    tasks = [Task(tuple(Point(layer.workload, DIRECT, s, "warm") for s in SETTINGS), 2) for layer in layers]
+    tasks = [SearchTask(tuple(Point(layer.workload, DIRECT, s, "warm") for s in SETTINGS), 2) for layer in layers]
     found = Explorer(tasks, measure, MACHINE, schedule=schedule, seed=seed, clock=lambda: now[0]).run()
     assert set(found.measured) == asked
     return found

@@ -1,4 +1,4 @@
-"""A placement applied to a choice space: every unit, or share of one, on its queue, in the order in which queues take them."""
+"""Applies a placement to a choice space: every unit, or share of one, on its queue, in the order of the schedule."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Applied:
     """A choice space that is restricted to a placement.
 
     Attributes:
-        space: where every unit, or share, has choices on its queue only; its units are in the placement's order.
-        grouping: of the space's units, by their places in the placement's order.
-        turns: what stands there.
-        splits: layers that are split, by name.
+        space: every unit, or share, has choices on its queue only; units are in the order of the placement.
+        grouping: of the units, by positions in the placement's order.
+        turns: the placement's order.
+        splits: divisions of split layers, by name.
     """
 
     space: ChoiceSpace
@@ -35,7 +35,7 @@ class Applied:
     splits: Mapping[str, Division]
 
     def seconds(self, chosen: Sequence[Choice]) -> dict[Turn, float]:
-        """What everything takes with these choices for the space's units, changes of layout included."""
+        """Seconds of every part with these choices, including layout changes."""
         taken = self.grouping.seconds(self.space, chosen)
         return dict(zip(self.turns, map(float, taken), strict=True))
 
@@ -54,7 +54,7 @@ def apply(
         contraction: of the space.
         placement: of the contraction's units.
         divisions: how units that are split are split.
-        inside: for queues, how many times as long layers take in the network as by themselves; 1 where that is not said.
+        inside: queue -> time of layers in the network over their time alone; 1 if missing.
 
     Raises:
         ModelError: no routine computes a share on its queue.
@@ -83,7 +83,7 @@ def apply(
 def _turn(
     contraction: Contraction, placement: Placement, divisions: Mapping[int, Division], origin: Origin
 ) -> Turn | None:
-    """The part of a unit of placement that a unit of the split graph is, or belongs to; None for views on any queue."""
+    """The part that a unit of the split graph belongs to; None for views, which may be on any queue."""
     group = contraction.group_of[origin.unit]
     if group is None or (origin.unit in divisions and origin.share is None):
         return None
@@ -92,7 +92,7 @@ def _turn(
 
 
 def _grouping(contraction: Contraction, placement: Placement, group_of: Sequence[int | None]) -> Grouping:
-    """Units by their places in the order; the caller is on queue 0."""
+    """Groups units by positions in the order; the caller is on queue 0."""
     begin, end = (placement.order.index((unit, 0)) for unit in (contraction.begin, contraction.end))
     return Grouping(tuple(group_of), begin, end, len(placement.order))
 
@@ -100,7 +100,7 @@ def _grouping(contraction: Contraction, placement: Placement, group_of: Sequence
 def _split_space(
     space: ChoiceSpace, split: Split, turns: Sequence[Turn | None], inside: Mapping[int, float]
 ) -> ChoiceSpace:
-    """The space of a split graph: with the choices of what is whole, and with its own for the rest."""
+    """The space of a split graph: whole units keep their choices, shares get their own."""
     choices: list[list[Choice]] = []
     for unit, origin, turn in zip(split.graph.units, split.origins, turns, strict=True):
         queues = space.pool.queue_of if turn is None else (turn[1],)

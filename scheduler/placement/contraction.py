@@ -1,8 +1,8 @@
-"""From a choice space to a placement problem: what becomes a unit of placement, and what it takes on every queue.
+"""Contraction: from a choice space to the units of a placement problem and their times on every queue.
 
-Layers that are no steps of their own are no units either: whoever reads a concat that is a view reads its parts, and a layer
-that is computed with its reader goes where that goes. The caller is a unit at the begin, which makes the inputs, and one at the
-end, which reads the outputs; both are on queue 0 and take no time beyond changes of layout.
+Layers that are no steps are no units of placement: readers of a view read its sources, and a layer that is
+fused with its reader is placed with it. The caller is the first unit, which makes the inputs, and the last,
+which reads the outputs. Both are on queue 0 and take no time beyond layout changes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.selection.choice import Choice, Fused
 
 _VIEWS = ("Concat", "Reshape", "Slice")
-_LONGEST_CHAIN = 2
-"""Units that are computed as one and stay together. Longer runs, of external engines, would leave nothing to place."""
+_LONGEST_GROUP = 2
+"""Longest fusion group that is placed as one unit. Longer groups, of external engines, would leave nothing to place."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which units of a graph are placed, or have been placed, as which of something that is numbered.
+    """Numbers units of a graph by groups, e.g. by units of placement.
 
     Attributes:
         group_of: for every unit of the graph its number; None for views.
-        begin: the number of the caller where it makes the inputs.
-        end: the number of the caller where it reads the outputs.
-        count: how many numbers there are.
+        begin: number of the caller that makes the inputs.
+        end: number of the caller that reads the outputs.
+        count: number of groups.
     """
 
     group_of: tuple[int | None, ...]
@@ -42,7 +42,7 @@ class Grouping:
     count: int
 
     def seconds(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> NDArray[np.float64]:
-        """What everything takes with these choices, and the changes of layout of what it makes."""
+        """Seconds of every group with these choices, including layout changes of its results."""
         taken = np.zeros(self.count)
         for group, choice in zip(self.group_of, chosen, strict=True):
             if group is not None:
@@ -52,9 +52,9 @@ class Grouping:
         return taken
 
     def _adapts(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int, float]]:
-        """Changes of layout: who pays, and seconds. Each tensor and layout counts once.
+        """Layout changes: the group that pays, and seconds. Each tensor and layout counts once.
 
-        Who made a tensor pays for what it wants to be changed into, but a device changes types for itself.
+        The maker of a tensor pays for its layout changes; a device that reads another element type pays itself.
         """
         graph, pool = space.graph, space.pool
         home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (self.begin, PLAIN, 0))
@@ -79,7 +79,7 @@ class Grouping:
         return list(found.values())
 
     def order(self, graph: UnitGraph) -> list[int]:
-        """The graph's units by their numbers; views come as early as they can."""
+        """The units of the graph in the order of their groups; views come as early as possible."""
         makers = {name: number for number, unit in enumerate(graph.units) for name in unit.outputs}
         before = [{makers[name] for name in unit.inputs if name in makers} for unit in graph.units]
         waiting = [set(sources) for sources in before]
@@ -107,7 +107,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Contraction:
-    """Which units of a graph make which unit of placement.
+    """The units of placement of a graph.
 
     Attributes:
         group_of: for every unit of the graph its unit of placement; None for views.
@@ -130,11 +130,11 @@ class Contraction:
         return len(self.reads) - 1
 
     def seconds(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> NDArray[np.float64]:
-        """What every unit of placement takes with these choices, and the changes of layout of what it makes."""
+        """Seconds of every unit of placement with these choices, including layout changes of its results."""
         return Grouping(self.group_of, self.begin, self.end, len(self.reads)).seconds(space, chosen)
 
     def alone(self) -> dict[int, int]:
-        """The units of placement that are one unit of the graph, with this."""
+        """Unit of placement -> unit of the graph, for those that are a single unit."""
         members: dict[int, list[int]] = defaultdict(list)
         for number, group in enumerate(self.group_of):
             if group is not None:
@@ -143,13 +143,13 @@ class Contraction:
 
 
 def contract(space: ChoiceSpace, plans: Sequence[Sequence[Choice]]) -> Contraction:
-    """What becomes a unit, judged by what was chosen in some plans of the space: views in all of them are none."""
+    """The contraction of a space by the choices of some plans: units that are views in all of them are left out."""
     units = space.graph.units
-    whole = list(range(len(units)))  # the last unit of the chain that a unit belongs to
+    whole = list(range(len(units)))  # the last unit of the group that a unit belongs to
     for chosen in plans:
         for number in reversed(range(len(units))):
             between = chosen[number].outputs[0]
-            if isinstance(between, Fused) and len(between.units) <= _LONGEST_CHAIN:
+            if isinstance(between, Fused) and len(between.units) <= _LONGEST_GROUP:
                 whole[number] = max(whole[number], whole[between.units[-1]])
     is_view = [
         unit.layer.op in _VIEWS and all(not plan[i].seconds and not plan[i].is_head for plan in plans)
@@ -174,6 +174,6 @@ def _connected(space: ChoiceSpace, group_of: tuple[int | None, ...], end: int) -
             sizes[group] = sum(PLAIN.bytes(graph.types[name]) for name in unit.outputs)
         made_by.update(dict.fromkeys(unit.outputs, sources if group is None else frozenset({group})))
     reads[end] = set(frozenset[int]().union(*(made_by[name] for name in graph.outputs)))
-    for group in range(1, end):  # what reads nothing begins when the caller does
+    for group in range(1, end):  # units without inputs begin with the caller
         reads[group] = reads[group] or {0}
     return Contraction(group_of, tuple(tuple(sorted(sources)) for sources in reads), tuple(sizes))

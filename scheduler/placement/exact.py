@@ -1,9 +1,8 @@
-"""Exact search: branch and bound over all plans of a small problem, event by event.
+"""Exact search: branch and bound over all schedules of a small problem, event by event.
 
-Whenever a queue is free, it begins a part of one of the units that are ready, or waits for something that is not.
-Who begins the
-first part of a split unit decides how it is split, and the other queues owe their parts from then on. A queue begins what comes
-next in its order as soon as it can; so, having waited, it takes none of the units that it could have begun before.
+A free queue begins a part of a ready unit, or waits. The queue that begins the first part of a split unit
+decides the split; the other queues then owe their parts. Queues begin the next part of their order as soon as
+they can, so after waiting a queue takes none of the units that it could have begun before.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, transfer
+from nnstretch.scheduler.placement.problem import PlacementProblem, Schedule, Turn, transfer
 
 _EPSILON = 1e-12
-"""Share of a plan's time by which another must be faster to count as better."""
+"""Relative difference below which two schedules count as equally fast."""
 _SAME = 1e-12
-"""Seconds; ends that differ by less are one event."""
+"""Seconds below which two ends count as one event."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best plan, its cost, and whether that is proved; without proof the search was given up."""
+class SearchResult:
+    """The best schedule, its cost, and whether it is proved optimal; without proof the search was given up."""
 
-    plan: Plan
+    plan: Schedule
     cost: float
     proved: bool
 
@@ -33,36 +32,36 @@ def search(
     entries: int,
     exits: Sequence[int],
     after: Mapping[tuple[int, ...], float],
-    incumbent: Plan,
+    incumbent: Schedule,
     cost: float,
     most_states: int,
-) -> Found:
-    """The plan with the least cost: its makespan and what comes after it.
+) -> SearchResult:
+    """The schedule with the least cost: its makespan and the seconds that follow it.
 
     Args:
         problem: units and queues.
-        entries: how many units, the first ones, are done when the search begins; each has one way.
-        exits: units of which somebody wants to know how they were computed.
+        entries: number of first units that are done when the search begins; each has one way.
+        exits: units whose ways determine what follows.
         after: seconds that follow the makespan, by the ways of `exits`.
-        incumbent: a plan to beat.
+        incumbent: a known schedule.
         cost: of the incumbent.
-        most_states: the search is given up after so many.
+        most_states: number of states after which the search is given up.
     """
     return _Search(problem, tuple(exits), after, incumbent, cost, most_states).run(entries)
 
 
 @dataclass
 class _State:
-    """A moment of a plan.
+    """A moment of a partial schedule.
 
     Attributes:
         now: seconds from the begin.
-        done, started: units, as bits, of which all parts are done, and some have begun.
-        work: seconds of what no queue has begun, at least.
+        done, started: units, as bits, whose parts are all done, and with parts that have begun.
+        work: least seconds of all parts that have not begun.
         ways: of units that have started; -1 for others.
-        order: what was begun.
+        order: parts in the order in which they began.
         running: for each queue None, or (unit, seconds left of its transfer, seconds left of its part).
-        owed: for each queue, as bits, the units whose other parts have begun, and its own has not.
+        owed: for each queue, as bits, started units whose part on it has not begun.
         barred: for each queue units that it may not begin next.
         fetched: for each queue units whose results it has.
     """
@@ -99,7 +98,7 @@ class _Search:
         problem: PlacementProblem,
         exits: tuple[int, ...],
         after: Mapping[tuple[int, ...], float],
-        incumbent: Plan,
+        incumbent: Schedule,
         cost: float,
         most_states: int,
     ) -> None:
@@ -119,7 +118,7 @@ class _Search:
         self._least_after: dict[tuple[int, ...], float] = {}
         self._seen: dict[tuple[object, ...], float] = {}
 
-    def run(self, entries: int) -> Found:
+    def run(self, entries: int) -> SearchResult:
         queues = self._problem.queues
         start = _State(
             now=0.0,
@@ -134,10 +133,10 @@ class _Search:
             fetched=[0] * queues,
         )
         self._decide(start, 0)
-        return Found(self._plan, self._cost, self._left > 0)
+        return SearchResult(self._plan, self._cost, self._left > 0)
 
     def _decide(self, state: _State, queue: int) -> None:
-        """Tries all that free queues can do now, from `queue` on."""
+        """Tries all actions of free queues, from `queue` on."""
         while queue < self._problem.queues and state.running[queue] is not None:
             queue += 1
         if queue == self._problem.queues:
@@ -155,7 +154,7 @@ class _Search:
             self._decide(idle, queue + 1)
 
     def _ready(self, state: _State, queue: int) -> list[int]:
-        """Units of which a queue may begin a part now, the longest way to the end first."""
+        """Units of which a queue may begin a part now, those with the longest path to the end first."""
         units = [
             u
             for u in range(self._count)
@@ -186,7 +185,7 @@ class _Search:
         return begun
 
     def _pass(self, state: _State) -> None:
-        """Lets time pass until something ends."""
+        """Advances to the next end of a transfer or part."""
         busy = [queue for queue, task in enumerate(state.running) if task is not None]
         if not busy:
             if state.done == self._all:
@@ -237,7 +236,7 @@ class _Search:
             self._plan, self._cost = (tuple(state.ways), state.order), cost
 
     def _is_hopeful(self, state: _State) -> bool:
-        """Whether a plan that begins like this may beat the best one: by its longest chain, and by the work that is left."""
+        """Whether a schedule that begins like this may beat the best one, by its longest path and by its remaining work."""
         after, work = self._problem.after, state.work
         limit = self._cost * (1 - _EPSILON) - state.now - self._following(state)
         for task in state.running:

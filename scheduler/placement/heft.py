@@ -1,16 +1,16 @@
-"""HEFT, heterogeneous earliest finish time (Topcuoglu, Hariri and Wu, 2002): the baseline, and where searches begin."""
+"""HEFT, heterogeneous earliest finish time (Topcuoglu, Hariri and Wu, 2002): the start of searches."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, transfer
+from nnstretch.scheduler.placement.problem import PlacementProblem, Schedule, Turn, transfer
 
 
-def heft(problem: PlacementProblem) -> Plan:
-    """Ways and order: the unit with the longest way to the end first, in the way in which it is done first, in gaps too.
+def heft(problem: PlacementProblem) -> Schedule:
+    """A schedule: units by descending rank, each in the way that ends first, in gaps of queues too.
 
-    Times are those of queues that do not slow each other down.
+    Contention between queues is ignored.
     """
     ranks = _ranks(problem)
     ways = [0] * len(problem.reads)
@@ -38,7 +38,7 @@ def heft(problem: PlacementProblem) -> Plan:
 
 
 def _ranks(problem: PlacementProblem) -> list[float]:
-    """Seconds from a unit's begin to the end of all that depends on it: means over its ways, and over transfers."""
+    """Ranks: seconds from the begin of a unit to the end of all that depends on it, as means over ways and transfers."""
     pairs = [(a, b) for a in range(problem.queues) for b in range(problem.queues)]
     ranks = [0.0] * len(problem.reads)
     for unit in reversed(range(len(ranks))):
@@ -51,7 +51,7 @@ def _ranks(problem: PlacementProblem) -> list[float]:
 
 
 def _first_gap(busy: list[tuple[float, float]], ready: float, taken: float) -> float:
-    """When a queue with these busy times, ascending, has time for something that is ready then and takes so long."""
+    """The first begin from `ready` on at which a queue with these busy times, ascending, is free for `taken` seconds."""
     begin = ready
     for start, end in busy:
         if begin + taken <= start:

@@ -1,4 +1,4 @@
-"""What processors that are here cost each other, as measured: an `InterferenceModel` for placement and simulated time."""
+"""Measured interference between local processors: an `InterferenceModel` for placement and simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGE = TensorType((1, 64, 56, 56))
 
 
 class MeasuredInterference:
-    """Transfers between queues grow with what is handed over, as a small and a large tensor did."""
+    """Transfers cost a constant plus a term per byte, fitted to a small and a large tensor."""
 
     whole_tensors = False
 
@@ -22,26 +22,26 @@ class MeasuredInterference:
 
         Args:
             pool: the queues.
-            costs: know what tensors cost that pass from one processor to another.
-            contention: of processors as they are named.
+            costs: give the cost of transfers between two processors.
+            contention: of processors by name.
         """
         self._pool, self._costs, self._contention_factors = pool, costs, ContentionFactors(contention)
         self._lines: dict[frozenset[int], tuple[float, float]] = {}
 
     def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
-        """As with the slowest of the others."""
+        """The slowest transfer from any of the others."""
         lines = [self._line(queue, other) for other in others]
         return max((fixed + per_byte * size for fixed, per_byte in lines), default=0.0)
 
     def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
-        """As measured with typical layers; the caller's queue, where it only serves a device, slows down nobody."""
+        """As measured with typical layers. A caller's queue that only serves a device slows down no other queue."""
         numbers = [self._pool.queue_of.index(m) for m in (queue, *others) if m in self._pool.queue_of]
         if queue not in self._pool.queue_of or len(numbers) < 2:
             return 1.0
         return self._contention_factors.of(numbers[0], numbers)
 
     def _line(self, one: int, other: int) -> tuple[float, float]:
-        """Seconds of a transfer of nothing, and of every byte more."""
+        """Seconds of an empty transfer, and per byte."""
         pair = frozenset({one, other})
         if pair not in self._lines:
             processors = [self._pool.processors[queue] for queue in sorted(pair)]

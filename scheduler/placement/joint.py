@@ -1,15 +1,16 @@
-"""Placement and routine selection together: where layers run decides which routines they get, and these what it takes there.
+"""Joint placement and routine selection.
 
-Every queue's best routines by itself give the first times. A placement restricts selection to its queues; what the routines
-take that are selected there, changes of layout included, are the times of the next placement. That goes on until the plan, run
-in simulated time, becomes no faster. If it is not clearly faster than the fastest processor by itself, that has everything.
+The best routines of every queue alone give the first times. A placement restricts selection to its queues;
+the times of the selected routines, including layout changes, are the input of the next placement. This
+repeats until the simulated plan becomes no faster. If it is not clearly faster than the fastest single
+processor, that processor gets everything.
 
-Whole layers are placed first. Then those that take long may also be split (`splitting`). What their shares take is expected to
-be in proportion to begin with, and known when a placement has asked for them. Layers stay whole unless the network becomes
-clearly faster.
+Whole layers are placed first. Then long layers may be split (`splitting`). Shares are first assumed to take
+time in proportion to their channels, and are measured once a placement uses them. Layers stay whole unless
+the network becomes clearly faster.
 
-Designs give layers to processors. Those that lie beside no other branch, in a segment that is not branched or behind the last
-meeting point, would be computed by one processor while the others wait; they are split in the same way.
+Designs give layers to processors. Layers outside of branches (in segments that are not branched, or after the
+last meeting point) would run on one processor while the others wait; they are split in the same way.
 """
 
 from __future__ import annotations
@@ -40,43 +41,43 @@ from nnstretch.scheduler.simulation.timing import InterferenceModel, simulate
 
 _ROUNDS = 4
 _MARGIN = 0.03
-"""Share of its time by which a placement must be predicted to beat the fastest processor: what predictions miss by."""
+"""Prediction error: a placement must be predicted to beat the fastest processor by this share of its time."""
 _LITTLE = 0.003
-"""The same share where all but a few layers stay where they are."""
-_HEAVY = 0.005
-"""Share of the network's time that a layer takes at least which is worth splitting."""
+"""The same share where only few layers are moved."""
+_LEAST_SPLIT_SHARE = 0.005
+"""Least share of the network's time of layers that are worth splitting."""
 
 Refine = Callable[[ChoiceSpace], ChoiceSpace]
 """Corrects the costs of a space of one processor."""
 
 
 def is_placed(space: ChoiceSpace) -> bool:
-    """Whether nothing is left to place: there is one processor, or a design has given layers to processors."""
+    """Whether there is nothing to place: one processor only, or a design has placed the layers."""
     return len(space.pool.queue_of) < 2 or any(unit.placement is not None for unit in space.graph.units)
 
 
 def placed(
     space: ChoiceSpace, interference: InterferenceModel, refine: Refine | None = None, selector: Selector | None = None
 ) -> ChoiceSpace:
-    """The space with every unit given to a processor, in the order in which queues take them, and its `placement` report.
+    """The space with every unit on one processor, in schedule order, and its `placement` report.
 
-    Where a placement does not pay, only the fastest processor is left.
+    If no placement pays, only the fastest processor is left.
 
     Args:
         space: of several processors; no unit is placed yet (`is_placed`).
-        interference: what the space's queues cost each other.
-        refine: applied to the spaces of single processors before their times are taken, if it is given.
+        interference: between the queues of the space.
+        refine: corrects the costs of the spaces of single processors; None to keep them.
         selector: selects routines; `default_selector` if None.
     """
     return _Joint(space, interference, refine or (lambda single: single), selector or default_selector()).placed()
 
 
 def completed(space: ChoiceSpace, interference: InterferenceModel, selector: Selector | None = None) -> ChoiceSpace:
-    """The space of a network that a design has placed, where layers that lie beside no other branch are split if that pays.
+    """The space of a network placed by a design, with layers outside of branches split if that pays.
 
     Args:
         space: of several processors; some units are placed.
-        interference: what the space's queues cost each other.
+        interference: between the queues of the space.
         selector: selects routines; `default_selector` if None.
     """
     return _Joint(space, interference, lambda single: single, selector or default_selector()).completed()
@@ -84,7 +85,7 @@ def completed(space: ChoiceSpace, interference: InterferenceModel, selector: Sel
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A space that is restricted to a placement, what is chosen from it, seconds in simulated time, and what is split."""
+    """A space restricted to a placement, its assignment, simulated seconds, and splits."""
 
     space: ChoiceSpace
     assignment: Assignment
@@ -121,7 +122,7 @@ class _Joint:
         return replace((best if pays else alone[fastest]).space, placement=report)
 
     def completed(self) -> ChoiceSpace:
-        """The space where layers that lie beside no other branch are split, or as it is."""
+        """The space with layers outside of branches split if that pays."""
         whole = self._candidate(self._space, self._interference)
         contraction = contract(self._space, [whole.chosen])
         seconds = self._first_seconds(contraction, {0: whole.chosen})
@@ -132,11 +133,11 @@ class _Joint:
         return best.space if best.seconds < whole.seconds * (1 - _LITTLE) else self._space
 
     def _seconds_beside_nobody(self, contraction: Contraction, seconds: np.ndarray) -> np.ndarray:
-        """`seconds`, and what heavy units that lie beside no other branch take on the queues that they were not given to."""
+        """`seconds`, completed by the times of long units outside of branches on all other queues."""
         units, pool = self._space.graph.units, self._space.pool
         branched = branched_segments(unit.name for unit in units)
         filled = seconds.copy()
-        for group, number in _heavy(contraction, seconds):
+        for group, number in _long_units(contraction, seconds):
             unit = units[number]
             place = branch_of(unit.name)
             if unit.placement is not None and (place is None or place[0] in branched):
@@ -163,7 +164,7 @@ class _Joint:
     # -- all processors ------------------------------------------------------------------------------------------
 
     def _together(self, alone: dict[int, _Candidate]) -> tuple[_Candidate, float]:
-        """The best placement found, and the bound of the times of whole layers."""
+        """The best placement found, and the lower bound of placements of whole layers."""
         plans = {queue: _on(candidate, queue) for queue, candidate in alone.items()}
         contraction = contract(self._space, list(plans.values()))
         seconds = self._first_seconds(contraction, plans)
@@ -176,7 +177,7 @@ class _Joint:
         return (split if split.seconds < whole.seconds * (1 - _MARGIN) else whole), bound
 
     def _best(self, contraction: Contraction, seconds: np.ndarray, divisions: Divisions) -> tuple[_Candidate, float]:
-        """The best placement found, and the bound that it was found with; `seconds` and `divisions` learn what units take."""
+        """The best placement found, and its bound; updates `seconds` and `divisions` by the times of units."""
         best: _Candidate | None = None
         bound = 0.0
         for _ in range(_ROUNDS):
@@ -196,9 +197,9 @@ class _Joint:
     def _divisions(
         self, contraction: Contraction, seconds: np.ndarray
     ) -> dict[int, list[tuple[Division, Sequence[float]]]]:
-        """How units that take long may be split, and what their shares take if that is in proportion to their channels."""
+        """Divisions of long units, with times of shares in proportion to their channels."""
         found: dict[int, list[tuple[Division, Sequence[float]]]] = defaultdict(list)
-        for unit, number in _heavy(contraction, seconds):
+        for unit, number in _long_units(contraction, seconds):
             whole = {queue: float(s) for queue, s in enumerate(seconds[unit]) if np.isfinite(s)}
             for queues in itertools.chain(*(itertools.combinations(whole, n) for n in range(2, len(whole) + 1))):
                 division = even_division(self._space.graph.units[number], {queue: whole[queue] for queue in queues})
@@ -211,7 +212,7 @@ class _Joint:
     def _learn(
         self, applied: Applied, placement: Placement, candidate: _Candidate, seconds: np.ndarray, divisions: Divisions
     ) -> bool:
-        """Notes what units, and shares of them, took in a candidate: whether any share's time was not known before."""
+        """Records the times of units and shares in a candidate; True if the time of a share was unknown."""
         taken = applied.seconds(candidate.chosen)
         learned = False
         for unit, way in enumerate(placement.ways):
@@ -242,14 +243,18 @@ class _Joint:
         return _Candidate(space, assignment, simulate(_priced(plan), interference).total * 1e-9)
 
 
-def _heavy(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:
-    """Units of placement that take long enough to be split, and the units of the graph that they are."""
+def _long_units(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:
+    """Units of placement that take long enough to be split, with their units of the graph."""
     least = seconds.min(axis=1)
-    return [(unit, number) for unit, number in contraction.alone().items() if least[unit] >= _HEAVY * least.sum()]
+    return [
+        (unit, number)
+        for unit, number in contraction.alone().items()
+        if least[unit] >= _LEAST_SPLIT_SHARE * least.sum()
+    ]
 
 
 def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:
-    """What a processor's layers take in the network over what they take by themselves."""
+    """Time of a processor's layers in the network over their time alone."""
     pairs = zip(single.choices, candidate.space.choices, candidate.assignment.choices, strict=True)
     before, after = zip(*((b[i].seconds or 0.0, a[i].seconds or 0.0) for b, a, i in pairs), strict=True)
     return sum(after) / sum(before) if sum(before) else 1.0
@@ -257,22 +262,22 @@ def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:
 
 @dataclass(frozen=True)
 class _Relabelled:
-    """The interference of a plan whose queues have other numbers."""
+    """Interference of a plan with renumbered queues."""
 
     interference: InterferenceModel
     names: dict[int, int]
 
     @property
     def whole_tensors(self) -> bool:
-        """As the interference has it."""
+        """As in the original."""
         return self.interference.whole_tensors
 
     def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
-        """Between the queues as the interference numbers them."""
+        """Between the queues by their original numbers."""
         return self.interference.transfer_seconds(self._name(queue), frozenset(map(self._name, others)), size)
 
     def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
-        """Of one queue that works alone: none."""
+        """1: a single queue works alone."""
         return 1.0
 
     def _name(self, queue: int) -> int:
@@ -280,12 +285,12 @@ class _Relabelled:
 
 
 def _priced(plan: Plan) -> Plan:
-    """A plan in which steps without a cost, changes of layout where nothing is measured, take no time."""
+    """A plan in which steps without a cost, unmeasured layout changes, take no time."""
     return replace(plan, steps=tuple(replace(step, cost_ms=step.cost_ms or 0.0) for step in plan.steps))
 
 
 def _on(candidate: _Candidate, queue: int) -> list[Choice]:
-    """What was chosen, in the queue numbers of the whole space."""
+    """The choices of a candidate, in the queue numbers of the whole space."""
     if len(candidate.space.pool.queue_of) > 1:
         return candidate.chosen
     units = candidate.space.graph.units
@@ -295,7 +300,7 @@ def _on(candidate: _Candidate, queue: int) -> list[Choice]:
 def only(space: ChoiceSpace, queue: int) -> ChoiceSpace | None:
     """The space of one queue's processor alone, where fallbacks run on the host.
 
-    None if it cannot compute everything, or if it matters on which queue the caller is.
+    None if it cannot compute everything, or if transfers depend on the queue of the caller.
     """
     if space.costs.all_cross:
         return None
@@ -317,7 +322,7 @@ def only(space: ChoiceSpace, queue: int) -> ChoiceSpace | None:
 
 
 def with_costs(space: ChoiceSpace, queue: int, single: ChoiceSpace) -> ChoiceSpace:
-    """The space with the costs that a queue's choices have in the space of its processor alone."""
+    """The space with the costs of a queue's choices taken from the space of its processor alone."""
     choices: list[list[Choice]] = []
     for old, new in zip(space.choices, single.choices, strict=True):
         fresh = iter(new)

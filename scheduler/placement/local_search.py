@@ -1,22 +1,22 @@
-"""Improves placements: units change their way, and chains of them their queue, while that helps."""
+"""Local search: units change their way, and chains of units their queue, while that improves a schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from nnstretch.scheduler.placement.problem import PlacementProblem, Plan, Turn, transfer
+from nnstretch.scheduler.placement.problem import PlacementProblem, Schedule, Turn, transfer
 
-Cost = Callable[[Plan], float]
-"""Seconds of a plan, and of what comes after it."""
+Cost = Callable[[Schedule], float]
+"""Seconds of a schedule and of everything after it."""
 
 _MOST_TRIED = 1500
 
 
-def improved(problem: PlacementProblem, plan: Plan, cost: Cost) -> tuple[Plan, float]:
-    """The best plan found from `plan` on, and its cost.
+def improved(problem: PlacementProblem, plan: Schedule, cost: Cost) -> tuple[Schedule, float]:
+    """The best schedule found from `plan` on, and its cost.
 
-    Every unit is tried in every other way and every chain of units (of which only the next reads the one before) on every other
-    queue, the order following from the ways, until no move helps or too many were tried.
+    A move computes one unit in another way, or a chain of units (each read only by the next) on another
+    queue. The order follows from the ways. The search ends when no move helps or too many were tried.
     """
     best, least = plan, cost(plan)
     reordered = (plan[0], by_rank(problem, plan[0]))
@@ -39,12 +39,12 @@ def improved(problem: PlacementProblem, plan: Plan, cost: Cost) -> tuple[Plan, f
 
 
 def by_rank(problem: PlacementProblem, ways: Sequence[int]) -> tuple[Turn, ...]:
-    """The order of units in given ways: the longest way to the end first."""
+    """The order of parts for given ways: units with the longest path to the end first."""
     ranks = [0.0] * len(ways)
     for unit in reversed(range(len(ways))):
         after = max((_delay(problem, reader, ways) + ranks[reader] for reader in problem.readers[unit]), default=0.0)
         ranks[unit] = max(part.seconds for part in problem.ways[unit][ways[unit]]) + after
-    depth = [0] * len(ways)  # units of no duration have the rank of their reader, and still come before it
+    depth = [0] * len(ways)  # ties: units without duration have the rank of their reader and come first
     for unit, sources in enumerate(problem.reads):
         depth[unit] = 1 + max((depth[s] for s in sources), default=0)
     units = sorted(range(len(ways)), key=lambda u: (-ranks[u], depth[u], u))
@@ -57,7 +57,7 @@ def _delay(problem: PlacementProblem, unit: int, ways: Sequence[int]) -> float:
 
 
 def _moves(problem: PlacementProblem) -> Iterator[dict[int, int]]:
-    """What is tried: units and their new ways."""
+    """All moves: units and their new ways."""
     for unit, ways in enumerate(problem.ways):
         yield from ({unit: number} for number in range(len(ways)))
     whole = [{way[0].queue: n for n, way in enumerate(ways) if len(way) == 1} for ways in problem.ways]
@@ -67,7 +67,7 @@ def _moves(problem: PlacementProblem) -> Iterator[dict[int, int]]:
 
 
 def _chains(problem: PlacementProblem) -> list[tuple[int, ...]]:
-    """Longest runs of units of which each reads the one before alone, and is its only reader."""
+    """Longest chains of units in which each reads only the one before and is its only reader."""
     follows = {
         unit: problem.readers[unit][0]
         for unit in range(len(problem.reads))

@@ -1,7 +1,8 @@
-"""Placement as pure data: units of a graph, what they take on queues or split between queues, and what queues cost each other.
+"""The placement problem as pure data: times of units on queues or split between queues, and interference between queues.
 
-NN-Stretch gives whole branches to processors; a network that has branches of its own leaves open which layer goes where, and
-one without any still has layers that several processors can compute shares of. A problem knows no device.
+NN-Stretch gives whole branches to processors. In a network with branches of its own the placement of layers
+is open, and in one without branches several processors can compute shares of a layer. A problem knows no
+device.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import SelectionError
-from nnstretch.scheduler.simulation.events import Task, run_tasks
+from nnstretch.scheduler.simulation.events import SimulatedTask, run_tasks
 from nnstretch.scheduler.simulation.timing import InterferenceModel, NoInterference
 
 _ROUNDING = 1e-9
@@ -23,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Part:
-    """What a queue computes of a unit: seconds if it works alone, and bytes of the unit's result that it makes."""
+    """The part of a unit that a queue computes: its seconds without contention, and the bytes of the result that it makes."""
 
     queue: int
     seconds: float
@@ -31,13 +32,13 @@ class Part:
 
 
 Way = tuple[Part, ...]
-"""How a unit is computed: whole, which is one part, or split, by parts on different queues that read the same results."""
+"""How a unit is computed: whole (one part), or split into parts on different queues."""
 
 Turn = tuple[int, int]
 """The part of a unit that a queue computes: unit and queue."""
 
-Plan = tuple[tuple[int, ...], tuple[Turn, ...]]
-"""The way of each unit, by number, and the order of all parts: every queue takes its own in this order."""
+Schedule = tuple[tuple[int, ...], tuple[Turn, ...]]
+"""A schedule: the number of each unit's way, and the order of all parts, in which every queue takes its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +46,12 @@ class PlacementProblem:
     """Units that queues share.
 
     Attributes:
-        seconds: (units, queues); what a unit takes on a queue that works alone. Infinite where the queue cannot
-        compute it, or may
-            not: a unit with one finite entry is placed already.
+        seconds: (units, queues); time of a unit on a queue without contention. Infinite where the queue
+            cannot or may not compute it; a unit with one finite entry is already placed.
         reads: for each unit the earlier units whose results it reads, ascending, each once.
         sizes: bytes of each unit's result.
-        interference: what transfers cost and how much queues slow each other down.
-        splits: for each unit the ways to split it, if there are any; empty: no unit may be split.
+        interference: costs of transfers, and contention factors.
+        splits: for each unit the ways to split it; empty: no unit may be split.
 
     Raises:
         SelectionError: the parts do not fit together, or a unit has no queue.
@@ -108,7 +108,7 @@ class PlacementProblem:
 
     @cached_property
     def read_bits(self) -> tuple[int, ...]:
-        """`reads` as sets of bits."""
+        """`reads` as bit sets."""
         return tuple(sum(1 << s for s in sources) for sources in self.reads)
 
     @cached_property
@@ -122,12 +122,12 @@ class PlacementProblem:
 
     @cached_property
     def least_work(self) -> tuple[float, ...]:
-        """Seconds of all parts of every unit in the way in which they are fewest."""
+        """For every unit the least total seconds of all parts over its ways."""
         return tuple(min(sum(part.seconds for part in way) for way in ways) for ways in self.ways)
 
     @cached_property
     def tails(self) -> tuple[float, ...]:
-        """Seconds from a unit's begin to the end of everything that depends on it, at best."""
+        """For every unit a lower bound of the seconds from its begin to the end of everything that depends on it."""
         tails = [0.0] * len(self.reads)
         for unit in reversed(range(len(tails))):
             least = min(max(part.seconds for part in way) for way in self.ways[unit])
@@ -136,9 +136,9 @@ class PlacementProblem:
 
     @cached_property
     def after(self) -> tuple[tuple[float, ...], ...]:
-        """For every unit and way: seconds from its end to the end of everything that depends on it, at best.
+        """For every unit and way a lower bound of the seconds from its end to the end of everything that depends on it.
 
-        Who reads it begins no earlier than what it takes to fetch what other queues made of it.
+        Readers first fetch the parts that other queues made.
         """
         after: list[tuple[float, ...]] = [()] * len(self.reads)
         for unit in reversed(range(len(after))):
@@ -149,7 +149,7 @@ class PlacementProblem:
         return tuple(after)
 
     def _least_tail(self, reader: int, source: Way, after: Sequence[Sequence[float]]) -> float:
-        """Seconds from the end of a unit that was computed in a way to the end of a reader, and of all that follows."""
+        """Least seconds from the end of a unit, computed in the way `source`, to the end of a reader and all that follows."""
         return min(
             max(self._fetch(source, part.queue) + part.seconds for part in way) + later
             for way, later in zip(self.ways[reader], after[reader], strict=True)
@@ -160,7 +160,7 @@ class PlacementProblem:
         return {}
 
     def transfer(self, queue: int, others: frozenset[int], size: int) -> float:
-        """What the interference says of a transfer, remembered."""
+        """Seconds of a transfer, cached."""
         key = (queue, others, size)
         if key not in self._transfers:
             self._transfers[key] = self.interference.transfer_seconds(queue, others, size)
@@ -174,7 +174,7 @@ class PlacementProblem:
 
     @cached_property
     def rate(self) -> float:
-        """How much work all queues get done at the same time at most, in seconds of one queue per second."""
+        """Upper bound of the work that all queues do per second, in seconds of one queue without contention."""
         best = 1.0
         for group in range(1, 1 << self.queues):
             members = [queue for queue in range(self.queues) if group >> queue & 1]
@@ -184,7 +184,7 @@ class PlacementProblem:
 
     @property
     def bound(self) -> float:
-        """Seconds below which no placement comes: of the longest chain of units, and of all work shared out evenly."""
+        """A lower bound of the makespan: the longest path of units, and all work evenly divided."""
         chains = (
             min(
                 max(part.seconds for part in way) + after
@@ -206,13 +206,13 @@ class PlacementProblem:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where units run and when.
+    """A solution of a placement problem.
 
     Attributes:
         ways: one per unit.
-        order: all parts; every queue takes its own in this order, in which each comes after all parts of what it reads.
+        order: all parts; every queue takes its own in this order, and each comes after all parts of what it reads.
         makespan: seconds from the first begin to the last end.
-        bound: seconds below which, as is proved, no placement comes.
+        bound: proved lower bound of the makespan of any placement.
     """
 
     ways: tuple[Way, ...]
@@ -222,7 +222,7 @@ class Placement:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proved, up to rounding, that nothing is faster."""
+        """Whether the makespan equals the bound up to rounding."""
         return self.makespan <= self.bound * (1 + _ROUNDING) + 1e-15
 
     @property
@@ -232,9 +232,9 @@ class Placement:
 
 
 def transfer(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched: int = 0) -> float:
-    """Seconds from when all that a unit reads is done until a queue can begin its part of it.
+    """Seconds of the transfer before a queue can begin its part of a unit.
 
-    The queue fetches what other queues made and nothing before on the queue has `fetched`, a set of units as bits.
+    The queue fetches results of other queues that it has not `fetched` (a set of units as bits).
     """
     unit, queue = turn
     elsewhere = [
@@ -250,16 +250,16 @@ def transfer(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched
 
 
 def makespan(problem: PlacementProblem, ways: Sequence[int], order: Sequence[Turn]) -> float:
-    """Seconds that the units take in these ways, each queue taking its parts in this order as soon as it can."""
+    """Seconds of a schedule: units computed in these ways, each queue taking its parts in this order as soon as it can."""
     tasks_of: list[list[int]] = [[] for _ in problem.reads]
     fetched = [0] * problem.queues
-    tasks: list[Task] = []
+    tasks: list[SimulatedTask] = []
     for turn in order:
         unit, queue = turn
         waits = tuple(task for s in problem.reads[unit] for task in tasks_of[s])
         delay = transfer(problem, turn, ways, fetched[queue])
         fetched[queue] |= problem.read_bits[unit]
         tasks_of[unit].append(len(tasks))
-        tasks.append(Task(queue, waits, delay, (problem.part(turn, ways).seconds,)))
+        tasks.append(SimulatedTask(queue, waits, delay, (problem.part(turn, ways).seconds,)))
     times = run_tasks(tasks, problem.interference.contention_factor)
     return max((end for task in times for _, end in task.steps), default=0.0)

@@ -1,9 +1,9 @@
-"""Whole networks, cell by cell: where everybody waits for the same results, what comes before and after is placed by itself.
+"""Placement of whole networks by single-entry single-exit regions and dynamic programming.
 
-A cut lies behind a unit if whoever comes later and reads anything from before reads one and the same set of results, the
-meeting. All queues are idle there until the meeting is complete, so a cell's time depends on what came before by the meeting's
-queues alone, and dynamic programming from the last cell to the first joins the cells' best placements. Inception modules are
-such cells, so are residual blocks, fire modules and whatever else lies between two cut points.
+A cut lies after a unit if all later units that read earlier results read one and the same set of results, the
+cut set. All queues are idle until the cut set is complete, so a region's time depends on what came before
+only through the queues of the cut set. Dynamic programming from the last region to the first combines the
+best placements of regions. Inception modules, residual blocks and fire modules are such regions.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 from nnstretch.scheduler.placement.exact import search
 from nnstretch.scheduler.placement.heft import heft
 from nnstretch.scheduler.placement.local_search import improved
-from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Plan, Turn, makespan, transfer
+from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Schedule, Turn, makespan, transfer
 
 _MOST_ENTRIES = 81
-"""Ways to place a meeting up to which it is a cut."""
+"""Largest number of ways to compute a cut set; cuts with more are not used."""
 _MOST_UNITS = 16
-"""Units of a cell up to which it is searched exactly."""
+"""Largest number of units of a region that is searched exactly."""
 _MOST_STATES = 1_500
-"""States of a cell after which the exact search is given up."""
+"""States of a region after which the exact search is given up."""
 _MOST_SPLIT_STATES = 100
-"""The same where units may be split: the bounds, which know no transfers, are far from what can be reached then."""
+"""The same where units may be split. Bounds ignore transfers and are loose then."""
 
 Ways = tuple[int, ...]
-"""How the units of a meeting are computed, by the numbers of their ways."""
+"""For the units of a cut set the numbers of the ways in which they are computed."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Units `first` to `last` of a problem. `entry` is the meeting before them, `exit` the one that they make."""
+class Region:
+    """Units `first` to `last` of a problem, between the cut sets `entry`, made before them, and `exit`, which they make."""
 
     first: int
     last: int
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The best plan of a cell and all that follows: ways and order of the cell's units, seconds, a proved bound on these."""
+    """The best schedule of a region and what follows: ways and order of its units, total seconds, and a lower bound."""
 
     ways: Ways
     order: tuple[Turn, ...]
@@ -54,56 +54,57 @@ class _Answer:
 
 
 def place(problem: PlacementProblem, most_states: int | None = None) -> Placement:
-    """The fastest placement: proved if all cells are small enough, else with a bound.
+    """The fastest placement: proved optimal if all regions are small enough, else with a lower bound.
 
     Args:
-        problem: what is to be placed.
-        most_states: of a cell, after which its exact search is given up; by default fewer where units may be split.
+        problem: the problem.
+        most_states: states of a region after which its exact search is given up; by default fewer where units
+            may be split.
     """
     if most_states is None:
         most_states = _MOST_SPLIT_STATES if any(problem.splits) else _MOST_STATES
-    cells = find_cells(problem)
+    regions = find_regions(problem)
     answers: list[dict[Ways, _Answer]] = []
     after: dict[Ways, _Answer] = {(): _Answer((), (), 0.0, 0.0)}
-    for cell in reversed(cells):
-        after = _solve(problem, cell, after, most_states)
+    for region in reversed(regions):
+        after = _solve(problem, region, after, most_states)
         answers.insert(0, after)
-    return _joined(problem, cells, answers)
+    return _joined(problem, regions, answers)
 
 
-def find_cells(problem: PlacementProblem) -> list[Cell]:
-    """The cells in order; together they hold all units."""
-    cells: list[Cell] = []
+def find_regions(problem: PlacementProblem) -> list[Region]:
+    """The regions in order; together they have all units."""
+    regions: list[Region] = []
     first = 0
     entry: tuple[int, ...] = ()
     count = len(problem.reads)
     for last in range(count):
-        meeting = _meeting(problem, first, last)
-        if meeting is not None or last == count - 1:
-            cells.append(Cell(first, last, entry, meeting or ()))
-            first, entry = last + 1, meeting or ()
-    return cells
+        cut_set = _cut_set(problem, first, last)
+        if cut_set is not None or last == count - 1:
+            regions.append(Region(first, last, entry, cut_set or ()))
+            first, entry = last + 1, cut_set or ()
+    return regions
 
 
-def _meeting(problem: PlacementProblem, first: int, last: int) -> tuple[int, ...] | None:
-    """The units of a cell that all later ones wait for if they wait for any that lies before; None where there is no cut.
+def _cut_set(problem: PlacementProblem, first: int, last: int) -> tuple[int, ...] | None:
+    """The cut set after unit `last`; None if there is no cut.
 
-    Nobody within the cell may read them, since what a queue has fetched already would tell the states behind the cut apart.
+    No unit of the region may read it: queues that have fetched its results would make a difference to what follows.
     """
     wanted = {tuple(s for s in sources if s <= last) for sources in problem.reads[last + 1 :]} - {()}
     if len(wanted) != 1:
         return None
-    (meeting,) = wanted
-    inside = all(first <= u and problem.readers[u][0] > last for u in meeting) and _all_lead_to(
-        problem, first, last, meeting
+    (cut_set,) = wanted
+    inside = all(first <= u and problem.readers[u][0] > last for u in cut_set) and _all_lead_to(
+        problem, first, last, cut_set
     )
-    ways = math.prod(len(problem.ways[u]) for u in meeting)
-    return meeting if inside and ways <= _MOST_ENTRIES else None
+    ways = math.prod(len(problem.ways[u]) for u in cut_set)
+    return cut_set if inside and ways <= _MOST_ENTRIES else None
 
 
-def _all_lead_to(problem: PlacementProblem, first: int, last: int, meeting: Sequence[int]) -> bool:
-    """Whether the meeting comes after everything else in its cell, and whatever follows after the meeting."""
-    needed = set(meeting)
+def _all_lead_to(problem: PlacementProblem, first: int, last: int, cut_set: Sequence[int]) -> bool:
+    """Whether everything in the region precedes the cut set, and everything after the region depends on it."""
+    needed = set(cut_set)
     for unit in range(last, first - 1, -1):
         if unit in needed:
             needed.update(problem.reads[unit])
@@ -111,17 +112,17 @@ def _all_lead_to(problem: PlacementProblem, first: int, last: int, meeting: Sequ
 
 
 def _solve(
-    problem: PlacementProblem, cell: Cell, after: Mapping[Ways, _Answer], most_states: int
+    problem: PlacementProblem, region: Region, after: Mapping[Ways, _Answer], most_states: int
 ) -> dict[Ways, _Answer]:
-    """The best plans of a cell for all ways of its entry; entries that cost all queues the same have the same."""
+    """The best schedules of a region for all ways of its entry. Entries with equal costs for all queues share one."""
     answers: dict[Ways, _Answer] = {}
     known: dict[tuple[float, ...], _Answer] = {}
-    for entry in itertools.product(*(range(len(problem.ways[u])) for u in cell.entry)):
-        sub = _subproblem(problem, cell, entry)
+    for entry in itertools.product(*(range(len(problem.ways[u])) for u in region.entry)):
+        sub = _subproblem(problem, region, entry)
         key = _entry_cost(sub, len(entry))
         if key not in known:
             earlier = [((0,) * len(entry) + a.ways, _with_entry(sub, a.order, len(entry))) for a in known.values()]
-            known[key] = _best(sub, cell, earlier, after, most_states)
+            known[key] = _best(sub, region, earlier, after, most_states)
         answers[entry] = known[key]
     return answers
 
@@ -131,30 +132,30 @@ def _with_entry(sub: PlacementProblem, order: Sequence[Turn], entries: int) -> t
     return (*begun, *((entries + u, queue) for u, queue in order))
 
 
-def _subproblem(problem: PlacementProblem, cell: Cell, entry: Ways) -> PlacementProblem:
-    """A cell as a problem of its own, which begins with its entry: of one way each, and taking no time."""
-    units = (*cell.entry, *range(cell.first, cell.last + 1))
+def _subproblem(problem: PlacementProblem, region: Region, entry: Ways) -> PlacementProblem:
+    """A region as a problem. Its first units are the entry, with one way each and no duration."""
+    units = (*region.entry, *range(region.first, region.last + 1))
     number = {unit: i for i, unit in enumerate(units)}
-    made = [problem.ways[u][way] for u, way in zip(cell.entry, entry, strict=True)]
+    made = [problem.ways[u][way] for u, way in zip(region.entry, entry, strict=True)]
     placed = np.full((len(entry), problem.queues), np.inf)
     for row, way in zip(placed, made, strict=True):
         if len(way) == 1:
             row[way[0].queue] = 0.0
     splits = tuple((tuple(Part(p.queue, 0.0, p.size) for p in way),) if len(way) > 1 else () for way in made)
     reads = [()] * len(entry) + [
-        tuple(sorted(number[s] for s in problem.reads[u])) for u in range(cell.first, cell.last + 1)
+        tuple(sorted(number[s] for s in problem.reads[u])) for u in range(region.first, region.last + 1)
     ]
     return PlacementProblem(
-        np.concatenate([placed, problem.seconds[cell.first : cell.last + 1]]),
+        np.concatenate([placed, problem.seconds[region.first : region.last + 1]]),
         tuple(reads),
         tuple(problem.sizes[u] for u in units),
         problem.interference,
-        splits + problem.splits[cell.first : cell.last + 1] if problem.splits else (),
+        splits + problem.splits[region.first : region.last + 1] if problem.splits else (),
     )
 
 
 def _entry_cost(sub: PlacementProblem, entries: int) -> tuple[float, ...]:
-    """What it costs each queue to fetch the entry, which whoever reads any of it does."""
+    """Seconds for each queue to fetch the entry, which the first reader fetches whole."""
     first = next((u for u in range(entries, len(sub.reads)) if sub.reads[u] and sub.reads[u][0] < entries), None)
     if first is None:
         return ()
@@ -164,16 +165,16 @@ def _entry_cost(sub: PlacementProblem, entries: int) -> tuple[float, ...]:
 
 def _best(
     sub: PlacementProblem,
-    cell: Cell,
-    earlier: Sequence[Plan],
+    region: Region,
+    earlier: Sequence[Schedule],
     after: Mapping[Ways, _Answer],
     most_states: int,
 ) -> _Answer:
-    """The best plan of a cell. `earlier` are those for other entries, `after` what follows for every way of the exit."""
-    entries = len(cell.entry)
-    exits = [u - cell.first + entries for u in cell.exit]
+    """The best schedule of a region. `earlier` are those for other entries, `after` the answers for every way of the exit."""
+    entries = len(region.entry)
+    exits = [u - region.first + entries for u in region.exit]
 
-    def cost(plan: Plan) -> float:
+    def cost(plan: Schedule) -> float:
         ways, order = plan
         return makespan(sub, ways, order) + after[tuple(ways[u] for u in exits)].seconds
 
@@ -193,13 +194,15 @@ def _best(
     return _Answer(ways[entries:], order, seconds, min(bound, seconds))
 
 
-def _joined(problem: PlacementProblem, cells: Sequence[Cell], answers: Sequence[Mapping[Ways, _Answer]]) -> Placement:
+def _joined(
+    problem: PlacementProblem, regions: Sequence[Region], answers: Sequence[Mapping[Ways, _Answer]]
+) -> Placement:
     ways: list[int] = []
     order: list[Turn] = []
-    for cell, found in zip(cells, answers, strict=True):
-        answer = found[tuple(ways[u] for u in cell.entry)]
+    for region, found in zip(regions, answers, strict=True):
+        answer = found[tuple(ways[u] for u in region.entry)]
         ways += answer.ways
-        order += [(cell.first + u, queue) for u, queue in answer.order]
+        order += [(region.first + u, queue) for u, queue in answer.order]
     seconds = makespan(problem, ways, order)
     bound = min((a.bound for a in answers[0].values()), default=0.0) if answers else 0.0
     chosen = tuple(of_unit[way] for of_unit, way in zip(problem.ways, ways, strict=True))

@@ -1,4 +1,4 @@
-"""How an automatic placement came out."""
+"""Report of an automatic placement."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class PlacementReport:
 
     Attributes:
         together: of the best placement found.
-        bound: of the times of whole layers: no placement of these takes less.
+        bound: lower bound of any placement of whole layers.
         alone: of everything on one processor, by the processor's name.
-        pays: whether the placement was taken; else everything runs on the fastest processor.
-        splits: layers that are split between processors, by name, with the channels that each of these makes.
+        pays: whether the placement is used; otherwise everything runs on the fastest processor.
+        splits: name of a split layer -> processor -> number of channels.
     """
 
     together: float
@@ -31,5 +31,5 @@ class PlacementReport:
 
     @property
     def seconds(self) -> float:
-        """Of what was taken."""
+        """Predicted seconds of the plan in use."""
         return self.together if self.pays else self.alone[self.fastest]

@@ -1,8 +1,8 @@
-"""Split layers: shares of a layer's channels, computed by several queues at the same time, straight into one tensor.
+"""Split layers: several queues compute shares of a layer's channels at the same time, straight into one tensor.
 
-That is how a chain of layers keeps several processors busy, and how branches of unequal length do. A graph with split layers is
-a graph like any other: shares are units, joined by a concat, and read slices of what they read their own channels of. Both are
-views.
+Splitting keeps several processors busy in a chain of layers or in branches of unequal length. In a split
+graph the shares are units that a concat joins. A share that needs only its own channels of an input reads a
+slice of it. Concat and slices are views.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.placement.problem import Part, Way
 
 CHANNELS = 16
-"""Shares are multiples of so many channels, which are a vector or several in every blocked layout."""
+"""Shares are multiples of this number of channels, a multiple of the block of every layout."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """How a layer is split: queues, each with how many of the channels it makes, in the order in which these lie."""
+    """How a layer is split: queues in the order of their channels, and the number of channels of each."""
 
     queues: tuple[int, ...]
     channels: tuple[int, ...]
 
     def way(self, seconds: Sequence[float], size: int) -> Way:
-        """The division as a way to compute a unit of so many bytes, whose parts take these seconds."""
+        """The division as a way to compute a unit with a result of `size` bytes, whose parts take `seconds`."""
         each = size // sum(self.channels)
         return tuple(
             Part(queue, s, each * channels)
@@ -46,13 +46,14 @@ class Division:
 
 
 def even_division(unit: Unit, seconds: Mapping[int, float]) -> Division | None:
-    """The division of a unit among queues which are all done at the same time, as nearly as whole blocks allow.
-
-    None if the unit cannot be split, or has too few channels.
+    """The division of a unit with which all queues end at the same time, as nearly as whole blocks allow.
 
     Args:
-        unit: of a graph.
-        seconds: what it takes as a whole on each of the queues.
+        unit: the unit.
+        seconds: time of the whole unit by queue.
+
+    Returns:
+        None if the unit cannot be split or has too few channels.
     """
     if unit.is_fallback or not is_divisible(unit.layer):
         return None
@@ -72,13 +73,13 @@ def even_division(unit: Unit, seconds: Mapping[int, float]) -> Division | None:
 
 
 class Divisions:
-    """How units of placement may be split, and what their shares take as far as that is known."""
+    """Possible divisions of units of placement, and the expected or measured times of their shares."""
 
     def __init__(self, found: Mapping[int, Sequence[tuple[Division, Sequence[float]]]], sizes: Sequence[int]) -> None:
-        """What is to be tried.
+        """Begins with expected times.
 
         Args:
-            found: for units their divisions, each with the seconds that its shares are expected to take.
+            found: for units their divisions, each with the expected seconds of its shares.
             sizes: bytes of the results of all units.
         """
         self._sizes = sizes
@@ -95,11 +96,11 @@ class Divisions:
         return tuple(division.way(seconds, self._sizes[unit]) for division, seconds in pairs)
 
     def division(self, unit: int, way: Way) -> Division:
-        """What a way of a unit stands for."""
+        """The division behind a way of a unit."""
         return self._divisions[unit][self._ways(unit).index(way)]
 
     def learn(self, unit: int, way: Way, seconds: Sequence[float]) -> bool:
-        """Notes what the shares of a unit take: whether that was not known before."""
+        """Records the seconds of the shares of a unit; True if they were unknown."""
         number = self._ways(unit).index(way)
         self._seconds[unit][number] = tuple(seconds)
         is_new = (unit, number) not in self._known
@@ -109,11 +110,12 @@ class Divisions:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a unit of a split graph comes from.
+    """Origin of a unit of a split graph.
 
     Attributes:
         unit: the number of the unit of the whole graph.
-        share: the number of the share that it computes, or makes a slice for; None for what is not split, and for concats.
+        share: the number of the share that it computes, or makes a slice for; None for what is not split, and
+            for concats.
         is_view: whether it is a slice or a concat that splitting needs.
     """
 
@@ -129,7 +131,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Split:
-    """A graph with split layers: shares, concats and slices in their place; and where each of its units comes from."""
+    """A graph with split layers, and the origin of each of its units."""
 
     graph: UnitGraph
     origins: tuple[Origin, ...]
@@ -152,7 +154,7 @@ def split_graph(graph: UnitGraph, divisions: Mapping[int, Division]) -> Split:
 
 
 def _split_unit(unit: Unit, number: int, channels: Sequence[int]) -> Iterator[tuple[Unit, Origin]]:
-    """The units that compute one of a graph: shares, each behind the slices that it reads, and the concat."""
+    """The units that replace a split unit: its shares, each after the slices that it reads, and the concat."""
     (node,) = unit.nodes
     names: list[str] = []
     for share, (begin, end) in enumerate(bounds(channels)):
@@ -174,6 +176,6 @@ def _split_unit(unit: Unit, number: int, channels: Sequence[int]) -> Iterator[tu
 
 
 def _unit(origin: GraphNode, layer: Layer, inputs: Sequence[str | None], output: str) -> Unit:
-    """A unit of one layer that computes a part of what a node does."""
+    """A unit of one layer that computes part of a node."""
     node = replace(origin, layer=layer, inputs=tuple(inputs), outputs=(output,))
     return Unit(layer.name, layer, (node,), tuple(str(inputs[i]) for i in layer.activations), (output,), None)

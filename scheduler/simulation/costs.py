@@ -1,4 +1,4 @@
-"""Costs of simulated processors, for selection and for the search of branchings, from one and the same profile."""
+"""Costs of simulated processors from their profile, for selection and for the search of branchings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one_soc(processors: Sequence[Processor]) -> SocProfile | None:
 
 
 class SimulatedCosts(CostModel):
-    """What a profile says that layers take."""
+    """Costs of layers by a profile."""
 
     measured = True
     all_cross = True
@@ -72,32 +72,32 @@ class SimulatedPredictor:
         )
 
     def fused_seconds(self, pair: Layer, processor: int) -> float:
-        """A profile knows no routines."""
+        """Infinite: profiles have no fused routines."""
         return math.inf
 
     def meeting_seconds(self, tensor: TensorType) -> float:
-        """Seconds that the slowest pair of processors needs to meet at `tensor`, beyond waiting."""
+        """Seconds of the slowest transfer between two processors at a meeting point."""
         return transfer_seconds(self._soc, self._pairs, tensor)
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
-        """There is nothing to find out."""
+        """Nothing is measured."""
         return False
 
     def fetch_seconds(self, tensor: TensorType) -> float:
-        """In a profile, layers find what they read where they are."""
+        """Zero: a profile has no cost of reading other processors' memory beyond transfers."""
         return 0.0
 
     def contention_factor(self, processor: int, others: frozenset[int]) -> float:
-        """How many times as long a processor takes while others compute too."""
+        """Time of a processor while others compute over its time alone."""
         return self._soc.slowdown(self._names[processor], frozenset(self._names[other] for other in others))
 
     def error(self, processor: int) -> Errors | None:
-        """None: what a profile misses by, only measurements could tell."""
+        """None: the error of a profile is unknown."""
         return None
 
 
 def transfer_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: TensorType) -> float:
-    """Seconds that the slowest of the pairs needs to hand over a tensor."""
+    """Seconds of the slowest transfer of a tensor between the pairs."""
     return max((soc.transfer_seconds(one, frozenset({two}), tensor.elements) for one, two in pairs), default=0.0)
 
 

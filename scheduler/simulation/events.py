@@ -1,4 +1,4 @@
-"""The discrete-event core: runs of steps on queues, whose speed depends on what the other queues do meanwhile."""
+"""Discrete-event simulation of steps on queues whose speed depends on the other active queues."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 ContentionFactor = Callable[[int, frozenset[int]], float]
-"""How many times as long a queue takes while other queues compute too; at least 1."""
+"""Time of a queue while other queues compute over its time alone; at least 1."""
 
 
 @dataclass(frozen=True)
-class Task:
+class SimulatedTask:
     """A sub-graph.
 
     Attributes:
         queue: where it runs, after the tasks before it on the same queue.
         waits: tasks that must be done before.
-        transfer: seconds from then on until its first step starts. They pass at full speed and slow down nobody.
+        transfer: seconds before its first step; without contention.
         steps: seconds of each step when no other queue computes.
     """
 
@@ -29,7 +29,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskTimes:
-    """When a task could start (all it waited for was done), and when every one of its steps began and ended, in seconds."""
+    """When a task was ready (its waits were over), and begin and end of its steps, in seconds."""
 
     ready: float
     steps: tuple[tuple[float, float], ...]
@@ -37,13 +37,13 @@ class TaskTimes:
 
 @dataclass
 class _Queue:
-    """What a queue is doing.
+    """State of a queue.
 
     Attributes:
         tasks: numbers of its tasks that have not started, in order.
-        task: the one under way.
-        step: the step under way; -1 during the transfer.
-        left: seconds that it would take from now on at full speed.
+        task: its current task.
+        step: the current step; -1 during the transfer.
+        left: remaining seconds of the step without contention.
         began: when it began.
         ready: when the task could start.
         times: begin and end of the task's finished steps.
@@ -58,22 +58,20 @@ class _Queue:
     times: list[tuple[float, float]] = field(default_factory=list)
 
 
-def run_tasks(tasks: Sequence[Task], contention_factor: ContentionFactor) -> list[TaskTimes]:
+def run_tasks(tasks: Sequence[SimulatedTask], contention_factor: ContentionFactor) -> list[TaskTimes]:
     """Runs all tasks, each queue one at a time in the order of the list.
 
-    A step's speed changes whenever another queue starts or stops computing: it is 1 over the queue's contention
-    factor among those that
-    compute at that moment.
+    The speed of a step is 1 over the contention factor of its queue among the queues that compute at that moment.
 
     Args:
-        tasks: a task waits for earlier ones only.
-        contention_factor: of queues among each other.
+        tasks: each waits for earlier ones only.
+        contention_factor: of a queue among others.
     """
     return _Simulation(tasks, contention_factor).run()
 
 
 class _Simulation:
-    def __init__(self, tasks: Sequence[Task], contention_factor: ContentionFactor) -> None:
+    def __init__(self, tasks: Sequence[SimulatedTask], contention_factor: ContentionFactor) -> None:
         self._tasks, self._slowdown = tasks, contention_factor
         self._queues: dict[int, _Queue] = {}
         for number, task in enumerate(tasks):
@@ -119,7 +117,7 @@ class _Simulation:
             self._finish_parts(queue)
 
     def _finish_parts(self, queue: _Queue) -> bool:
-        """Goes on to the next part of a queue's task that takes time; tells whether the task is done."""
+        """Advances a queue to its next step that takes time; True if the task is done."""
         assert queue.task is not None
         steps = self._tasks[queue.task].steps
         while queue.left <= 0.0:

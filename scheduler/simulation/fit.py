@@ -1,9 +1,9 @@
-"""Profiles from measured networks: the few figures of a profile under which simulated latencies come nearest to measured ones.
+"""Profiles fitted to latencies of whole networks.
 
-One number per network says little about its layers, so a fit has few unknowns. A processor has three: seconds of a MAC, of a
-group of a grouped convolution and of a byte. Latencies on one processor are sums of these, so they come from non-negative
-least squares of the relative errors. A pair has one, seconds of a byte that gets across, which is searched for in simulation.
-The rest is assumed.
+One latency per network says little about layers, so a fit has few unknowns. A processor has three: seconds of
+a MAC, of a group of a grouped convolution, and of a byte. They are fitted by non-negative least squares of
+the relative errors. A pair of processors has one, seconds of a transferred byte, which is searched for in
+simulation. The rest is assumed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from nnstretch.scheduler.simulation.costs import SimulatedCosts, costs_nothing
 from nnstretch.scheduler.simulation.timing import ProfiledInterference, simulate
 
 _IMMEASURABLE = 1e6
-"""GMAC/s or GB/s of what the measurements say costs nothing."""
+"""GMAC/s or GB/s of work that costs nothing by the measurements."""
 _HALVINGS = 14
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """What a network takes on a machine.
+    """The measured latency of a network.
 
     Attributes:
         model: an optimised graph whose nodes are placed on processors, if there are several.
@@ -48,9 +48,9 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a fit takes as given. Fields are those of profiles.
+    """Fixed fields of the fitted profile.
 
-    `launch_us` is by processor; those that are not listed launch for nothing.
+    `launch_us` is by processor, 0 for those not listed.
     """
 
     launch_us: Mapping[str, float] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class Assumptions:
 
 
 def fit_profile(measurements: Sequence[Measurement], given: Assumptions) -> SocProfile:
-    """The profile under which all networks take nearest to what was measured.
+    """The profile with simulated latencies closest to the measured ones.
 
-    Processors are fitted to what ran on one of them alone, pairs to what ran on both. A pair that was not measured gets the
-    lowest bandwidth of those that were.
+    Processors are fitted to networks that ran on one of them, pairs to networks that ran on both. A pair
+    without measurements gets the lowest fitted bandwidth.
 
     Raises:
         UsageError: a processor has fewer networks than unknowns, or works in a pair and never alone.
@@ -98,7 +98,7 @@ def fit_profile(measurements: Sequence[Measurement], given: Assumptions) -> SocP
 
 
 def simulated_seconds(soc: SocProfile, measured: Measurement) -> float:
-    """What the measured network takes under a profile."""
+    """Simulated seconds of the measured network under a profile."""
     return _simulated(soc, _plan(soc, measured), measured.processors)
 
 
@@ -143,7 +143,7 @@ def _rate(seconds: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Four digits: more than measurements of whole networks are good for."""
+    """Rounded to four digits, the precision of such measurements."""
     return float(f"{value:.4g}")
 
 
@@ -195,7 +195,7 @@ def _fit_bandwidth(soc: SocProfile, both: tuple[str, ...], measurements: Sequenc
 
 
 def _least(error: Callable[[float], float], start: float, step: float) -> float:
-    """A number from 0 on where `error` is least nearby: as long as a step helps it is taken, then steps are halved."""
+    """A local minimum of `error` over numbers >= 0: steps are taken while they help, then halved."""
     best, least = start, error(start)
     for _ in range(_HALVINGS):
         improved = True

@@ -1,4 +1,4 @@
-"""Plans in simulated time: the sub-graphs that the engine would run, with the times that their steps are said to take."""
+"""Plans in simulated time: the sub-graphs that the engine would run, with the costs of their steps as durations."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import DeviceError
 from nnstretch.scheduler.plan.schema import Plan, PlanSubgraph
 from nnstretch.scheduler.runtime.timeline import Timeline, plan_timeline
-from nnstretch.scheduler.simulation.events import Task, TaskTimes, run_tasks
+from nnstretch.scheduler.simulation.events import SimulatedTask, TaskTimes, run_tasks
 
 _NANO = 1e9
 _ELEMENT_BYTES = 4
 
 
 class InterferenceModel(Protocol):
-    """What queues cost each other. Queues are those of the plan, by number.
+    """Costs between queues of a plan, which are given by number.
 
     Attributes:
-        whole_tensors: whether tensors get across as wholes if others wrote any part of them; else what others wrote does.
+        whole_tensors: whether a transfer moves whole tensors, or only the parts that other queues wrote.
     """
 
     @property
@@ -28,15 +28,15 @@ class InterferenceModel(Protocol):
     def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
         """Seconds from when `others` are done until `queue` can start a sub-graph that waited for them.
 
-        `size` is the number of bytes that have to get across; 0 if it only waits.
+        `size` is the number of bytes to transfer; 0 for synchronisation only.
         """
 
     def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
-        """How many times as long a queue takes while `others` compute too; at least 1."""
+        """Time of a queue while `others` compute over its time alone; at least 1."""
 
 
 class NoInterference:
-    """Queues that cost each other nothing."""
+    """Queues without interference."""
 
     whole_tensors = False
 
@@ -50,7 +50,7 @@ class NoInterference:
 
 
 class ProfiledInterference:
-    """What a profile says of the pairs of its processors."""
+    """Interference between processors of a profile."""
 
     whole_tensors = True
 
@@ -69,15 +69,15 @@ class ProfiledInterference:
 
 
 def simulate(plan: Plan, interference: InterferenceModel) -> Timeline:
-    """The timeline of a run of `plan` in which steps take their `cost_ms`, queues run at the same time and wait as they must.
+    """The timeline of a run of `plan` whose steps take their `cost_ms`.
 
-    Sub-graphs of a queue run in order. One that waits for another queue pays a transfer for what it reads from there, in which
-    its queue does nothing else; on the timeline that is part of the wait. The caller's inputs are where queue 0 reads them.
-    Sub-graphs of an OpenCL queue are enqueued by the caller, after its own that stand before them in the plan.
+    Sub-graphs of a queue run in order. One that waits for another queue pays a transfer for what it reads
+    from there; its queue is idle meanwhile, and the timeline shows a wait. The caller's inputs are on queue
+    0. The caller launches sub-graphs of devices after its own sub-graphs that come earlier in the plan.
 
     Args:
         plan: validated, with a cost for every step (tuned, or planned with a profile's costs).
-        interference: what queues cost each other.
+        interference: between the queues.
 
     Raises:
         DeviceError: a step has no cost.
@@ -87,7 +87,7 @@ def simulate(plan: Plan, interference: InterferenceModel) -> Timeline:
 
 
 def critical_path(plan: Plan, interference: InterferenceModel) -> float:
-    """Seconds of the longest chain of sub-graphs of which each must wait for the one before: no run takes less."""
+    """Seconds of the longest path of sub-graphs that wait for each other: a lower bound of a run."""
     tasks = plan_tasks(plan, interference)
     ends: list[float] = []
     last: dict[int, float] = {}
@@ -98,7 +98,7 @@ def critical_path(plan: Plan, interference: InterferenceModel) -> float:
     return max(ends, default=0.0)
 
 
-def plan_tasks(plan: Plan, interference: InterferenceModel) -> list[Task]:
+def plan_tasks(plan: Plan, interference: InterferenceModel) -> list[SimulatedTask]:
     """The plan's sub-graphs as tasks.
 
     Raises:
@@ -106,10 +106,10 @@ def plan_tasks(plan: Plan, interference: InterferenceModel) -> list[Task]:
     """
     written = _written(plan)
     fetched: set[tuple[int, int]] = set()
-    tasks: list[Task] = []
+    tasks: list[SimulatedTask] = []
     for subgraph, waits in zip(plan.subgraphs, all_waits(plan), strict=True):
         transfer = _transfer(plan, subgraph, written, fetched, interference)
-        tasks.append(Task(subgraph.queue, waits, transfer, _step_seconds(plan, subgraph)))
+        tasks.append(SimulatedTask(subgraph.queue, waits, transfer, _step_seconds(plan, subgraph)))
     return tasks
 
 
@@ -177,7 +177,7 @@ def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:
     return tuple((step.cost_ms or 0.0) * 1e-3 for step in steps)
 
 
-def _timeline(plan: Plan, tasks: list[Task], times: list[TaskTimes]) -> Timeline:
+def _timeline(plan: Plan, tasks: list[SimulatedTask], times: list[TaskTimes]) -> Timeline:
     """Events as `Session.profile` has them."""
     steps = [(round(begin * _NANO), round(end * _NANO)) for found in times for begin, end in found.steps]
     waits = [bool(task.waits or task.transfer) for task in tasks]

@@ -34,7 +34,7 @@ from nnstretch.scheduler.placement.heft import heft
 from nnstretch.scheduler.placement.joint import completed, is_placed, only, placed, with_costs
 from nnstretch.scheduler.placement.local_search import by_rank
 from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Turn, Way, makespan
-from nnstretch.scheduler.placement.regions import find_cells, place
+from nnstretch.scheduler.placement.regions import find_regions, place
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.serial import serial
@@ -166,7 +166,7 @@ def modules(count: int, seed: int, queues: int = 2) -> PlacementProblem:
 
 def test_modules_are_cells_and_whole_networks_are_exact() -> None:
     problem = modules(9, 0)
-    assert [cell.exit for cell in find_cells(problem)] == [
+    assert [cell.exit for cell in find_regions(problem)] == [
         (0,),
         *((f, f + 2, f + 4, f + 6) for f in range(1, 57, 7)),
         (),
@@ -178,7 +178,7 @@ def test_modules_are_cells_and_whole_networks_are_exact() -> None:
 
 def test_a_residual_that_crosses_is_no_cut() -> None:
     problem = PlacementProblem(np.ones((5, 2)), ((), (0,), (1,), (0, 2), (3,)), (0,) * 5)
-    assert [(cell.first, cell.last) for cell in find_cells(problem)] == [(0, 0), (1, 3), (4, 4)]
+    assert [(cell.first, cell.last) for cell in find_regions(problem)] == [(0, 0), (1, 3), (4, 4)]
 
 
 @pytest.mark.parametrize(

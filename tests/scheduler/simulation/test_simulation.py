@@ -33,7 +33,7 @@ from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
-from nnstretch.scheduler.simulation.events import Task, run_tasks
+from nnstretch.scheduler.simulation.events import SimulatedTask, run_tasks
 from nnstretch.scheduler.simulation.timing import NoInterference, ProfiledInterference, critical_path, simulate
 from tests.kits.graphs import RandomNetwork
 
@@ -54,7 +54,11 @@ def twice(queue: int, others: frozenset[int]) -> float:
 
 
 def test_queues_run_at_the_same_time_and_meet() -> None:
-    tasks = [Task(1, (), 0.0, (4.0, 1.0)), Task(0, (), 0.0, (3.0,)), Task(0, (0,), 0.5, (2.0,))]
+    tasks = [
+        SimulatedTask(1, (), 0.0, (4.0, 1.0)),
+        SimulatedTask(0, (), 0.0, (3.0,)),
+        SimulatedTask(0, (0,), 0.5, (2.0,)),
+    ]
     one, two, three = run_tasks(tasks, never)
     assert one.steps == ((0.0, 4.0), (4.0, 5.0))
     assert two.steps == ((0.0, 3.0),)
@@ -64,7 +68,7 @@ def test_queues_run_at_the_same_time_and_meet() -> None:
 
 def test_queues_slow_each_other_down_as_long_as_both_compute() -> None:
     # Both at half speed until 6, when the second is done; the first has 1 s of work left.
-    one, two = run_tasks([Task(0, (), 0.0, (4.0,)), Task(1, (), 0.0, (3.0,))], twice)
+    one, two = run_tasks([SimulatedTask(0, (), 0.0, (4.0,)), SimulatedTask(1, (), 0.0, (3.0,))], twice)
     assert one.steps == ((0.0, 7.0),)
     assert two.steps == ((0.0, 6.0),)
 
@@ -74,28 +78,32 @@ def test_only_the_slowed_one_is_slow() -> None:
         return 3.0 if queue == 0 and 1 in others else 1.0
 
     # Two seconds beside the other give 2/3 of a second of work.
-    one, two = run_tasks([Task(0, (), 0.0, (2.0,)), Task(1, (), 0.0, (2.0,))], first)
+    one, two = run_tasks([SimulatedTask(0, (), 0.0, (2.0,)), SimulatedTask(1, (), 0.0, (2.0,))], first)
     assert one.steps[0] == pytest.approx((0.0, 2 + 4 / 3))
     assert two.steps == ((0.0, 2.0),)
 
 
 def test_a_transfer_neither_slows_nor_is_slowed() -> None:
-    one, two = run_tasks([Task(0, (), 2.0, (1.0,)), Task(1, (), 0.0, (3.0,))], twice)
+    one, two = run_tasks([SimulatedTask(0, (), 2.0, (1.0,)), SimulatedTask(1, (), 0.0, (3.0,))], twice)
     # Queue 1 works alone until 2, then both share: queue 0 is done at 4, as is queue 1.
     assert one.steps == ((2.0, 4.0),)
     assert two.steps == ((0.0, 4.0),)
 
 
 def test_tasks_without_duration_are_done_at_once() -> None:
-    tasks = [Task(0, (), 0.0, (0.0,)), Task(1, (0,), 0.0, (0.0, 1.0)), Task(0, (1,), 0.0, ())]
+    tasks = [
+        SimulatedTask(0, (), 0.0, (0.0,)),
+        SimulatedTask(1, (0,), 0.0, (0.0, 1.0)),
+        SimulatedTask(0, (1,), 0.0, ()),
+    ]
     assert [t.steps for t in run_tasks(tasks, never)] == [((0.0, 0.0),), ((0.0, 0.0), (0.0, 1.0)), ()]
 
 
 @st.composite
-def task_lists(draw: st.DrawFn) -> list[Task]:
+def task_lists(draw: st.DrawFn) -> list[SimulatedTask]:
     seconds = st.floats(0, 10)
     return [
-        Task(
+        SimulatedTask(
             draw(st.integers(0, 2)),
             tuple(sorted(draw(st.sets(st.integers(0, number - 1), max_size=3)))) if number else (),
             draw(seconds),
@@ -105,7 +113,7 @@ def task_lists(draw: st.DrawFn) -> list[Task]:
     ]
 
 
-def longest_chain(tasks: list[Task]) -> float:
+def longest_chain(tasks: list[SimulatedTask]) -> float:
     """Independent of the simulation: the end of every task from those that it must follow."""
     ends: list[float] = []
     for number, task in enumerate(tasks):
@@ -119,13 +127,13 @@ def end_of(times: list[object]) -> float:
 
 
 @given(task_lists())
-def test_without_slowdown_the_longest_chain_decides(tasks: list[Task]) -> None:
+def test_without_slowdown_the_longest_chain_decides(tasks: list[SimulatedTask]) -> None:
     tasks = [replace(task, steps=(*task.steps, 0.0)) for task in tasks]
     assert end_of(list(run_tasks(tasks, never))) == pytest.approx(longest_chain(tasks), abs=1e-9)
 
 
 @given(task_lists(), st.floats(1, 5))
-def test_slowdown_stretches_steps_within_bounds(tasks: list[Task], factor: float) -> None:
+def test_slowdown_stretches_steps_within_bounds(tasks: list[SimulatedTask], factor: float) -> None:
     def slowed(queue: int, others: frozenset[int]) -> float:
         return factor ** len(others)
 

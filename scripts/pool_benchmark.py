@@ -27,7 +27,7 @@ from rich.table import Table
 from nnstretch.cli.scripts import exit_status, print_answer, script_parser
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build.build import build_engine
+from nnstretch.devices.engine.build.engine_library import build_engine
 from nnstretch.errors import DeviceError
 
 POOLS = ("nnstretch", "openmp")

@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.cpu_features import cpu_features
 from nnstretch.devices.engine.build.instruction_sets import Isa
 
 
 def variant_masks(isa: Isa) -> list[str]:
     """Values of NNSTRETCH_CPU_FEATURES that choose each variant of an instruction set's kernels; the first hides nothing."""
-    features = {feature for path in build.c_files("kernels/**/*.c") for feature in build.variant_features(path)}
+    features = {
+        feature
+        for path in engine_library.c_files("kernels/**/*.c")
+        for feature in engine_library.variant_features(path)
+    }
     beyond = {f for f in features - isa.features if cpu_features()[f].architecture == isa.architecture}
     return ["", *(f"-{feature}" for feature in sorted(beyond))]
 
@@ -25,7 +29,7 @@ def masked_engine(isa: Isa, mask: str, folder: Path) -> Engine:
 
     A library detects them once, so each mask loads a copy in `folder`.
     """
-    library = build.build_engine(isa)
+    library = engine_library.build_engine(isa)
     if not mask:
         return Engine(library)
     copy = folder / f"{library.stem}{mask}.so"

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.devices.engine.build.build import build_engine
+from nnstretch.devices.engine.build.engine_library import build_engine
 from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError, UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnstretch.devices.engine.build.build import SourceFile, build_file, c_files, engine_sources, source_files
+from nnstretch.devices.engine.build.engine_library import SourceFile, build_file, c_files, engine_sources, source_files
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
 

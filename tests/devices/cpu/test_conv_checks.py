@@ -24,14 +24,14 @@ from nnstretch.devices.engine.binding.image import (
 )
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_pair
 
 HERE = Path(__file__).parent
-ENGINE = Path(build.__file__).parents[1]
+ENGINE = Path(engine_library.__file__).parents[1]
 FLOAT = 4
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine.binding.library import engine
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, local_isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain, sanitizer_preload
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 SANITIZE = "address,undefined"
 ROUNDS = 300
 KERNELS = [
-    *build.c_files("kernels/**/*.c"),
+    *engine_library.c_files("kernels/**/*.c"),
     *(ENGINE_FOLDER / "runtime" / name for name in ("registry.c", "cpu_features.c")),
 ]
 
@@ -31,10 +31,10 @@ def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: Isa) -> N
     """Random parameters, among them hostile ones, for every kernel that the engine has."""
     # The objects that sanitized engines are made of, which other tests build too.
     toolchain = make_toolchain(BuildTarget(isa), SANITIZE)
-    tested = [file for file in build.engine_sources(BuildTarget(isa), SANITIZE) if file.path in KERNELS]
-    hidden = {feature for file in tested for feature in build.variant_features(file.path)}
-    tested += build.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime", "kernels"))
-    program = build.build_file(f"{isa.name}-kernel-fuzz", "", tested, toolchain)
+    tested = [file for file in engine_library.engine_sources(BuildTarget(isa), SANITIZE) if file.path in KERNELS]
+    hidden = {feature for file in tested for feature in engine_library.variant_features(file.path)}
+    tested += engine_library.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime", "kernels"))
+    program = engine_library.build_file(f"{isa.name}-kernel-fuzz", "", tested, toolchain)
     for mask in dict.fromkeys(("", ",".join(f"-{feature}" for feature in sorted(hidden)))):
         environment = {**os.environ, "NNSTRETCH_CPU_FEATURES": mask}
         command = [str(program), str(ROUNDS), "1"]

@@ -7,7 +7,7 @@ import pytest
 from nnstretch.devices.base.routine import Operand
 from nnstretch.devices.cpu.manifest import Parameter, Values, families, family, kernel_call, kernels
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import Isa
 
 INPUT, OUTPUT = Operand("input", 0), Operand("output", 0)
@@ -16,7 +16,7 @@ COPY: dict[str, Values] = {"sizes": (1, 1, 1, 1, 2, 3), "strides": (0, 0, 0, 0, 
 
 def test_every_row_of_an_instruction_set_is_a_kernel_of_its_engine(isa: Isa) -> None:
     rows = [kernel.name for kernel in kernels().values() if kernel.is_in(isa)]
-    assert sorted(rows) == sorted(Engine(build.build_engine(isa)).kernel_names())
+    assert sorted(rows) == sorted(Engine(engine_library.build_engine(isa)).kernel_names())
 
 
 def test_kernels_are_found_by_their_tiles() -> None:

@@ -9,7 +9,7 @@ from nnstretch.devices.cpu.processor import CpuProcessor, compute_bound_routines
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
 from nnstretch.devices.engine.binding.library import Engine, engine
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import TensorType
 
@@ -51,5 +51,5 @@ def test_every_register_tile_is_a_kernel_of_the_engine(isa: Isa) -> None:
             tiles |= {tile.kernel(isa.block) for tile in routine.tiles}
         elif isinstance(routine, PlanarConvolution):
             tiles |= {f"conv_planar_p{pixels}v{vectors}" for pixels, vectors in routine.tiles}
-    names = Engine(build.build_engine(isa)).kernel_names()
+    names = Engine(engine_library.build_engine(isa)).kernel_names()
     assert tiles == {name for name in names if name.startswith(("conv_direct", "conv_planar"))}

@@ -41,7 +41,7 @@ from nnstretch.devices.engine.binding.image import (
 )
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.binding.program import Program
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import ISAS, local_isa
 from nnstretch.errors import DeadlineError
 
@@ -442,9 +442,9 @@ def lists(engine: Engine, examples: int) -> None:
 
 def parity(sanitize: str, tests: str) -> int:
     """Runs tests of kernels with sanitized engines, of this machine's instruction set alone where they have several."""
-    plain, here = build.build_engine, local_isa()
+    plain, here = engine_library.build_engine, local_isa()
     sanitized = partial(plain, sanitize=sanitize)
-    for module in (build, binding):
+    for module in (engine_library, binding):
         vars(module)["build_engine"] = sanitized
     others = " or ".join(isa.name for isa in ISAS if isa != here)
     return int(pytest.main(["-q", "-p", "no:cacheprovider", "-k", f"not ({others})", tests]))

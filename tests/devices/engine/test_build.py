@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build import build, toolchains
+from nnstretch.devices.engine.build import engine_library, toolchains
 from nnstretch.devices.engine.build.instruction_sets import ISAS, local_isa
 from nnstretch.errors import BuildError, FileError
 from nnstretch.support.settings import cache_dir
@@ -27,7 +27,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
     shutil.copytree(toolchains.ENGINE_FOLDER / "include", here / "include")
     for name in ("runtime", "kernels"):
         (here / name).mkdir()
-    for module in (build, toolchains):
+    for module in (engine_library, toolchains):
         monkeypatch.setattr(module, "ENGINE_FOLDER", here)
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
     # A compiler that needs no second for its first link, so that these tests are fast.
@@ -47,36 +47,36 @@ def objects() -> set[str]:
 
 def test_unchanged_sources_are_not_built_again(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
-    library = build.build_engine()
-    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
-    assert build.build_engine() == library
+    library = engine_library.build_engine()
+    monkeypatch.setattr(engine_library, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert engine_library.build_engine() == library
 
 
 def test_only_what_changed_is_compiled_again(sources: Sources) -> None:
     sources(
         {"runtime/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "int nns_b(void) { return 1; }\nint nns_b(void);\n"}
     )
-    first, before = build.build_engine(), objects()
+    first, before = engine_library.build_engine(), objects()
     sources({"kernels/b.c": "int nns_b(void) { return 2; }\n"})
-    assert build.build_engine() != first
+    assert engine_library.build_engine() != first
     assert len(objects() - before) == 1
 
 
 def test_headers_and_instruction_sets_make_other_libraries(sources: Sources) -> None:
     sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
-    first = build.build_engine()
+    first = engine_library.build_engine()
     others = [isa for isa in ISAS if isa.name.startswith("x86") == local_isa().name.startswith("x86")]
     for isa in others:
         if isa != local_isa():
-            assert build.build_engine(isa) != first
+            assert engine_library.build_engine(isa) != first
     sources({"runtime/a.h": "#define UNUSED 1\n"})
-    assert build.build_engine() != first
+    assert engine_library.build_engine() != first
 
 
 def test_an_error_names_the_line_and_the_log(sources: Sources) -> None:
     sources({"runtime/a.c": "int broken(void) { return nowhere; }\n"})
     with pytest.raises(BuildError, match=r"at a\.c: .*nowhere.*whole log in") as caught:
-        build.build_engine()
+        engine_library.build_engine()
     assert "\n" not in str(caught.value)
     assert "nowhere" in (cache_dir() / "engine" / "build.log").read_text()
     assert not list((cache_dir() / "engine").glob("*.so"))
@@ -86,7 +86,7 @@ def test_a_compiler_that_is_missing_or_fails(sources: Sources, monkeypatch: pyte
     sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
     monkeypatch.setenv("NNSTRETCH_CC", "/nowhere/cc")
     with pytest.raises(BuildError, match="NNSTRETCH_CC"):
-        build.build_engine()
+        engine_library.build_engine()
 
 
 @pytest.mark.parametrize("file", ["taken", "taken/engine", "taken/engine/lock/file"])
@@ -99,7 +99,7 @@ def test_a_cache_that_cannot_be_written(
     (tmp_path / file).touch()
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "taken"))
     with pytest.raises(FileError, match="set NNSTRETCH_CACHE_DIR to a writable one"):
-        build.build_engine()
+        engine_library.build_engine()
 
 
 def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
@@ -109,14 +109,14 @@ def test_a_library_of_another_interface_is_refused(sources: Sources) -> None:
     visible = '#define NNS_EXPORT __attribute__((visibility("default")))\n'
     sources({"runtime/a.c": f"{visible}NNS_EXPORT int nns_abi(void) {{ return 77; }}\n{rest}"})
     with pytest.raises(BuildError, match="interface 77"):
-        Engine(build.build_engine())
+        Engine(engine_library.build_engine())
 
 
 def test_builders_at_the_same_time_agree(sources: Sources) -> None:
     sources({"runtime/a.c": SMALL.replace("VALUE", "1"), "kernels/b.c": "extern int nns_b;\nint nns_b = 1;\n"})
     script = (
-        "from pathlib import Path; import sys; from nnstretch.devices.engine.build import build, toolchains; "
-        "build.ENGINE_FOLDER = toolchains.ENGINE_FOLDER = Path(sys.argv[1]); print(build.build_engine())"
+        "from pathlib import Path; import sys; from nnstretch.devices.engine.build import engine_library, toolchains; "
+        "engine_library.ENGINE_FOLDER = toolchains.ENGINE_FOLDER = Path(sys.argv[1]); print(engine_library.build_engine())"
     )
     command = [sys.executable, "-c", script, str(toolchains.ENGINE_FOLDER)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]

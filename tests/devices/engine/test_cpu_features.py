@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.engine.binding.library import Engine, engine
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.cpu_features import cpu_features, gcc_flags, local_features, zig_cpu
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, local_isa, parse_target
 from nnstretch.devices.engine.build.toolchains import make_toolchain
@@ -150,9 +150,9 @@ def test_a_kernel_that_requires_more_than_the_cpu_has(tmp_path: Path) -> None:
     toolchain = make_toolchain(target, features=("fma", "f16c"))
     text = '#include "kernel.h"\nstatic const nns_kernel rows[] = {{"special", 0, 0}};\n'
     source.write_text(text + "const nns_kernel_family nns_family_dense_fma = NNS_FAMILY(rows);\n")
-    sources = [s for s in build.engine_sources(target) if s.path.name != "dense@fma.c"]
-    sources += build.source_files(toolchain, [source], ())
-    library = build.build_file("special", ".so", sources, make_toolchain(target), "-shared")
+    sources = [s for s in engine_library.engine_sources(target) if s.path.name != "dense@fma.c"]
+    sources += engine_library.source_files(toolchain, [source], ())
+    library = engine_library.build_file("special", ".so", sources, make_toolchain(target), "-shared")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NNSTRETCH_CPU_FEATURES", "-f16c")
         native = Engine(library)
@@ -170,8 +170,10 @@ def detected(target: BuildTarget, folder: Path, *prefix: str) -> tuple[set[str],
     source = folder / "detect.c"
     source.write_text(DETECT.replace("LEVEL", str(target.isa.level)))
     toolchain = make_toolchain(target, oldest=True)
-    files = build.source_files(toolchain, [source, *build.c_files("runtime/cpu_features.c")], ("include", "runtime"))
-    program = build.build_file("detect", "", files, toolchain, *(("-static",) if target.system else ()))
+    files = engine_library.source_files(
+        toolchain, [source, *engine_library.c_files("runtime/cpu_features.c")], ("include", "runtime")
+    )
+    program = engine_library.build_file("detect", "", files, toolchain, *(("-static",) if target.system else ()))
     done = subprocess.run([*prefix, str(program)], capture_output=True, text=True, check=True, env={})
     names, missing = done.stdout.split("\n")[:2]
     return set(names.split()), missing
@@ -220,6 +222,6 @@ def test_detection_on_x86(cpu: str, has: set[str], lacks: set[str], tmp_path: Pa
 
 
 def test_every_variant_names_features_that_exist() -> None:
-    for path in build.c_files("kernels/**/*.c"):
-        assert set(build.variant_features(path)) <= cpu_features().keys(), path
+    for path in engine_library.c_files("kernels/**/*.c"):
+        assert set(engine_library.variant_features(path)) <= cpu_features().keys(), path
     assert ctypes.sizeof(ctypes.c_uint64) * 8 > len(cpu_features())

@@ -32,7 +32,7 @@ from nnstretch.devices.engine.binding.image import (
 )
 from nnstretch.devices.engine.binding.library import MAX_RATIO, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
-from nnstretch.devices.engine.build.build import build_engine
+from nnstretch.devices.engine.build.engine_library import build_engine
 from nnstretch.errors import DeviceError, FeedError, UsageError
 from tests.kits.c_libraries import c_library
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nnstretch.devices.engine.build import build
+from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
 from nnstretch.devices.engine.build.toolchains import make_toolchain, sanitizer_preload
 from tests.kits.c_libraries import c_library
@@ -29,13 +29,15 @@ def library(sanitize: str) -> Path:
     build the others so would take longer than all scenarios.
     """
     if sanitize != "thread":
-        return build.build_engine(sanitize=sanitize)
+        return engine_library.build_engine(sanitize=sanitize)
     target = BuildTarget(local_isa())
     sources = [
         one if one.path.parent.name == "runtime" or one.path.name in RUN_BY_SCENARIOS else other
-        for one, other in zip(build.engine_sources(target, sanitize), build.engine_sources(target), strict=True)
+        for one, other in zip(
+            engine_library.engine_sources(target, sanitize), engine_library.engine_sources(target), strict=True
+        )
     ]
-    return build.build_file(f"{target}-scenarios", ".so", sources, make_toolchain(target, sanitize), "-shared")
+    return engine_library.build_file(f"{target}-scenarios", ".so", sources, make_toolchain(target, sanitize), "-shared")
 
 
 @pytest.mark.parametrize(

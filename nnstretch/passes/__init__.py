@@ -38,17 +38,14 @@ from nnstretch.passes.quantize.qdq import (
 )
 from nnstretch.passes.rewriting import EachNode
 
-__all__ = ["optimize", "pipeline"]
+__all__ = ["canonicalization", "fusion", "optimize", "pipeline"]
 
 
-def pipeline() -> tuple[ir.passes.PassBase, ...]:
-    """All passes in the order in which they run."""
+def canonicalization() -> tuple[ir.passes.PassBase, ...]:
+    """The passes that turn ONNX operators into canonical ones."""
     return (
-        common.OutputFixPass(),
-        FoldConstants(),
         EachNode(remove_no_op),
         MergeEqualNodes(),
-        # ONNX operators become canonical ones.
         EachNode(transpose_weight),
         EachNode(lower_activation),
         common.RemoveUnusedNodesPass(),
@@ -65,7 +62,12 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(lower_slice),
         EachNode(lower_split),
         EachNode(lower_quantization),
-        # Canonical operators are merged.
+    )
+
+
+def fusion() -> tuple[ir.passes.PassBase, ...]:
+    """The passes that merge canonical operators into layers."""
+    return (
         EachNode(fold_pad),
         EachNode(fold_affine),
         EachNode(fuse_layer),
@@ -74,6 +76,16 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         EachNode(quantize_early),
         EachNode(compute_in_int8),
         EachNode(dequantize_constants),
+    )
+
+
+def pipeline() -> tuple[ir.passes.PassBase, ...]:
+    """All passes in the order in which they run."""
+    return (
+        common.OutputFixPass(),
+        FoldConstants(),
+        *canonicalization(),
+        *fusion(),
         EachNode(lower_other_types),
         KeepOutputs(),
         common.RemoveUnusedNodesPass(),

@@ -310,7 +310,7 @@ def initializer(node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
     """A new constant of the graph of `node`, called after what the node computes."""
     graph = graph_of(node)
     name = unused_name(graph, f"{node.outputs[0].name}/{role}")
-    tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+    tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
     return value

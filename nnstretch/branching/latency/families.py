@@ -13,7 +13,8 @@ from types import MappingProxyType
 from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.channels.scaling import output_channels
 from nnstretch.branching.design.cost import part_cost
-from nnstretch.branching.latency.workloads import LayerRow, noise, part_layers
+from nnstretch.branching.latency.noise import noise
+from nnstretch.branching.latency.workloads import LayerRow, part_layers
 from nnstretch.branching.transform.inherit import needs_entry
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 

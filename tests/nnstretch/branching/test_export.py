@@ -15,7 +15,8 @@ from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import choices_of, make_design
-from nnstretch.branching.latency.workloads import merge_layers, noise, part_layers
+from nnstretch.branching.latency.noise import noise
+from nnstretch.branching.latency.workloads import merge_layers, part_layers
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.export import export_branched

@@ -1,0 +1,327 @@
+"""The fused layers of plans, made by the passes of `nnstretch.passes`.
+
+What is fused depends on which node reads what, not on numbers of channels. So the passes run once for all scaled copies of
+a block, on a graph with the original channels whose weights have one input channel and arbitrary values.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+import onnx_ir as ir
+from torch import fx, nn
+
+from nnstretch.branching.channels.groups import ChannelPlan, results_of
+from nnstretch.branching.latency.exported_operations import ExportedOperation, exported_operation
+from nnstretch.branching.latency.noise import noise
+from nnstretch.branching.tracing.modules import PerChannel
+from nnstretch.branching.tracing.operators import (
+    Role,
+    concat_operands,
+    module_of,
+    role_of,
+    shape_of,
+    tensor_operands,
+    title_of,
+)
+from nnstretch.branching.tracing.trace import Block
+from nnstretch.branching.transform.inherit import entry_name
+from nnstretch.frontends.torch_module import OPSET_VERSION
+from nnstretch.graph.layer import DOMAIN, Layer
+from nnstretch.graph.layers import GraphNode, layers
+from nnstretch.passes import canonicalization, fusion
+
+_UNKNOWN = "torch"  # domain of operations that are not exported
+_WEIGHTED = "nnstretch.weighted"  # metadata of convolutions and dense layers: the number of their tensor
+_BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "truediv": "Div"}
+
+
+@dataclass(frozen=True)
+class PlanTensor:
+    """A tensor of some blocks.
+
+    Attributes:
+        node: the traced node that computes it, or one that computes a tensor with as many channels. Where a block was
+            dropped before them, the blocks read another node in its place (`ChannelPlan.read`).
+        is_input: the blocks read it. Behind it may come a convolution, which computes a tensor of the same `node`.
+        shape: in the original network.
+    """
+
+    node: fx.Node
+    is_input: bool
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FusedLayer:
+    """A layer of some blocks.
+
+    Attributes:
+        layer: with the original channels; shapes of its constants are arbitrary.
+        inputs: the tensors that it reads, None for constants and absent ones.
+        output: the tensor that it computes.
+        weighted: the traced node that its weight belongs to, or the tensor that is read if it is the entry behind it.
+        copies: its copies, by the channels of the tensors that it reads and computes.
+    """
+
+    layer: Layer
+    inputs: tuple[PlanTensor | None, ...]
+    output: PlanTensor
+    weighted: fx.Node | None
+    copies: dict[tuple[int, ...], Layer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class FusedLayers:
+    """Layers of some blocks in the order in which they run.
+
+    Attributes:
+        layers: one after another.
+        pairs: positions of those whose result is read by the next one alone, as its input 0.
+        begins_pair: the first one alone reads the tensor that the blocks read, as its input 0.
+        ends_pair: the last one computes the tensor that the blocks compute.
+    """
+
+    layers: tuple[FusedLayer, ...]
+    pairs: frozenset[int]
+    begins_pair: bool = False
+    ends_pair: bool = False
+
+    def __add__(self, other: FusedLayers) -> FusedLayers:
+        """These layers, then those of the blocks that follow."""
+        count = len(self.layers)
+        between = {count - 1} if self.ends_pair and other.begins_pair else set()
+        pairs = self.pairs | between | {count + position for position in other.pairs}
+        return FusedLayers(self.layers + other.layers, pairs, self.begins_pair, other.ends_pair)
+
+
+def fuse_plan(plan: ChannelPlan, entries: Sequence[fx.Node]) -> FusedLayers:
+    """Fuses the layers of `plan`.
+
+    Args:
+        plan: the blocks.
+        entries: the tensors that a 1x1 convolution comes behind.
+    """
+    if not plan.blocks or plan.skips or plan.output is not plan.blocks[-1].output:
+        return _BlocksGraph(plan, plan.blocks, (plan.sources, plan.results), entries).fused()
+    # Blocks between which nothing is fused are fused by themselves, once for all plans.
+    parts = [plan.blocks[:1]]
+    for block in plan.blocks[1:]:
+        separate = len(_fuse_blocks(plan, parts[-1]).layers) + len(_fuse_blocks(plan, (block,)).layers)
+        together = (*parts[-1], block)
+        if len(_fuse_blocks(plan, together).layers) < separate:
+            parts[-1] = together
+        else:
+            parts.append((block,))
+    fused = [_fuse_blocks(plan, parts[0], entries), *(_fuse_blocks(plan, part) for part in parts[1:])]
+    return reduce(operator.add, fused)
+
+
+def _fuse_blocks(plan: ChannelPlan, blocks: tuple[Block, ...], entries: Sequence[fx.Node] = ()) -> FusedLayers:
+    """Fuses consecutive blocks of a plan. They are remembered at the network's nodes, and forgotten with these."""
+    known = blocks[0].nodes[0].meta.setdefault("fused", {})
+    key = (blocks, bool(entries))
+    if key not in known:
+        ends = (blocks[0].source,), results_of(blocks[-1].output)
+        known[key] = _BlocksGraph(plan, blocks, ends, entries).fused()
+    found: FusedLayers = known[key]
+    return found
+
+
+class _BlocksGraph:
+    """An ONNX graph of consecutive blocks of a plan. Names of its tensors begin with positions in `tensors`."""
+
+    def __init__(
+        self,
+        plan: ChannelPlan,
+        blocks: Sequence[Block],
+        ends: tuple[Sequence[fx.Node], Sequence[fx.Node]],
+        entries: Sequence[fx.Node],
+    ) -> None:
+        self.plan = plan
+        self.graph = ir.Graph((), (), nodes=(), opset_imports={"": OPSET_VERSION, DOMAIN: 1, _UNKNOWN: 1})
+        self.tensors: list[tuple[fx.Node, bool]] = []
+        self.values: dict[fx.Node, ir.Value] = {}
+        sources, results = ends
+        for tensor in sources:
+            self.values[plan.read(tensor)] = self._value(tensor, is_input=True)
+            self.graph.inputs.append(self._read(tensor))
+        for tensor in sources:
+            if plan.read(tensor) in entries:
+                self._enter(tensor)
+        for node in (node for block in blocks for node in block.nodes):
+            if role_of(node) not in (Role.CONSTANT, Role.SHAPE) and shape_of(node) is not None:
+                self._visit(node)
+        self.graph.outputs.extend(dict.fromkeys(map(self._read, results)))
+
+    def fused(self) -> FusedLayers:
+        """The layers after the passes."""
+        model = ir.Model(self.graph, ir_version=10)
+        ir.passes.Sequential(*canonicalization(), *fusion())(model)
+        found = layers(model)
+        results = [value.name for value in self.graph.outputs]
+        readers = Counter(name for node in found for name in node.inputs)
+        readers.update(results)
+        pairs = (
+            number
+            for number, (first, second) in enumerate(pairwise(found))
+            if second.inputs[0] == first.outputs[0] and readers[first.outputs[0]] == 1
+        )
+        source = self.graph.inputs[0].name
+        return FusedLayers(
+            tuple(map(self._fused_layer, found)),
+            frozenset(pairs),
+            begins_pair=bool(found) and found[0].inputs[0] == source and readers[source] == 1,
+            ends_pair=bool(found) and [found[-1].outputs[0]] == results,
+        )
+
+    def _fused_layer(self, node: GraphNode) -> FusedLayer:
+        layer = node.layer
+        inputs = [
+            None if tensor is None or name is None or index in layer.constants else self._tensor(name, tensor.shape)
+            for index, (name, tensor) in enumerate(zip(node.inputs, layer.inputs, strict=True))
+        ]
+        weighted = node.metadata.get(_WEIGHTED)
+        return FusedLayer(
+            layer,
+            tuple(inputs),
+            self._tensor(node.outputs[0], layer.outputs[0].shape),
+            None if weighted is None else self.tensors[int(weighted)][0],
+        )
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> PlanTensor:
+        return PlanTensor(*self.tensors[int(name.partition("/")[0])], shape)
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _read(self, node: fx.Node) -> ir.Value:
+        return self.values[self.plan.read(node)]
+
+    def _value(self, node: fx.Node, *, is_input: bool = False) -> ir.Value:
+        """A new tensor of the shape that `node` computes."""
+        shape = shape_of(node)
+        assert shape is not None
+        self.tensors.append((node, is_input))
+        return _value(str(len(self.tensors) - 1), shape)
+
+    def _constant(self, name: str, array: np.ndarray | ir.TensorProtocol) -> ir.Value:
+        tensor = ir.Tensor(array, name=name) if isinstance(array, np.ndarray) else array
+        assert isinstance(tensor.shape, ir.Shape)
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+    def _add(self, node: fx.Node, op: str, inputs: Sequence[ir.Value], domain: str = "", name: str = "") -> ir.Node:
+        """The node that computes the tensor of `node`."""
+        value = self.values[self.plan.read(node)] = self._value(node)
+        made = ir.Node(domain, op, inputs, outputs=[value], name=name or node.name)
+        self.graph.append(made)
+        return made
+
+    def _enter(self, tensor: fx.Node) -> None:
+        source = self._read(tensor)
+        made = self._add(tensor, "Conv", [source], name=entry_name(self.plan, self.plan.read(tensor)))
+        self._weigh(made, (1, 1), bias=False)
+
+    def _weigh(self, node: ir.Node, kernel: Sequence[int], *, bias: bool) -> None:
+        """Gives a Conv or Gemm its constants."""
+        value = node.outputs[0]
+        assert value.shape is not None
+        assert value.name is not None
+        channels = value.shape.numpy()[1]
+        node.metadata_props[_WEIGHTED] = value.name
+        constants = [self._constant(f"{value.name}/weight", noise((channels, 1, *kernel)))]
+        if bias:
+            constants.append(self._constant(f"{value.name}/bias", noise((channels,))))
+        node.resize_inputs(1 + len(constants))
+        for index, constant in enumerate(constants):
+            node.replace_input_with(1 + index, constant)
+
+    def _visit(self, node: fx.Node) -> None:
+        role = role_of(node)
+        operation = exported_operation(node)
+        if operation is not None and self._scales(node, operation):
+            self._copy(node, operation)
+        elif role in (Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR):
+            self._weighted(node)
+        elif role is Role.NORM and isinstance(module_of(node), (nn.BatchNorm1d, nn.BatchNorm2d, PerChannel)):
+            self._affine(node)
+        elif role is Role.CONCAT:
+            made = self._add(node, "Concat", [self._read(part) for part in concat_operands(node)])
+            made.attributes["axis"] = ir.AttrInt64("axis", 1)
+        elif role is Role.BINARY:
+            self._add(node, _BINARY[title_of(node)], [self._read(tensor) for tensor in tensor_operands(node)])
+        else:
+            read = [self.plan.read(operand) for operand in node.all_input_nodes]
+            self._add(node, title_of(node), [self.values[n] for n in read if n in self.values], _UNKNOWN)
+
+    def _weighted(self, node: fx.Node) -> None:
+        module = module_of(node)
+        source = self._read(node.all_input_nodes[0])
+        if isinstance(module, nn.Linear):
+            made = self._add(node, "Gemm", [source])
+            made.attributes["transB"] = ir.AttrInt64("transB", 1)
+            self._weigh(made, (), bias=module.bias is not None)
+            return
+        assert isinstance(module, nn.Conv2d)
+        made = self._add(node, "Conv", [source])
+        attributes: dict[str, ir.Attr] = {"group": ir.AttrInt64("group", module.groups)}
+        for name, sizes in (("strides", module.stride), ("dilations", module.dilation)):
+            attributes[name] = ir.AttrInt64s(name, list(sizes))
+        if isinstance(module.padding, str):
+            attributes["auto_pad"] = ir.AttrString("auto_pad", "VALID" if module.padding == "valid" else "SAME_UPPER")
+        else:
+            attributes["pads"] = ir.AttrInt64s("pads", [*module.padding, *module.padding])
+        made.attributes.update(attributes)
+        self._weigh(made, module.kernel_size, bias=module.bias is not None)
+
+    def _affine(self, node: fx.Node) -> None:
+        made = self._add(node, "Affine", [self._read(node.all_input_nodes[0])], DOMAIN)
+        shape, name = shape_of(node), made.outputs[0].name
+        assert shape is not None
+        made.resize_inputs(3)
+        for index, role in enumerate(("scale", "shift"), 1):
+            made.replace_input_with(index, self._constant(f"{name}/{role}", noise(shape[1:2])))
+
+    def _copy(self, node: fx.Node, operation: ExportedOperation) -> None:
+        """Puts a copy of an exported operation into this graph."""
+        source, result = self._read(node.all_input_nodes[0]), self._value(node)
+        values: dict[ir.Value, ir.Value] = {operation.source: source}
+        for position, part in enumerate(operation.nodes):
+            for value in part.inputs:
+                if value is not None and value.const_value is not None and value not in values:
+                    values[value] = self._constant(f"{result.name}/constant{len(values)}", value.const_value)
+            for value in part.outputs:
+                shape = source.shape if operation.elementwise else value.shape
+                values[value] = _value(f"{result.name}/{len(values)}", () if shape is None else shape.numpy())
+            if operation.result in part.outputs:
+                values[operation.result] = result
+            self.graph.append(
+                ir.Node(
+                    part.domain,
+                    part.op_type,
+                    [None if value is None else values[value] for value in part.inputs],
+                    part.attributes.values(),
+                    outputs=[values[value] for value in part.outputs],
+                    name=f"{node.name}/{position}" if position else node.name,
+                )
+            )
+        self.values[node] = values[operation.result]
+
+    def _scales(self, node: fx.Node, operation: ExportedOperation) -> bool:
+        """Whether all tensors of an operation have their channels, and nothing else that depends on them, on axis 1."""
+        shapes = [value.shape for part in operation.nodes for value in part.outputs]
+        return operation.elementwise or all(
+            shape is not None and len(shape) in (2, 4) and shape.numpy()[1] % self.plan.full_widths[node] == 0
+            for shape in shapes
+        )
+
+
+def _value(name: str, shape: Sequence[int]) -> ir.Value:
+    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))

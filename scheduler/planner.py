@@ -1,4 +1,4 @@
-"""The planner: from an optimised graph to a plan, in the steps that its main function lists."""
+"""The planner: from an optimised graph to a plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ChoiceSpace:
         return [options[i] for options, i in zip(self.choices, assignment.choices, strict=True)]
 
     def with_seconds(self, choices: Sequence[Sequence[Choice]]) -> ChoiceSpace:
-        """The space with `choices`, which are its own but for their seconds; what they cost with their neighbours stays."""
+        """The space with other seconds of its choices; edge costs stay the same."""
         costs = tuple(
             node
             + np.array([(new.seconds or 0.0) - (old.seconds or 0.0) for new, old in zip(after, before, strict=True)])
@@ -76,7 +76,7 @@ def make_plan(
         host: a CPU processor whose routines serve queue 0 when no CPU is among `processors`.
         costs: measured costs (`nnstretch.scheduler.measurement.profiler.Profiler`); estimates if None.
         selector: how routines are selected; `default_selector` if None.
-        progress: told how far measuring has come.
+        progress: called as `progress(done, total, what)` during measurements.
     """
     space = choice_space(model, processors, host, costs, progress)
     return plan_of(space, (selector or default_selector()).select(space.problem))
@@ -92,11 +92,15 @@ def choice_space(
     *,
     coordinate_descent: bool = False,
 ) -> ChoiceSpace:
-    """What selectors choose from.
+    """The space that selectors choose from.
 
-    Arguments are those of `make_plan`, and
-
-        near: choices that cost up to so many times the best's cost more are kept too.
+    Args:
+        model: as in `make_plan`.
+        processors: as in `make_plan`.
+        host: as in `make_plan`.
+        costs: as in `make_plan`.
+        progress: as in `make_plan`.
+        near: keeps choices whose cost exceeds the best by at most this share.
         coordinate_descent: searches routine parameters beyond the settings of `costs`, and measures them.
     """
     pool = queue_pool(processors, host)

@@ -1,4 +1,4 @@
-"""Units: what selection and scheduling work on: one layer, or a run of layers that only the fallback engine computes."""
+"""Units: what selection and scheduling work on: one layer, or consecutive layers that only the fallback engine computes."""
 
 from __future__ import annotations
 

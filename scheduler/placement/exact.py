@@ -154,7 +154,7 @@ class _Search:
             self._decide(idle, queue + 1)
 
     def _ready(self, state: _State, queue: int) -> list[int]:
-        """Units of which a queue may begin a part now, those with the longest path to the end first."""
+        """Units with a part that a queue may begin now, those with the longest path to the end first."""
         units = [
             u
             for u in range(self._count)

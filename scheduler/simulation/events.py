@@ -72,7 +72,7 @@ def run_tasks(tasks: Sequence[SimulatedTask], contention_factor: ContentionFacto
 
 class _Simulation:
     def __init__(self, tasks: Sequence[SimulatedTask], contention_factor: ContentionFactor) -> None:
-        self._tasks, self._slowdown = tasks, contention_factor
+        self._tasks, self._contention_factor = tasks, contention_factor
         self._queues: dict[int, _Queue] = {}
         for number, task in enumerate(tasks):
             assert all(0 <= wait < number for wait in task.waits)
@@ -106,7 +106,8 @@ class _Simulation:
             return
         computing = frozenset(number for number, queue in busy.items() if queue.step >= 0)
         factors = {
-            number: self._slowdown(number, computing - {number}) if number in computing else 1.0 for number in busy
+            number: self._contention_factor(number, computing - {number}) if number in computing else 1.0
+            for number in busy
         }
         ends = {number: queue.left * factors[number] for number, queue in busy.items()}
         passed = min(ends.values())

@@ -1,4 +1,4 @@
-"""Circuit breaker: which plans failed, because of which part, and when they are tried again."""
+"""Circuit breaker: which plans failed, the part that failed, and when they are tried again."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class _Known:
         recent: its last runs.
         blame: ratio to its undisturbed time that the current slowness of its processors explains.
         blamed: `blame` at its last run.
-        settled: whether its last traced run agreed with the known slowness of its processors.
+        is_consistent: whether its last traced run agreed with the known slowness of its processors.
     """
 
     facts: PlanFacts
@@ -32,7 +32,7 @@ class _Known:
     recent: Recent = field(default_factory=Recent)
     blame: float = 1.0
     blamed: float = 1.0
-    settled: bool = True
+    is_consistent: bool = True
 
 
 class LatencyEstimator:
@@ -61,7 +61,7 @@ class LatencyEstimator:
         if run.busy is not None:
             times = {name: (seconds, plan.facts.busy[name]) for name, seconds in run.busy.items()}
             self._update_processors(times)
-            plan.settled = all(_is_close(a / b, self._slowness[name]) for name, (a, b) in times.items())
+            plan.is_consistent = all(_is_close(a / b, self._slowness[name]) for name, (a, b) in times.items())
         elif self._is_informative(plan):
             self._update_processors(dict.fromkeys(plan.facts.busy, (run.seconds, plan.seconds)))
         plan.blamed = plan.blame
@@ -88,7 +88,7 @@ class LatencyEstimator:
     def is_diagnosed(self, name: str) -> bool:
         """Whether the known slowness of its processors explains the slowness of a plan."""
         plan = self._plans[name]
-        return plan.settled and plan.recent.slowness < plan.blame * SLOWED
+        return plan.is_consistent and plan.recent.slowness < plan.blame * SLOWED
 
     @staticmethod
     def _is_informative(plan: _Known) -> bool:

@@ -126,8 +126,8 @@ class Adaptive:
         self._probe = None
         here = self._estimator.expected(self._current)
         mine = self._rank(self._current, here)
-        settled = mine <= self._unbeaten and self._run < self._explore_at
-        if settled and not excluded and not self._breaker.failed_at(self._current):
+        stays = mine <= self._unbeaten and self._run < self._explore_at
+        if stays and not excluded and not self._breaker.failed_at(self._current):
             return PlanChoice(self._current, traced=self._wants_trace())
         usable = self._breaker.usable(self._names, excluded)
         best = min(usable, key=lambda name: (self._rank(name, self._estimator.expected(name)), name != self._current))

@@ -72,7 +72,7 @@ class Dispatch(Generic[Work]):
         self._changed = threading.Condition()
 
     def put(self, work: Work, timeout: float | None = None) -> bool:
-        """Adds work at the end, waiting for room; False if there is none for `timeout` seconds.
+        """Adds work at the end, waiting for space; False if there is none for `timeout` seconds.
 
         Raises:
             ValueError: the queue is closed.

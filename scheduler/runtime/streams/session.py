@@ -53,7 +53,7 @@ class StreamSession(Session):
 
         Raises:
             PackageError: a plan is inconsistent, or made for another block size or engine.
-            DeviceError: a processor does not exist here, or lacks the memory for so many streams.
+            DeviceError: a processor does not exist here, or lacks the memory for all streams.
         """
         self.arrangement = arrangement
         with ExitStack() as stack:
@@ -98,7 +98,7 @@ class StreamSession(Session):
         answer: Future[Outputs] = Future()
         try:
             if not self._dispatch.put(_Job(dict(feeds), output_names, answer), timeout):
-                raise TimeoutError(f"no room for another input within {timeout} s; take answers, or wait longer")
+                raise TimeoutError(f"no space for another input within {timeout} s; take answers, or wait longer")
         except ValueError:
             raise UsageError("the session is closed; make a new one") from None
         return answer

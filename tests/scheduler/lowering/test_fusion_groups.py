@@ -1,4 +1,4 @@
-"""Runs of units: which ones are found, and what layer they are."""
+"""Fusion groups: which ones are found, and what layer they are."""
 
 from __future__ import annotations
 

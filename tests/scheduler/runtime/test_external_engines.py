@@ -1,4 +1,4 @@
-"""Plans in which other engines compute layers and runs of layers beside the native kernels."""
+"""Plans in which other engines compute layers and fusion groups beside the native kernels."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_inputs_that_run_through_the_processors_together_have_the_answers_of_sin
         assert same(streams.run(None, inputs[4]), wanted[4])
 
 
-def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
+def test_replicas_share_weights_and_nothing_that_a_run_writes() -> None:
     network = RandomNetwork(7, processors=0, nodes=12, size=6)
     made = compiled(network, f"cpu:{CORES[0]}")
     with PlanSession(made) as first, first.replica() as second:
@@ -87,7 +87,7 @@ def test_twins_share_weights_and_nothing_that_a_run_writes() -> None:
 
 
 @pytest.mark.opencl
-def test_twins_share_a_devices_weights() -> None:
+def test_replicas_share_a_devices_weights() -> None:
     network = RandomNetwork(7, processors=0, nodes=8, size=6)
     with PlanSession(compiled(network, f"opencl:0@{CORES[-1]}")) as first, first.replica() as second:
         one, other = (opencl_queues(session).memories for session in (first, second))

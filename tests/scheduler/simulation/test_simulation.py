@@ -127,13 +127,13 @@ def end_of(times: list[object]) -> float:
 
 
 @given(task_lists())
-def test_without_slowdown_the_longest_chain_decides(tasks: list[SimulatedTask]) -> None:
+def test_without_contention_the_longest_chain_decides(tasks: list[SimulatedTask]) -> None:
     tasks = [replace(task, steps=(*task.steps, 0.0)) for task in tasks]
     assert end_of(list(run_tasks(tasks, never))) == pytest.approx(longest_chain(tasks), abs=1e-9)
 
 
 @given(task_lists(), st.floats(1, 5))
-def test_slowdown_stretches_steps_within_bounds(tasks: list[SimulatedTask], factor: float) -> None:
+def test_contention_stretches_steps_within_bounds(tasks: list[SimulatedTask], factor: float) -> None:
     def slowed(queue: int, others: frozenset[int]) -> float:
         return factor ** len(others)
 

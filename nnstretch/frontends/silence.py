@@ -1,4 +1,4 @@
-"""Silence of libraries that talk while they work, in the thread that calls them and in no other one."""
+"""Suppresses the output of verbose libraries in the calling thread only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 _LOUD = "torch"
-"""Name of the loggers that are silenced; those of others speak."""
+"""Root name of the loggers that are silenced."""
 
 
 class _Silent(threading.local):
-    """How many blocks of silence this thread is in."""
+    """Number of `quiet` blocks that this thread is in."""
 
     depth = 0
 
@@ -25,7 +25,7 @@ _here = _Silent()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No output, no warnings and no log records of torch from this thread. Other threads' come through.
+    """Suppresses output, warnings and torch's log records of this thread; other threads are unaffected.
 
     Blocks of several threads may overlap in any order.
     """
@@ -41,7 +41,7 @@ def quiet() -> Iterator[None]:
 
 
 class _Stream:
-    """A stream that loses what silent threads write."""
+    """A stream that discards what silent threads write."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -58,7 +58,7 @@ class _Stream:
 
 
 class _OfSilentThreads:
-    """What a filter of warnings takes for a pattern of module names: it matches any, in silent threads."""
+    """A module pattern for a warnings filter: matches every module in silent threads, none in others."""
 
     def match(self, _module: str) -> bool:
         return _here.depth > 0
@@ -69,7 +69,7 @@ def _speaks(record: logging.LogRecord) -> bool:
 
 
 class _Standing:
-    """What is changed in the process as long as any thread is silent: without such threads it changes nothing."""
+    """Process-wide hooks that are installed while at least one thread is silent."""
 
     _filter = ("ignore", None, Warning, _OfSilentThreads(), 0)
 
@@ -95,7 +95,7 @@ class _Standing:
         if self._silent:
             return
         for name, stream in self._streams.items():
-            if getattr(sys, name) is stream:  # else somebody has put another one in its place
+            if getattr(sys, name) is stream:  # unless something else has replaced it
                 setattr(sys, name, stream.stream)
         if self._filter in _filters():
             _filters().remove(self._filter)
@@ -104,12 +104,12 @@ class _Standing:
 
 
 def _filters() -> list[object]:
-    """Those of warnings, of which `warnings.filterwarnings` takes none that knows threads."""
+    """The list of warning filters; `warnings.filterwarnings` does not accept filters per thread."""
     return cast("list[object]", warnings.filters)
 
 
 def _handlers() -> list[logging.Handler]:
-    """All that a record of the loud loggers may come to."""
+    """All handlers that a record of the silenced loggers can reach."""
     names = [name for name in list(logging.root.manager.loggerDict) if name.partition(".")[0] == _LOUD]
     loggers = [logging.root, *map(logging.getLogger, names)]
     found = {handler for logger in loggers for handler in logger.handlers}

@@ -1,4 +1,4 @@
-"""Torch modules, exported to ONNX. Nothing else on the way in imports torch."""
+"""Export of torch modules to ONNX."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from nnstretch.frontends.silence import quiet
 from nnstretch.graph.module_path import MODULE_PATH, module_path
 
 OPSET_VERSION = 20
-# What the exporter notes at nodes, source lines and file paths of this machine among it; only the path of the
-# module is of use later.
+# Prefixes of the exporter's metadata, which includes source lines and file paths of this machine. Only the module path is
+# kept.
 _EXPORTER_NOTES = ("pkg.", "namespace")
 # Elements: constants up to this size are computed at export; larger ones would make the file larger.
 _LARGEST_CONSTANT = 1024
@@ -32,7 +32,7 @@ def export(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> ir.Model:
-    """`module` in evaluation mode as an ONNX graph that nothing is fused in.
+    """Exports `module` in evaluation mode to an ONNX graph without fused nodes.
 
     Nodes carry the path of the torch module they came from (`nnstretch.graph.module_path`). Weights are those
     of `module`: changing them in place afterwards changes the graph.
@@ -52,10 +52,10 @@ def export(
 
 
 def export_program(program: torch.export.ExportedProgram) -> ir.Model:
-    """What `torch.export` has traced as an ONNX graph that nothing is fused in, as `export` makes it of a module.
+    """Converts a program of `torch.export` to an ONNX graph like those of `export`.
 
     Raises:
-        ModelError: ONNX cannot say it.
+        ModelError: the program cannot be expressed in ONNX.
     """
     return _to_onnx(program, (), "the program")
 
@@ -91,7 +91,7 @@ def _to_onnx(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nothing is collected meanwhile: torch makes millions of objects, and a search remembers a million more to go through."""
+    """Disables garbage collection: an export makes millions of objects, and a search holds a million that would be scanned."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -109,7 +109,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _annotate(model: ir.Model) -> None:
-    """Keep of the exporter's notes only the module path, and name nodes after it."""
+    """Reduces the exporter's metadata to the module path, and names nodes after it."""
     taken: set[str] = set()
     for node in model.graph:
         path = module_path(node)

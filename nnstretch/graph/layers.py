@@ -116,7 +116,7 @@ def _unique(title: str, taken: set[str]) -> str:
 def _graph_node(node: ir.Node, name: str, model: ir.Model) -> GraphNode:
     captured = captures(node)
     values = [*_without_trailing_none(node.inputs), *captured]
-    # Optional outputs that nobody asked for have no name; those at the end are left out.
+    # Unused optional outputs have no name; trailing ones are left out.
     results = [value for value in node.outputs if value.name]
     attributes = _attributes(node)
     if node.domain != DOMAIN:

@@ -153,7 +153,7 @@ def _resize(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> N
 
 def _reshape(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> None:
     target = layer.outputs[0].shape
-    # 0 means "as before" in Reshape, unless it is told that it does not.
+    # In Reshape, 0 keeps the input's dimension unless `allowzero` is set.
     attributes = {"allowzero": 1} if 0 in target else {}
     writer.add("Reshape", (inputs[0], writer.constant("shape", np.array(target, np.int64))), output, **attributes)
 

@@ -1,8 +1,8 @@
-"""Shares of a layer: some of its output's channels, computed by themselves.
+"""Shares of a layer: contiguous ranges of its output channels, each computed by a layer of its own.
 
-Whoever computes a share of a convolution or a dense layer reads all that the layer reads, but only its rows of the weights and
-of the bias, and its channels of the residual. A layer that works channel by channel, such as a pool, is not read as a whole
-either. Shares that lie one behind the other are the layer's result.
+A share of a convolution or dense layer reads the whole input, its own rows of weight and bias, and its own channels of the
+residual. A share of a pool or depthwise convolution reads its own channels of the input alone. The concatenated shares are
+the layer's result.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _POOLS = ("MaxPool", "AveragePool", "GlobalPool")
 
 
 def is_divisible(layer: Layer) -> bool:
-    """Whether shares of a layer's channels can be computed by themselves, and lie one behind the other in memory.
+    """Whether a layer can be split into shares that are contiguous in memory.
 
-    These are pools, dense layers, and convolutions of one group or depthwise ones, for one image, with weights that are known
-    before the run.
+    Divisible are pools, dense layers, convolutions of one group and depthwise convolutions, for one image and with constant
+    weights.
     """
     if layer.outputs[0].shape[0] != 1:
         return False
@@ -38,7 +38,7 @@ def is_divisible(layer: Layer) -> bool:
 
 
 def sliced_inputs(layer: Layer) -> tuple[int, ...]:
-    """The inputs of a divisible layer of which a share reads its own channels alone."""
+    """Inputs of a divisible layer that a share reads only its own channels of."""
     if layer.op in _POOLS:
         return (0,)
     residual = (RESIDUAL,) if layer.has(RESIDUAL) else ()
@@ -51,12 +51,12 @@ def _is_depthwise(layer: Layer) -> bool:
 
 
 def bounds(channels: Sequence[int]) -> list[tuple[int, int]]:
-    """First channel and end of shares of so many channels, one behind the other."""
+    """Begin and end of consecutive shares with these numbers of channels."""
     return list(pairwise(accumulate(channels, initial=0)))
 
 
 def share_name(name: str, begin: int, end: int) -> str:
-    """What a share of something is called."""
+    """Name of a share of a layer or tensor."""
     return f"{name}[{begin}:{end}]"
 
 
@@ -87,13 +87,13 @@ def layer_share(layer: Layer, begin: int, end: int) -> Layer:
 
 
 def slice_layer(name: str, tensor: TensorType, begin: int, end: int) -> Layer:
-    """The layer that takes channels `begin` up to `end` of a tensor."""
+    """The layer that copies channels `begin` up to `end` of a tensor."""
     rank = len(tensor.shape)
     starts = (0, begin, *[0] * (rank - 2))
     return Layer(name, "Slice", (tensor,), (channels_of(tensor, begin, end),), {"starts": starts, "steps": (1,) * rank})
 
 
 def concat_layer(name: str, shares: Sequence[TensorType]) -> Layer:
-    """The layer that puts shares one behind the other."""
+    """The layer that concatenates shares."""
     whole = channels_of(shares[0], 0, sum(share.shape[1] for share in shares))
     return Layer(name, "Concat", tuple(shares), (whole,), {"axis": 1})

@@ -34,7 +34,7 @@ class VaryingLayer:
     high: Layer
 
     def at(self, channels: int) -> Layer:
-        """The layer where so many channels are read."""
+        """The layer of a branch that reads `channels` channels."""
         inputs = tuple(
             None if a is None or b is None else self._tensor(a, b, channels)
             for a, b in zip(self.low.inputs, self.high.inputs, strict=True)
@@ -90,11 +90,11 @@ class LayerFamily:
     width_per_channel: int
 
     def macs(self, channels: int) -> int:
-        """Multiply-accumulates for one sample where so many channels are read."""
+        """Multiply-accumulates for one sample of a branch that reads `channels` channels."""
         return self.low_macs + self.macs_per_channel * (channels - self.low_channels)
 
     def width(self, channels: int) -> int:
-        """Channels that are written where so many are read."""
+        """Channels written by a branch that reads `channels` channels."""
         return self.low_width + self.width_per_channel * (channels - self.low_channels)
 
 

@@ -197,6 +197,11 @@ class Routine(ABC):
 
     descriptor: Descriptor
 
+    @property
+    def element(self) -> ElementType:
+        """The type that it computes in."""
+        return element_type(self.descriptor.dtype)
+
     @abstractmethod
     def supports(self, layer: Layer) -> bool:
         """Whether this routine computes `layer` correctly."""

@@ -103,7 +103,8 @@ class DirectConvolution(TiledConvolution[Tile]):
             settings.insert(0, by_pixels)
         elif self._traffic(window, by_pixels) < self._traffic(window, settings[0]):
             settings.append(by_pixels)
-        if 4 * window.channels // window.groups * window.taps * best.outputs > 4 * CACHE_BYTES:
+        panel = self.element.bytes * window.channels // window.groups * window.taps * best.outputs
+        if panel > 4 * CACHE_BYTES:
             settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
 
@@ -138,12 +139,16 @@ class DirectConvolution(TiledConvolution[Tile]):
         """Pixels stay while weights pass, in units whose inputs take a quarter of a cache."""
         setting = self._setting(window, tile)
         tiles = -(-window.pixels // tile.pixels)
-        chunks = -(-4 * _input_bytes(window) // CACHE_BYTES)
+        chunks = -(-4 * self._input_bytes(window) // CACHE_BYTES)
         return {**setting, "order": 1, "tiles": min(setting["tiles"], max(UNIT_TILES, -(-tiles // chunks)))}
+
+    def _input_bytes(self, window: Window) -> int:
+        return self.element.bytes * window.channels * window.height * window.width
 
     def _traffic(self, window: Window, setting: Parameters) -> float:
         """Bytes that come from beyond a second-level cache."""
-        inputs, weights = _input_bytes(window), 4 * window.channels // window.groups * window.taps * window.outputs
+        inputs = self._input_bytes(window)
+        weights = self.element.bytes * window.channels // window.groups * window.taps * window.outputs
         passes = -(-window.outputs // window.groups // setting["oc_bn"])
         chunks = -(-window.pixels // (setting["tiles"] * setting["reg_n"]))
         if setting["order"]:
@@ -203,10 +208,6 @@ class DirectConvolution(TiledConvolution[Tile]):
             order=parameters["order"],
             blocks=blocks,
         )
-
-
-def _input_bytes(window: Window) -> int:
-    return 4 * window.channels * window.height * window.width
 
 
 def computed_pixels(count: int, most: int) -> int:

@@ -165,7 +165,7 @@ class ExpandDepthwise(Pair):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window = Window.of(layer.parts[1])
         blocks = self._blocks(window.channels)
-        row = self.layout.block * 4 * window.width * window.strides[0]
+        row = self.layout.block * self.element.bytes * window.width * window.strides[0]
         return self._settings(
             window.channels,
             window.out_height,
@@ -189,7 +189,7 @@ class DepthwiseProject(Pair):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         window, outputs = Window.of(layer.parts[0]), Window.of(layer.parts[1]).outputs
-        row = self._blocks(window.channels) * self.layout.block * 4 * window.out_width
+        row = self._blocks(window.channels) * self.layout.block * self.element.bytes * window.out_width
         return self._settings(outputs, window.out_height, lambda _: row, lambda _: 2)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:

@@ -25,11 +25,11 @@ PACKED_BYTES = 1 << 26
 """Most that the kernel admits for the packed input rows of a unit."""
 
 
-def _packed_bytes(window: Window) -> int:
-    """What the kernel's scratch takes for the padded rows of a unit, at most."""
+def _packed_elements(window: Window) -> int:
+    """Most elements of the padded rows of a unit in the kernel's scratch."""
     rows = (ROWS - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
     columns = window.out_width * window.strides[1] + window.kernel[1] * window.dilations[1]
-    return window.channels * rows * columns * 4
+    return window.channels * rows * columns
 
 
 class PlanarConvolution(TiledConvolution[tuple[int, int]]):
@@ -46,7 +46,7 @@ class PlanarConvolution(TiledConvolution[tuple[int, int]]):
 
     def covers(self, window: Window) -> bool:
         few = window.groups == 1 and window.channels < self.layout.block
-        return few and _packed_bytes(window) <= PACKED_BYTES
+        return few and _packed_elements(window) * self.element.bytes <= PACKED_BYTES
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         inputs, outputs = super().layouts(layer, parameters)

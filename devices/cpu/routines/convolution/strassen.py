@@ -73,7 +73,7 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
     def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
         pixels, vectors = tile
         panels = self._panels(window, vectors)
-        per_tile = 4 * window.channels * pixels * 4
+        per_tile = 4 * window.channels * pixels * self.element.bytes
         tiles = -(-window.pixels // (2 * pixels))
         per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
         while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get as many

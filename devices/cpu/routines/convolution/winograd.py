@@ -131,8 +131,8 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
 
     def _setting(self, window: Window, division: Division, tile: tuple[int, int]) -> dict[str, int]:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
-        per_tile = division.positions * self._encoded_blocks(window, division) * self.layout.block * 4
-        weights = division.all_parts * window.channels // window.groups * window.outputs * 4
+        per_tile = division.positions * self._encoded_blocks(window, division) * self.layout.block * self.element.bytes
+        weights = division.all_parts * window.channels // window.groups * window.outputs * self.element.bytes
         at_once = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
         tiles = _tiles(window, division)
         panels = -(-window.outputs // self.layout.block) // tile[1]

@@ -1,4 +1,4 @@
-"""The processors that a caller names, opened: those of this machine, simulated ones, and the CPU of another machine."""
+"""Opens the processors that a caller names: those of this machine, simulated ones, and the CPU of another machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
 from nnstretch.scheduler.simulation.costs import one_soc
 
 HALF_TOLERANCE = 1e-3
-"""Tolerance from which on OpenCL routines may store data as float16: with a smaller one, hardly any could win."""
+"""Smallest tolerance at which OpenCL routines may store float16; with a smaller one, hardly any passes the check."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def build_processors(
 ) -> Processors:
     """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
 
-    Where no ratios are written, cores of a CPU that differ in speed get those that they are measured to have.
+    Cores of a CPU that differ in speed get their measured ratios unless the specification has some.
 
     Args:
         text: the specification.
@@ -95,14 +95,14 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
 
 
 def _load_drivers(devices: Sequence[ProcessorSpec]) -> None:
-    """Loads OpenCL drivers for the cores of all devices, since the first to load them would decide for the others."""
+    """Loads OpenCL drivers for the cores of all devices, since the first load decides for all."""
     from nnstretch.devices.opencl.runtime.drivers import load_drivers
 
     load_drivers(all_cores(devices))
 
 
 def _with_ratios(spec: ProcessorSpec) -> ProcessorSpec:
-    """A group of cores with the ratios of their speeds, if these differ."""
+    """A specification with the measured ratios of its cores, if these differ."""
     return replace(spec, ratios=measured_ratios(spec.cores)) if spec.kind == "cpu" and len(spec.cores) > 1 else spec
 
 
@@ -125,12 +125,12 @@ def _open(
 
 
 def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) -> Processors:
-    """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans that are made without measuring.
+    """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans without measurements.
 
     A CPU without cores gets `threads` of them (1 by default).
 
     Raises:
-        UsageError: the specification is wrong, or names what is no CPU.
+        UsageError: the specification is wrong, or names a processor other than a CPU.
     """
     from nnstretch.devices.cpu.processor import CpuProcessor
 

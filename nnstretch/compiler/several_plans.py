@@ -1,4 +1,4 @@
-"""From a model to a session that changes between several plans, each for processors of its own."""
+"""From a model to a session with several plans, each for its own processors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def compile_plans(
 ) -> AdaptiveSession:
     """A session with several plans for a graph.
 
-    Where a design has placed layers, its processors are those of the first plan with the most of them. In other plans layers
-    stay on their processors where these are there, and may run anywhere else.
+    The processors of a design are those of the first plan with the most processors. In other plans, a layer stays on its
+    processor if the plan has it, and may run on any otherwise.
 
     Args:
         model: an unoptimised graph.
@@ -42,10 +42,10 @@ def compile_plans(
         engines: as `build_processors` takes them, for plans with a CPU.
         tolerance: as `build_processors` takes it.
         tune: measure routines; else choose by estimates.
-        progress: told how far measuring has come.
+        progress: called while routines are measured.
 
     Raises:
-        UsageError: no plan, two plans for the same processors, or a policy that is not known.
+        UsageError: no plan, two plans for the same processors, or an unknown policy.
         DeviceError: a processor does not exist or does not work.
     """
     parse_policy(policy)
@@ -70,7 +70,7 @@ def _open_plan(text: str, threads: int | None, engines: Sequence[str], tolerance
 
 
 def _placed_on(model: ir.Model, designed: Sequence[str], processors: Sequence[str]) -> ir.Model:
-    """A graph whose nodes are placed among other processors than those of its design, as far as they are the same."""
+    """A graph whose nodes are placed on the processors that a plan shares with the design."""
     result = model.clone()
     for node in result.graph.all_nodes():
         text = node.metadata_props.get(PLACEMENT_KEY, "")

@@ -1,4 +1,4 @@
-"""From a model to a session for many inputs at a time: the arrangements that its processors allow, and the best of them."""
+"""From a model to a session for several inputs at a time: the possible arrangements of its processors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from nnstretch.scheduler.simulation.timing import NoInterference, simulate
 from nnstretch.support.progress import Progress
 
 _MOST_MEASURED = 16
-"""Processors that a plan can have (NNS_MAX_QUEUES): how much more of them slow each other down is not measured."""
+"""Largest number of processors in a plan (NNS_MAX_QUEUES); contention of more is not measured."""
 
 
 def load_streams(path: str | Path, streams: int) -> StreamSession:
-    """A session for a package, whose plan has `streams` inputs on their way through its processors.
+    """A session for a package, with `streams` inputs in flight.
 
     Raises:
         UsageError: fewer than one stream.
-        FileError, PackageError: it cannot be read, is damaged or too new.
+        FileError: the package cannot be read.
+        PackageError: the package is damaged or too new.
     """
     _check(streams)
     with PlanSession.load(path) as session:
@@ -50,14 +51,14 @@ def arrangements(
     tune: bool = True,
     progress: Progress | None = None,
 ) -> list[Arrangement]:
-    """The ways to arrange processors for several inputs at a time, with what is predicted of them if routines are measured.
+    """Arrangements of processors for several inputs at a time, with predictions if routines are measured.
 
     Args:
         model: an unoptimised graph.
-        processors: what there is.
-        streams: how many inputs are on their way at most.
+        processors: the processors to arrange.
+        streams: largest number of inputs in flight.
         tune: measure routines unless the profile store knows them.
-        progress: told how far measuring has come.
+        progress: called while routines are measured.
 
     Raises:
         UsageError: fewer than one stream, or simulated processors.
@@ -82,7 +83,7 @@ def _check(streams: int) -> None:
 
 
 def _partings(specs: Sequence[ProcessorSpec], streams: int) -> dict[str, list[ProcessorSpec]]:
-    """ReplicaGroups of one processor each, by what that is called: with the cores of CPUs divided, and as they are."""
+    """Name -> processors of groups with one processor each: with the cores of CPUs divided, and undivided."""
     cpus = sum(spec.kind == "cpu" for spec in specs)
     groups = max(1, (streams - len(specs) + cpus) // cpus) if cpus else 1
     divided = [part for spec in specs for part in _divided(spec, groups)]
@@ -91,7 +92,7 @@ def _partings(specs: Sequence[ProcessorSpec], streams: int) -> dict[str, list[Pr
 
 
 def _divided(spec: ProcessorSpec, groups: int) -> list[ProcessorSpec]:
-    """Equal cores of a CPU in so many groups, which differ by one core at most; cores that differ stay together."""
+    """Equal cores of a CPU in groups whose sizes differ by at most one; unequal cores stay together."""
     groups = min(groups, len(spec.cores))
     if spec.kind != "cpu" or spec.ratios or groups < 2:
         return [spec]
@@ -101,7 +102,7 @@ def _divided(spec: ProcessorSpec, groups: int) -> list[ProcessorSpec]:
 
 @dataclass
 class _Planning:
-    """What plans of several arrangements are made from."""
+    """Plans of arrangements, each made once."""
 
     model: ir.Model
     processors: Processors
@@ -119,7 +120,7 @@ class _Planning:
         return Arrangement(name, tuple(groups))
 
     def together(self) -> Arrangement | None:
-        """One group of all processors; None where its plan has use for one of them only."""
+        """One group of all processors; None if its plan uses only one."""
         compiled = plan_model(self.model.clone(), self.processors, tune=self.tune, progress=self.progress)
         if len(working(compiled.plan)) < 2:
             return None
@@ -127,13 +128,13 @@ class _Planning:
         return Arrangement("together", (replace(self._replica_group(compiled), contention_factor=contention_factor),))
 
     def _replica_group(self, compiled: Compiled) -> ReplicaGroup:
-        """A group with what is predicted of it; nothing is where its routines were not measured."""
+        """A group with its predicted latency, if its routines were measured."""
         if not self.tune or compiled.plan.predicted_ms is None:
             return ReplicaGroup(compiled)
         return ReplicaGroup(compiled, latency=simulate(compiled.plan, NoInterference()).total * 1e-9)
 
     def _alone(self, spec: ProcessorSpec) -> Compiled:
-        """The best plan for one processor. Equal CPUs have the same one, and share its weights."""
+        """The best plan for one processor; equal CPUs share a plan and its weights."""
         key = (spec.kind, spec.ratios, len(spec.cores)) if spec.kind == "cpu" else (str(spec),)
         if key not in self.plans:
             opened = self._open(str(spec))
@@ -147,7 +148,7 @@ class _Planning:
         return build_processors(names, engines=engines, tolerance=processors.tolerance)
 
     def _contention_factors(self, names: Sequence[str]) -> Sequence[float]:
-        """How many times as long each takes while all work."""
+        """Contention factor of each while all work."""
         if not self.tune or not 1 < len(names) <= _MOST_MEASURED:
             return [1.0] * len(names)
         with closing(ProfileStore()) as store:
@@ -156,7 +157,7 @@ class _Planning:
 
 
 def _unplaced(model: ir.Model) -> ir.Model:
-    """A graph whose layers may run anywhere."""
+    """A graph without placement."""
     copy = model.clone()
     for node in copy.graph:
         node.metadata_props.pop(PLACEMENT_KEY, None)

@@ -1,1 +1,1 @@
-"""Where the search of branchings learns what its designs take: runs and comparisons here, profiles from other machines."""
+"""Latencies of designs for the search of branchings: measured runs on this machine, profiles of other machines."""

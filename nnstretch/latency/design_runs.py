@@ -1,4 +1,4 @@
-"""Runs of branched networks, for a search that wants to know what its designs really take."""
+"""Measured runs of designs, for measurement-guided refinement."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 
-_RUNS = 25  # at least
-_SPAN = 0.5  # seconds that they take at least: whatever disturbs a machine mostly passes sooner
+_RUNS = 25  # smallest number of runs
+_SPAN = 0.5  # smallest total time, seconds; most disturbances are shorter
 
 _Run = tuple[float, list[float], list[list[float]]]
-"""Seconds of a run at the usual pace, each processor's pace, and seconds of every segment's branches at theirs."""
+"""Normalised seconds of a run, each processor's pace, and normalised seconds of every segment's branches."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class DesignTrial:
     """Compiles and runs branched networks.
 
     Attributes:
-        processors: one branch runs on each.
-        example_input: what the networks read.
-        costs: by which layers are predicted, and networks planned that are not tuned.
-        pace: how many times as fast as usual a processor computes just now.
+        processors: each runs one branch.
+        example_input: input of the networks.
+        costs: costs by which layers are predicted, and by which untuned networks are planned.
+        pace: current frequency of a processor over its reference frequency.
     """
 
     processors: Processors
@@ -49,7 +49,7 @@ class DesignTrial:
     _exported: dict[str, ir.Model] = field(default_factory=dict, init=False)  # by design, of the last one alone
 
     def __call__(self, network: BranchedNetwork, *, tuned: bool) -> MeasuredDesign:
-        """Medians over several runs, at the usual pace."""
+        """Medians over several runs, normalised to the reference frequency."""
         model = self._export(network)
         compiled = plan_model(model, self.processors) if tuned else plan_with_costs(model, self.processors, self.costs)
         with PlanSession.from_compiled(compiled) as session:
@@ -59,7 +59,7 @@ class DesignTrial:
         return MeasuredDesign(float(np.median(whole)), tuple(per_branch), _medians(relative_speeds))
 
     def _runs(self, session: PlanSession, design: Design) -> list[_Run]:
-        """So many runs that their medians tell what is usual."""
+        """Enough runs for stable medians."""
         runs: list[_Run] = []
         end = time.monotonic() + _SPAN
         while len(runs) < _RUNS or time.monotonic() < end:
@@ -81,7 +81,7 @@ class DesignTrial:
         return timeline.total * 1e-9 * float(np.mean(relative_speeds)), relative_speeds, branches
 
     def _export(self, network: BranchedNetwork) -> ir.Model:
-        """The network's graph; a network is often run once more, tuned."""
+        """The network's graph, cached because a network often runs a second time, tuned."""
         design = network.design.id
         if design not in self._exported:
             self._exported.clear()
@@ -92,24 +92,24 @@ class DesignTrial:
 def design_trial(
     processors: Processors, example_input: Tensor, predictor: ProfilePredictor | SimulatedPredictor
 ) -> DesignTrial | None:
-    """Trials of designs for processors whose layers are predicted so; None on simulated ones."""
+    """A runner of designs on the predictor's processors; None for simulated ones."""
     if isinstance(predictor, ProfilePredictor):
         return DesignTrial(processors, example_input, predictor.costs, predictor.pace)
     return None
 
 
 def _medians(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """The median over runs of everything that was seen in each."""
+    """Median over the runs of each value."""
     return tuple(map(float, np.median(runs, axis=0)))
 
 
 def _branch_times(timeline: Timeline) -> dict[tuple[int, int], float]:
-    """Seconds that every branch kept its queue in a run, by segment and branch.
+    """(segment, branch) -> seconds that the branch occupied its queue in a run.
 
-    That is what its steps took, and what passed between two of them, as between kernels of a device, unless they waited.
+    Includes the time between consecutive steps, as between kernels of a device, but not waits.
     """
     times: dict[tuple[int, int], float] = {}
-    last: dict[int, tuple[tuple[int, int] | None, int]] = {}  # queue -> branch and end of what it did before
+    last: dict[int, tuple[tuple[int, int] | None, int]] = {}  # queue -> branch and end of its last event
     for event in timeline.events:
         branch = branch_of(event.name) if event.kind == "step" else None
         before, end = last.get(event.queue, (None, 0))

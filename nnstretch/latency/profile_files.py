@@ -1,4 +1,4 @@
-"""Predictions for processors that are not here, from profiles that were exported where they are."""
+"""Predictions for remote processors, from profiles that were exported there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_p
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.support.settings import cache_dir
 
-_MOST_CORES = 1024  # whatever cores another machine has, their numbers are below
+_MOST_CORES = 1024  # more than any machine's cores
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Profiled:
     """Processors of a profile file with predictions for them.
 
     Attributes:
-        names: of the processors, as they were asked for.
-        processors: as described in the file.
-        predictor: numbers them in this order.
+        names: names of the processors, as the caller wrote them.
+        processors: the processors, as described in the file.
+        predictor: predictor for the processors in this order.
     """
 
     names: tuple[str, ...]
@@ -38,21 +38,21 @@ class Profiled:
 
     @property
     def block(self) -> int:
-        """Channels of a vector, which widths are multiples of."""
+        """Channels per vector; widths are multiples of it."""
         return max(processor.blocked.block for processor in self.processors)
 
 
 def open_profiles(path: Path, text: str) -> Profiled:
-    """The processors that `text` names, two or more, of the profiles at `path`.
+    """Opens two or more processors of a profile file.
 
     Args:
-        path: what `nnstretch profiles export` wrote, or a profile store.
-        text: processors, written as where they were measured; `cpu` and `opencl` alone name the only one of their kind.
+        path: file of `nnstretch profiles export`, or a profile store.
+        text: processors as written on their machine; `cpu` or `opencl` alone names the only one of its kind.
 
     Raises:
         FileError: the file cannot be read or is damaged.
         UsageError: it has no such processors.
-        DeviceError: nothing was measured of what happens between them.
+        DeviceError: it has no measured transfers between them.
     """
     profiles = read_profiles(path)
     wanted = [part.strip() for part in text.split(",")]
@@ -77,12 +77,12 @@ def open_profiles(path: Path, text: str) -> Profiled:
 
 
 def _names(wanted: Sequence[str], found: Sequence[Description]) -> tuple[str, ...]:
-    """What processors are called: as they were asked for, or with their cores if these were left out."""
+    """Names of the processors: as the caller wrote them, with cores if these were left out."""
     return tuple(part if ":" in part else one.name for part, one in zip(wanted, found, strict=True))
 
 
 def _described(text: str, profiles: Profiles, path: Path) -> Description:
-    """The processor that is written so; of several versions the one that was measured last."""
+    """The processor of that name; of several versions, the one with the latest measurement."""
     if not profiles.processors:
         raise UsageError(
             f"{path} does not say which processors its measurements are of, as files of earlier versions; upgrade nnstretch "
@@ -99,7 +99,7 @@ def _described(text: str, profiles: Profiles, path: Path) -> Description:
 
 
 def _is_meant(text: str, spec: ProcessorSpec, described: Description) -> bool:
-    """Whether `text`, which is `spec`, may mean a processor. Cores of a CPU are alike, so that their numbers do not count."""
+    """Whether `text`, parsed as `spec`, names a processor. Numbers of CPU cores do not count, since cores are alike."""
     if text == described.name:
         return True
     if spec.kind != described.kind:
@@ -112,12 +112,12 @@ def _is_meant(text: str, spec: ProcessorSpec, described: Description) -> bool:
 
 
 def _known(profiles: Profiles) -> str:
-    """The processors of a file, for people."""
+    """The names of a file's processors."""
     return ",".join(sorted({one.name for one in profiles.processors})) or "none"
 
 
 def _host(profiles: Profiles, device: ProfiledProcessor, path: Path) -> ProfiledProcessor:
-    """The CPU that serves devices if no CPU was named."""
+    """The CPU that drives devices if no CPU was named."""
     for one in profiles.processors:
         if one.kind == "cpu" and one.block == device.blocked.block:
             return ProfiledProcessor(one)

@@ -1,4 +1,4 @@
-"""What the predictions for a design may miss by, where some of its layers were guessed from others that were measured."""
+"""Uncertainty of a design's prediction, from the cross-validated errors of layers that were not measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from nnstretch.scheduler.costmodel.trees import Spread
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """What predicted seconds may miss by, relative to them, if the errors of guessed layers do not cancel.
+    """Relative error of predicted seconds if the errors of predicted layers do not cancel.
 
     Attributes:
-        median, p90: with every guessed layer as far off as half, or nine of ten, of those like it by cross-validation.
-        guessed: share of the seconds that is guessed; 0: every layer was measured.
+        median: error with the median cross-validated error of every predicted layer.
+        p90: error with the 90th percentile of every predicted layer.
+        guessed: share of the seconds from predicted layers; 0 if every layer was measured.
     """
 
     median: float
@@ -37,12 +38,12 @@ class Uncertainty:
 
 @dataclass(frozen=True)
 class DesignUncertainty:
-    """Uncertainties about a design.
+    """Uncertainties of a design.
 
     Attributes:
-        whole: about its latency, without what meeting points miss by.
-        branches: about those of every segment, alone on their processors.
-        layers: that were guessed, described, each with the number of its processor.
+        whole: uncertainty of its latency, without that of meeting points.
+        branches: uncertainty of each segment's branches, alone on their processors.
+        layers: (processor number, description) of the predicted layers.
     """
 
     whole: Uncertainty
@@ -53,13 +54,13 @@ class DesignUncertainty:
 def design_uncertainty(
     blueprint: Blueprint, design: Design, prediction: Prediction, predictor: StoredPredictor, processors: int
 ) -> DesignUncertainty:
-    """What the prediction for a design may miss by.
+    """Uncertainty of a design's prediction.
 
     Args:
-        blueprint: the network that it is a design of.
-        design: the branching.
-        prediction: what its parts are predicted to take.
-        predictor: by whom.
+        blueprint: the design's network.
+        design: the design.
+        prediction: predicted latencies of its parts.
+        predictor: the predictor that was used.
         processors: number of processors.
     """
     choices = choices_of(design)
@@ -95,7 +96,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def _head_seconds(latencies: LatencyTable, design: Design, prediction: Prediction) -> float:
-    """Seconds of the head on the processor that is predicted to compute it."""
+    """Seconds of the head on its processor."""
     last, blueprint = design.segments[-1], latencies.blueprint
     channels = merged_channels(design.merge, [branch.channels for branch in last.branches])
     whole = channels == blueprint.channels_before(len(blueprint.traced.blocks))
@@ -105,7 +106,7 @@ def _head_seconds(latencies: LatencyTable, design: Design, prediction: Predictio
 
 
 def _whole(prediction: Prediction, uncertainty: Sequence[Sequence[Uncertainty]], heads: Sequence[float]) -> Uncertainty:
-    """Uncertainty about the latency: that of the slowest branch of every segment, and of the head."""
+    """Uncertainty of the latency: that of each segment's slowest branch, and of the head."""
     slowest = [
         max(zip((branch.contended for branch in part.branches), some, strict=True), key=lambda one: one[0])
         for part, some in zip(prediction.segments, uncertainty, strict=True)
@@ -118,7 +119,7 @@ def _whole(prediction: Prediction, uncertainty: Sequence[Sequence[Uncertainty]],
 
 
 class _Weighted:
-    """A predictor by which layers that were measured take no time, and guessed ones their seconds times a weight."""
+    """A predictor in which measured layers take no time, and predicted ones their seconds times a weight."""
 
     def __init__(
         self,

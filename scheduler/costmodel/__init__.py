@@ -1,1 +1,1 @@
-"""The learned cost model (ACLTuner): boosted trees on features of workload and routine, and the search that they guide."""
+"""Cost models: estimates, and learned costs by boosted trees on features of workload and routine (ACLTuner)."""

@@ -1,23 +1,23 @@
-"""How many times as long processors take beside each other as alone, asked for once per group of them."""
+"""Contention factors: a processor's time beside others over its time alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
 Contention = Callable[[tuple[int, ...]], Sequence[float]]
-"""How many times as long each of some processors, by number, ascending, takes while the others work too."""
+"""Ascending processor numbers -> the contention factor of each while the whole group works."""
 
 
 class ContentionFactors:
-    """What a contention says, remembered."""
+    """A contention whose answers are cached per group."""
 
     def __init__(self, contention: Contention) -> None:
-        """Asks for nothing yet."""
+        """Measures nothing yet."""
         self._contention = contention
         self._groups: dict[tuple[int, ...], Sequence[float]] = {}
 
     def of(self, processor: int, others: Collection[int]) -> float:
-        """How many times as long a processor takes while `others` work too."""
+        """Contention factor of a processor while others work."""
         group = tuple(sorted({processor, *others}))
         if group not in self._groups:
             self._groups[group] = self._contention(group)

@@ -1,4 +1,4 @@
-"""Costs that are measured where they were measured, and predicted where they were not."""
+"""Learned costs: stored measurements, and predictions of boosted trees where there are none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.support.settings import cache_dir
 
 _GROWN = 1.2
-"""Trees are trained again when the store has so many times the samples that they know."""
+"""Growth of the number of samples at which trees are trained again."""
 
 
 _Key = tuple[str, str, str, tuple[tuple[str, int], ...], CacheState]
@@ -37,10 +37,10 @@ def machine_of(processor: Processor) -> Machine:
 
 
 class LearnedCosts(CostModel):
-    """Answers from the profile store, and beyond it by trees that were trained on the store's rows of the same processor.
+    """Costs from the profile store, and from trees that are trained on the store's rows of the same processor.
 
-    Nothing is measured. Trees are kept in the cache directory, one file per processor, and trained again when there is a fifth
-    more to learn from.
+    Measures nothing. Trees are files in the cache directory, one per processor, and are trained again when the number of
+    samples has grown by a fifth.
     """
 
     measured = True
@@ -54,14 +54,14 @@ class LearnedCosts(CostModel):
         caches: CacheSizes | None = None,
         seed: int = 0,
     ) -> None:
-        """Costs by `store`.
+        """Trains nothing yet.
 
         Args:
-            store: measurements to answer from and to learn from.
-            transfers: asked for what transfers between processors cost, which are not predicted.
-            folder: where trees are kept; `costmodels` in the cache directory by default.
-            caches: of the machine that `store` is from, if that is another one.
-            seed: of the training.
+            store: measurements to answer and to learn from.
+            transfers: costs of transfers between processors, which are not predicted.
+            folder: folder of the trees' files; `costmodels` in the cache directory by default.
+            caches: cache sizes of the machine that `store` is from; this machine's if None.
+            seed: seed of the training.
         """
         self._caches = caches
         self._store = store
@@ -73,12 +73,12 @@ class LearnedCosts(CostModel):
         self._known: dict[_Key, float | None] = {}
 
     def learn(self) -> None:
-        """Takes in what was measured since, where that is enough to train on again; predictions from before are forgotten."""
+        """Drops all predictions, and trains again on first use if there are enough new measurements."""
         self._trees.clear()
         self._known.clear()
 
     def measured_now(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> None:
-        """Says that candidates have been measured, so that predictions of them are forgotten."""
+        """Drops predictions of candidates that have been measured."""
         for candidate in candidates:
             self._known.pop(_key(processor, self._point(layer, candidate)), None)
 
@@ -88,14 +88,14 @@ class LearnedCosts(CostModel):
         return model
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        """Measured seconds, else predicted ones; None if the routine failed, or too little like it was measured."""
+        """Measured seconds, or predicted ones; None if the routine failed or there are too few similar measurements."""
         return self.compare(processor, layer, [Candidate(routine, parameters)])[0]
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
         return self.compare_all(processor, [(layer, candidate) for candidate in candidates])
 
     def compare_all(self, processor: Processor, wanted: Sequence[tuple[Layer, Candidate]]) -> list[float | None]:
-        """Seconds of candidates for several layers; asking the trees about many at once takes hardly longer than about one."""
+        """Seconds of candidates for several layers, in one prediction, which takes hardly longer than a single one."""
         points = [self._point(layer, candidate) for layer, candidate in wanted]
         keys = [_key(processor, point) for point in points]
         unknown = {}
@@ -114,12 +114,12 @@ class LearnedCosts(CostModel):
     def stored(
         self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
     ) -> Measurement | None:
-        """What was measured; None if nothing was."""
+        """The stored measurement, or None."""
         state = layer_state(layer, self._network)
         return self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters, state)
 
     def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        """Predicted seconds, whatever was measured; None if too little like it was measured."""
+        """Predicted seconds, regardless of measurements; None if there are too few similar ones."""
         return self._predicted(processor, [self._point(layer, Candidate(routine, parameters))])[0]
 
     def _point(self, layer: Layer, candidate: Candidate) -> Point:
@@ -149,7 +149,7 @@ class LearnedCosts(CostModel):
         return trees.errors if trees else None
 
     def trees(self, processor: Processor) -> CostTrees | None:
-        """The trees of a processor: those in the cache if they know enough of the store, else new ones.
+        """The trees of a processor: those of the cache directory unless the store has grown too much.
 
         Raises:
             MissingExtraError: xgboost is not installed.

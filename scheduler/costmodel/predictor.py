@@ -1,4 +1,4 @@
-"""Latencies of layers that are only planned: sums of measured routines, for the search of branchings."""
+"""Latency prediction for the search of branchings: sums of the layers' fastest routines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.lowering.views import becomes_view
 from nnstretch.scheduler.measurement.profiler import Profiler
 
-_FIRST = 40  # measurements before anything is learned from
-_HOPEFUL = 1.25  # of candidates that are predicted to take longer than so many times the fastest none is measured
-_EQUAL = 1e-3  # times that differ by less are the same
-_GROWN = 1.5  # times as many before it is learned from again
+_FIRST = 40  # measurements before the first training
+_HOPEFUL = 1.25  # candidates above this multiple of the fastest prediction are not measured
+_EQUAL = 1e-3  # relative difference below which times count as equal
+_GROWN = 1.5  # growth of the number of measurements between two trainings
 
 
 class ProfilePredictor:
-    """Predicts seconds of a run of layers on a processor as the sum of their fastest routines.
+    """Predicts seconds of consecutive layers on a processor as the sum of their fastest routines.
 
-    Every distinct layer is measured once per processor, with each routine's default parameters, and remembered in the
-    profile store. With learned costs, only those layers are measured that too little is known of to predict them.
+    Every distinct layer is measured once per processor, with each routine's default parameters, and kept in the profile store.
+    With learned costs, only layers without enough similar measurements are measured.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class ProfilePredictor:
 
     @property
     def costs(self) -> CostModel:
-        """Costs by which a network takes what is predicted of its layers."""
+        """Costs by which a plan of a network takes the predicted time."""
         return _PredictedCosts(self._profiler, self._learned)
 
     def pace(self, processor: Processor) -> float:
-        """How many times as fast as usual a processor computes just now. Predictions are for the usual pace."""
+        """Current frequency of a processor over the reference frequency, which predictions are normalised to."""
         return self._profiler.pace(processor)
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
@@ -77,7 +77,7 @@ class ProfilePredictor:
         return sum(self._layer_seconds(layer, processor) for layer in layers)
 
     def fused_seconds(self, pair: Layer, processor: int) -> float:
-        """Predicted seconds of the processor's fastest own routine that computes two layers as one; `inf` if it has none."""
+        """Predicted seconds of the processor's fastest own routine for two fused layers; `inf` if it has none."""
         key = (processor, pair.workload)
         if key not in self._computed:
             on = self._processors[processor]
@@ -86,26 +86,26 @@ class ProfilePredictor:
         return self.seconds([pair], processor) if self._computed[key] else math.inf
 
     def meeting_seconds(self, tensor: TensorType) -> float:
-        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one.
+        """Predicted seconds of a join of branches at `tensor`, without waiting for the slower branch.
 
-        All of the tensor goes into calls that read it, and a share comes out of those that made it.
+        Calls read the whole tensor, and each branch's call writes a share of it.
         """
         share = 1 + 1 / len(self._processors)
         crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
         return self._profiler.transfer(tensor) + share * crossing
 
     def fetch_seconds(self, tensor: TensorType) -> float:
-        """What a transfer of `tensor` takes longer than one of next to nothing, where processors work in the same memory."""
+        """Seconds of a transfer beyond those of a minimal one, if the processors share memory; otherwise 0."""
         if any(p.backend.runs_models or not p.coherent for p in self._processors):
             return 0.0
         return self._profiler.transfer(tensor) - self._profiler.transfer(TensorType((1,)))
 
     def contention_factor(self, processor: int, others: frozenset[int]) -> float:
-        """How many times as long a processor takes while `others` work too, as measured with typical layers."""
+        """Contention factor of a processor while others work, measured with typical layers."""
         return self._contention_factors.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
-        """What predictions of unseen layers on a processor miss by; None where all are measured.
+        """Cross-validated errors of predictions on a processor; None if all layers are measured.
 
         Raises:
             MissingExtraError: xgboost is not installed.
@@ -113,7 +113,7 @@ class ProfilePredictor:
         return self._learned.errors(self._processors[processor]) if self._learned else None
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
-        """Measures those of `layers` that were only predicted from others; whether any of them takes another time."""
+        """Measures layers that were only predicted; returns whether any time has changed."""
         changed = False
         for key, layer in {(processor, layer.workload): layer for layer in layers}.items():
             if key in self._guessed:
@@ -124,7 +124,7 @@ class ProfilePredictor:
         return changed
 
     def _foresee(self, layers: Sequence[Layer], number: int) -> None:
-        """Asks learned costs about several layers at once, which then know them."""
+        """Predicts several layers at once, for the cache of the learned costs."""
         if self._learned is not None and len(layers) > 1:
             wanted = [(layer, candidate) for layer in layers for candidate in self._candidates_for(layer, number)]
             self._learned.compare_all(self._processors[number], wanted)
@@ -153,14 +153,14 @@ class ProfilePredictor:
         return inner_seconds(processor, layer, best, self._profiler)
 
     def _learn(self) -> None:
-        """Counts measurements; now and then what was measured is learned from."""
+        """Counts measurements, and trains again when their number has grown enough."""
         self._asked += 1
         if self._learned is not None and self._asked >= self._next:
             self._next = math.ceil(self._asked * _GROWN)
             self._learned.learn()
 
     def _guess(self, layer: Layer, number: int) -> float | None:
-        """Seconds by learned costs; None for what has to be measured."""
+        """Seconds by learned costs; None if the layer must be measured."""
         guesses = self._guesses(layer, number)
         known = [seconds for seconds in guesses if seconds is not None]
         if not known or len(known) < len(guesses):
@@ -168,7 +168,7 @@ class ProfilePredictor:
         return inner_seconds(self._processors[number], layer, min(known), self._profiler)
 
     def _guesses(self, layer: Layer, number: int) -> list[float | None]:
-        """Seconds of every candidate by learned costs; None where too little is known."""
+        """Seconds of every candidate by learned costs; None where unknown."""
         candidates = self._candidates_for(layer, number)
         if self._learned is None:
             return [None] * len(candidates)
@@ -182,7 +182,7 @@ class ProfilePredictor:
 
 
 class _PredictedCosts(CostModel):
-    """Costs of every routine's first parameters: learned ones, and measured ones where too little is known."""
+    """Learned costs of every routine's first setting; measured ones where the learned ones are unknown."""
 
     measured = True
     _settings: Settings = staticmethod(first_setting)
@@ -203,7 +203,7 @@ class _PredictedCosts(CostModel):
         known = [guess for guess in guesses if guess is not None]
         if len(known) < len(guesses):
             return self._profiler.compare(processor, layer, candidates)
-        # Nothing is guessed to be faster than the best that was measured: of many guesses the lowest is too low.
+        # No prediction is below the fastest measurement: the minimum of many predictions is biased.
         assert self._learned is not None
         stored = [self._learned.stored(processor, c.routine, layer, c.parameters) for c in candidates]
         least = min((one.seconds for one in stored if one is not None and one.seconds is not None), default=0.0)

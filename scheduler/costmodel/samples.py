@@ -1,4 +1,4 @@
-"""What the profile store knows, as samples to learn from."""
+"""Training samples from the profile store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 _INSIDE = re.compile(r" in [0-9a-f]{16}$")
-"""Ends the workload of a layer that was timed inside a whole network."""
+"""End of the workload of a layer that was timed inside a network."""
 _WIDEST = 0.5
-"""What a measurement's interval may be of its seconds: a wider one says that it was disturbed."""
+"""Largest width of a measurement's interval over its seconds; a wider one shows a disturbance."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds that a routine took for a workload with some parameters, its weights lying where `state` says."""
+    """Seconds of a routine with some parameters on a workload, in a cache state."""
 
     workload: str
     routine: str
@@ -28,9 +28,9 @@ class Sample:
 
 
 def stored_samples(store: ProfileStore, fingerprint: str) -> list[Sample]:
-    """What can be learned from the measurements of the processor with this fingerprint, in the order of their keys.
+    """Samples from a processor's measurements, in the order of their keys.
 
-    Failures cannot, nor what was timed inside a network, nor what is known to no better than half of it.
+    Excludes failures, times inside networks, and measurements with wide confidence intervals.
 
     Raises:
         FileError: the store cannot be read.

@@ -1,4 +1,4 @@
-"""Latencies of layers on processors that are not here: what was measured there, and what is learned from that."""
+"""Latency prediction for remote processors, from measurements that were made there."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _ADVICE = "run `nnstretch stretch` there on a network or two with these processo
 
 
 class StoredTransfers(CostModel):
-    """What it takes to hand a tensor to a device and back, by a straight line through what was measured of other tensors."""
+    """Transfer times of a device, by linear regression over measured transfers."""
 
     measured = True
 
     def __init__(self, store: ProfileStore, processors: Sequence[Processor], host: Processor) -> None:
-        """Transfers between `host` and the first of `processors` that is a device, if one is.
+        """Transfers between `host` and the first device of `processors`, if there is one.
 
         Raises:
-            DeviceError: nothing was measured of them.
+            DeviceError: there are no measured transfers.
         """
         self._base, self._per_byte = 0.0, 0.0
         device = next((p for p in processors if p.backend.own_memory), None)
@@ -48,7 +48,7 @@ class StoredTransfers(CostModel):
             self._base, self._per_byte = _line(points)
 
     def seconds(self, *_: object) -> float | None:
-        """Nothing else is known."""
+        """Always unknown."""
         return None
 
     def transfer(self, tensor: TensorType) -> float:
@@ -56,7 +56,7 @@ class StoredTransfers(CostModel):
 
 
 def _transfers(store: ProfileStore, device: str, host: str) -> list[tuple[int, float]]:
-    """Bytes and seconds of the transfers that were measured."""
+    """(bytes, seconds) of the measured transfers."""
     points = []
     for row in store.rows(device):
         size = transfer_bytes(row.workload)
@@ -66,7 +66,7 @@ def _transfers(store: ProfileStore, device: str, host: str) -> list[tuple[int, f
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds of no bytes and of every byte, neither negative."""
+    """Seconds at 0 bytes, and seconds per byte; neither is negative."""
     sizes, seconds = np.array(points, np.float64).T
     if len(set(sizes.tolist())) < 2:
         return float(np.median(seconds)), 0.0
@@ -79,8 +79,8 @@ def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is known of a layer on a processor: seconds, what a guess misses by, and whether it is one."""
+class _LayerLatency:
+    """Seconds of a layer on a processor, and the error of a prediction; None if it was measured."""
 
     seconds: float
     error: Spread | None = None
@@ -89,8 +89,8 @@ class _Known:
 class StoredPredictor:
     """Predicts seconds on processors whose measurements are in a store; a `LatencyPredictor`.
 
-    A layer takes what its fastest routine took when it was measured, or what trees that were trained on the processor's
-    measurements say.
+    A layer's time is that of its fastest routine: measured, or predicted by trees that were trained on the processor's
+    measurements.
     """
 
     def __init__(
@@ -101,15 +101,14 @@ class StoredPredictor:
         transfers: CostModel,
         contention_factors: Callable[[tuple[int, ...]], Sequence[float] | None],
     ) -> None:
-        """Asks for nothing yet.
+        """Predicts nothing yet.
 
         Args:
-            processors: are numbered in this order.
+            processors: numbered in this order.
             store: measurements.
-            learned: what was learned from them.
-            transfers: says what it takes to meet.
-            contention_factors: how many times as long each of some processors takes while the others work too; None
-            if nobody measured.
+            learned: learned costs from these measurements.
+            transfers: costs of transfers.
+            contention_factors: group of processors -> the contention factor of each; None if not measured.
         """
         self._processors = tuple(processors)
         self._store = store
@@ -117,10 +116,10 @@ class StoredPredictor:
         self._transfers = transfers
         self._measured_contention_factors = contention_factors
         self._contention_factors = ContentionFactors(self._contention)
-        self._layers: dict[tuple[int, str], _Known] = {}
+        self._layers: dict[tuple[int, str], _LayerLatency] = {}
         self._settings: dict[str, Mapping[tuple[str, str], Sequence[Parameters]]] = {}
         self.unknown_contention_factors: set[tuple[str, ...]] = set()
-        """Names of processors of which nobody has measured how much they slow each other down; taken for not at all."""
+        """Names of groups of processors without measured contention factors, which count as 1."""
 
     def in_network(self, working_set: int) -> StoredPredictor:
         """A predictor for the layers of one network.
@@ -137,63 +136,63 @@ class StoredPredictor:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot.
 
         Raises:
-            DeviceError: too little like a layer was measured.
-            MissingExtraError: a layer was not measured, and the library that learns from others is not installed.
+            DeviceError: there are too few measurements similar to a layer.
+            MissingExtraError: a layer was not measured, and xgboost is not installed.
         """
         return sum(self._known(layer, processor).seconds for layer in layers)
 
     def fused_seconds(self, pair: Layer, processor: int) -> float:
-        """Pairs are predicted one by one."""
+        """Always `inf`: pairs are predicted layer by layer."""
         return math.inf
 
     def guess(self, layer: Layer, processor: int) -> Spread | None:
-        """What the prediction of a layer misses by, by cross-validation; None if it was measured."""
+        """Cross-validated error of a layer's prediction; None if it was measured."""
         return self._known(layer, processor).error
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
-        """There is nothing to find out."""
+        """Always False: nothing can be measured here."""
         return False
 
     def meeting_seconds(self, tensor: TensorType) -> float:
-        """Predicted seconds that branches need to meet at `tensor`, beyond waiting for the slower one."""
+        """Predicted seconds of a join of branches at `tensor`, without waiting for the slower branch."""
         return self._transfers.transfer(tensor)
 
     def fetch_seconds(self, tensor: TensorType) -> float:
-        """Transfers are all that is known."""
+        """Always 0: only whole transfers are measured."""
         return 0.0
 
     def contention_factor(self, processor: int, others: frozenset[int]) -> float:
-        """How many times as long a processor takes while `others` work too."""
+        """Contention factor of a processor while others work."""
         return self._contention_factors.of(processor, others)
 
     def error(self, processor: int) -> Errors | None:
-        """What predictions of layers that were not measured miss by; None if nothing can be learned."""
+        """Cross-validated errors of predictions on a processor; None if there are too few samples."""
         return self._learned.errors(self._processors[processor])
 
     def _contention(self, group: tuple[int, ...]) -> Sequence[float]:
-        """ContentionFactors as measured, and none, which is noted, where nobody has."""
+        """Measured contention factors; 1 for a group without, which is recorded."""
         found = self._measured_contention_factors(group)
         if found is None:
             self.unknown_contention_factors.add(tuple(self._processors[number].name for number in group))
             return [1.0] * len(group)
         return found
 
-    def _known(self, layer: Layer, number: int) -> _Known:
+    def _known(self, layer: Layer, number: int) -> _LayerLatency:
         key = (number, layer.workload)
         if key not in self._layers:
             self._layers[key] = self._find(layer, number)
         return self._layers[key]
 
-    def _find(self, layer: Layer, number: int) -> _Known:
+    def _find(self, layer: Layer, number: int) -> _LayerLatency:
         processor = self._processors[number]
         if becomes_view(layer, (processor.blocked,), (processor.blocked,)):
-            return _Known(0.0)
+            return _LayerLatency(0.0)
         candidates = default_candidates(layer, processor)
         if not candidates:
-            return _Known(math.inf)
+            return _LayerLatency(math.inf)
         measured = self._measured(layer, processor, candidates)
         guessed = self._guessed(layer, processor, [c for c in candidates if str(c.routine.descriptor) not in measured])
-        known = [_Known(seconds) for seconds in measured.values()] + guessed
+        known = [_LayerLatency(seconds) for seconds in measured.values()] + guessed
         if not known:
             raise DeviceError(
                 f"too little like {describe_layer(layer)} was measured on {processor.name} to predict it: {_ADVICE}"
@@ -201,7 +200,7 @@ class StoredPredictor:
         return min(known, key=lambda one: one.seconds)
 
     def _measured(self, layer: Layer, processor: Processor, candidates: Sequence[Candidate]) -> dict[str, float]:
-        """Least seconds of every routine that was measured, with whatever parameters; `inf` if it failed."""
+        """Least seconds of every measured routine over all parameters; `inf` if it failed."""
         seconds: dict[str, float] = {}
         for candidate in candidates:
             routine = str(candidate.routine.descriptor)
@@ -212,8 +211,8 @@ class StoredPredictor:
                 seconds[routine] = min(times)
         return seconds
 
-    def _guessed(self, layer: Layer, processor: Processor, candidates: Sequence[Candidate]) -> list[_Known]:
-        """What trees say of routines, as far as they can."""
+    def _guessed(self, layer: Layer, processor: Processor, candidates: Sequence[Candidate]) -> list[_LayerLatency]:
+        """Predictions of routines, without those that are unknown."""
         try:
             guesses = [
                 (self._learned.predicted(processor, c.routine, layer, c.parameters), str(c.routine.descriptor))
@@ -227,15 +226,15 @@ class StoredPredictor:
             ) from error
         if errors is None:
             return []
-        return [_Known(s, errors.routines.get(routine, errors.all)) for s, routine in guesses if s is not None]
+        return [_LayerLatency(s, errors.routines.get(routine, errors.all)) for s, routine in guesses if s is not None]
 
     def _fastest(self, processor: Processor) -> Mapping[tuple[str, str], Sequence[Parameters]]:
-        """Parameters that were fastest, by workload and routine."""
+        """Fastest parameters by workload and routine."""
         if processor.fingerprint not in self._settings:
             self._settings[processor.fingerprint] = self._store.fastest(processor.fingerprint)
         return self._settings[processor.fingerprint]
 
 
 def describe_layer(layer: Layer) -> str:
-    """A layer for people: operator and shapes."""
+    """A short description of a layer: operator and shapes."""
     return f"{layer.op} of {layer.inputs[0]} to {layer.outputs[0]}"

@@ -1,4 +1,4 @@
-"""Sums of what may be unknown."""
+"""Sums with unknown parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def known_sum(parts: Iterable[float | None]) -> float | None:
-    """Their sum, or None if one of them is unknown."""
+    """The sum; None if a part is unknown."""
     total = 0.0
     for part in parts:
         if part is None:

@@ -1,7 +1,7 @@
-"""Boosted trees that predict seconds from features, with the error that they make on workloads they have not seen.
+"""Boosted trees that predict seconds from features, and their cross-validated errors.
 
-The trees learn by how much a routine misses a simple estimate from arithmetic and traffic: both are logarithms, so that errors
-are relative and short layers count as much as long ones. Objective and shape of the trees are those of ACLTuner's table 6.
+The trees learn the logarithm of measured over estimated seconds, with an estimate from arithmetic and traffic. So errors are
+relative, and short layers count as much as long ones. Objective and shape of the trees are those of ACLTuner's table 6.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _HYPERPARAMETERS = {
 }
 _FOLDS = 5
 _LEAST_SAMPLES = 20
-"""Of fewer samples nothing is learned."""
+"""Smallest number of samples to train on."""
 _LEAST_WORKLOADS = 8
-"""A routine is predicted once it was measured on so many different workloads of the operator."""
+"""Smallest number of an operator's workloads that a routine is predicted from."""
 _BEYOND = 1.0
-"""log2 of how far outside of what was measured amounts may lie."""
+"""Largest log2 distance of an amount from the measured range."""
 _AMOUNTS = ("log_macs", "log_read", "log_written", "log_weights")
 
 Values = NDArray[np.float64]
@@ -61,9 +61,9 @@ class Spread:
     """Relative errors |predicted / measured - 1| of predictions.
 
     Attributes:
-        median: half of the predictions are no worse.
-        p90: nine of ten are no worse.
-        count: number of predictions compared.
+        median: median error.
+        p90: 90th percentile.
+        count: number of predictions.
     """
 
     median: float
@@ -72,7 +72,7 @@ class Spread:
 
     @staticmethod
     def of(errors: Sequence[float] | Values) -> Spread:
-        """The spread of some relative errors, at least one."""
+        """The spread of relative errors, at least one."""
         median, p90 = np.quantile(np.asarray(errors, np.float64), [0.5, 0.9])
         return Spread(float(median), float(p90), len(errors))
 
@@ -106,9 +106,9 @@ class CostTrees:
     Attributes:
         machine: the processor's part of the features.
         names: features, in the order of the trees.
-        extents: by operator and routine, the ranges of amounts in which there are measurements of enough workloads.
-        samples: number of samples that it was trained on.
-        errors: cross-validated; None where nobody asked for them so far.
+        extents: by operator and routine, the measured ranges of amounts, where there are enough workloads.
+        samples: number of training samples.
+        errors: cross-validated errors; None until they are computed.
     """
 
     machine: Machine
@@ -120,12 +120,12 @@ class CostTrees:
 
     @staticmethod
     def train(samples: Sequence[Sample], machine: Machine, seed: int = 0) -> CostTrees | None:
-        """Trees of `samples`; the same samples and seed give the same trees.
+        """Trains trees; equal samples and seeds give equal trees.
 
         Args:
-            samples: measurements of one processor; those of workloads that are no layers (transfers) are passed over.
+            samples: measurements of one processor; workloads that are not layers (transfers) are skipped.
             machine: the processor.
-            seed: of the random rows and columns that each tree sees.
+            seed: seed of the random rows and columns of each tree.
 
         Returns:
             None if there are too few samples.
@@ -143,7 +143,7 @@ class CostTrees:
         return CostTrees(machine, names, _extents(table, range(count)), count, None, booster)
 
     def predict(self, points: Sequence[Point]) -> Values:
-        """Predicted seconds of every point; NaN where too little like it was measured."""
+        """Predicted seconds of every point; NaN outside the measured ranges."""
         seconds = np.full(len(points), math.nan)
         described = [self._describe(point) for point in points]
         known = [i for i, found in enumerate(described) if found is not None]
@@ -154,7 +154,7 @@ class CostTrees:
         return seconds
 
     def _describe(self, point: Point) -> dict[str, float] | None:
-        """Features of a point, or None if nothing like it was measured."""
+        """Features of a point; None outside the measured ranges."""
         workload = parse_workload(point.workload)
         extents = self.extents.get(_kind(workload.op, point.routine)) if workload else None
         if workload is None or extents is None:
@@ -164,7 +164,7 @@ class CostTrees:
         return found if near else None
 
     def save(self, path: Path) -> None:
-        """Writes the trees as xgboost's JSON; what is not trees is an attribute in it.
+        """Writes the trees as xgboost's JSON, with all other fields as an attribute in it.
 
         Raises:
             FileError: the file cannot be written.
@@ -183,7 +183,7 @@ class CostTrees:
 
     @staticmethod
     def load(path: Path, machine: Machine) -> CostTrees | None:
-        """What `save` wrote; None if there is no such file, or it is damaged, of another machine or other features.
+        """Reads a file that `save` wrote; None if it is missing, damaged, of another machine or of other features.
 
         Raises:
             MissingExtraError: xgboost is not installed.
@@ -192,7 +192,7 @@ class CostTrees:
         booster = xgboost.Booster({"nthread": 1})
         try:
             content = path.read_bytes()
-            json.loads(content)  # xgboost itself says much about what is no JSON
+            json.loads(content)  # xgboost itself prints a lot if this is not JSON
             booster.load_model(bytearray(content))
             about = json.loads(booster.attr("nnstretch") or "")
             if about["version"] != FEATURES_VERSION or about["machine"] != json.loads(json.dumps(asdict(machine))):
@@ -210,7 +210,7 @@ class CostTrees:
 
 
 def import_xgboost() -> Any:
-    """The library, which is large and wanted only here.
+    """The xgboost library.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -225,7 +225,7 @@ def import_xgboost() -> Any:
 
 
 def estimate(found: Mapping[str, float]) -> float:
-    """Seconds by arithmetic and traffic alone, of a candidate with these features: what the trees correct."""
+    """Seconds estimated from arithmetic and traffic, which the trees correct."""
     products = _amount_of(found["log_products"]) / (_PRODUCTS_PER_SECOND * found["cores"])
     moved = sum(_amount_of(found[name]) for name in ("log_read", "log_written", "log_prepared"))
     return products + moved / _BYTES_PER_SECOND + _SECONDS_PER_CALL
@@ -236,7 +236,7 @@ def _amount_of(logarithm: float) -> float:
 
 
 def _amount(found: Mapping[str, float], name: str) -> float:
-    """A logarithmic amount; that of nothing counts as 0, so that what has none lies beside what has little."""
+    """A logarithmic amount; 0 for a missing one, next to small amounts."""
     return 0.0 if math.isnan(found[name]) else found[name]
 
 
@@ -287,7 +287,7 @@ def boost(rows: NDArray[np.float32], labels: Values, seed: int) -> Any:
 
 
 def _extents(table: _Table, rows: Sequence[int]) -> dict[str, dict[str, Extent]]:
-    """The ranges of what was measured in some rows, by operator and routine, where there are enough workloads."""
+    """Measured ranges of amounts in some rows, by operator and routine, where there are enough workloads."""
     found: dict[str, list[int]] = defaultdict(list)
     for number in rows:
         found[table.kinds[number]].append(number)
@@ -300,9 +300,9 @@ def _extents(table: _Table, rows: Sequence[int]) -> dict[str, dict[str, Extent]]
 
 
 def cross_validate(samples: Sequence[Sample], machine: Machine, seed: int = 0) -> Errors | None:
-    """Errors on workloads that trees have not seen: five times, trees are trained without a fifth of the workloads.
+    """Five-fold cross-validated errors, with folds by workload.
 
-    What would not be predicted does not count. None if that is everything.
+    Points that would not be predicted do not count. None if that holds for all points.
 
     Raises:
         MissingExtraError: xgboost is not installed.

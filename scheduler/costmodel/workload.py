@@ -1,7 +1,7 @@
-"""Workloads as data: what the text of a tuning key says about a layer's shapes and arithmetic.
+"""Workloads parsed from the text of tuning keys: shapes and arithmetic of layers.
 
-The profile store knows layers by the text of their workload (`Layer.workload`). Reading the text, not the layer, gives the same
-numbers for a layer that is about to be predicted and for a measurement that was made long ago.
+The profile store identifies layers by the text of their workload (`Layer.workload`). Features come from the text, so they are
+equal for a layer to predict and for a stored measurement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload that was read from its text.
+    """A parsed workload.
 
     Attributes:
         op: the layer's operator.
@@ -88,13 +88,13 @@ class Workload:
 
     @property
     def middle_bytes(self) -> int:
-        """Bytes that a chain's layers hand to each other, which its routines keep in caches."""
+        """Bytes of tensors between a fusion group's layers, which its routines keep in caches."""
         return sum(link.written_bytes for link in self.chain[:-1])
 
 
 @lru_cache(maxsize=8192)
 def parse_workload(text: str) -> Workload | None:
-    """The workload of a store's key; None if the key is none of a layer (a transfer), or not understood."""
+    """The workload of a store's key; None if the key is not of a layer (a transfer) or is invalid."""
     if not text.startswith("{"):
         return None
     try:
@@ -104,12 +104,12 @@ def parse_workload(text: str) -> Workload | None:
 
 
 def transfer_workload(tensor: TensorType) -> str:
-    """The store's key of what it takes to hand a tensor over."""
+    """The store's key of a tensor's transfer."""
     return f"{_TRANSFER}{tensor}"
 
 
 def transfer_bytes(text: str) -> int | None:
-    """The bytes of the tensor that is handed over; None if the key is none of a transfer."""
+    """Bytes of the transferred tensor; None if the key is not of a transfer."""
     try:
         return _tensor(text.removeprefix(_TRANSFER)).bytes if text.startswith(_TRANSFER) else None
     except ValueError:

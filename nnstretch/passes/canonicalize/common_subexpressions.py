@@ -1,4 +1,4 @@
-"""Equal computations are done once, unless a design gave them to different processors."""
+"""Common-subexpression elimination."""
 
 from __future__ import annotations
 

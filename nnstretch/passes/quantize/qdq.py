@@ -39,15 +39,15 @@ from nnstretch.passes.rewriting import (
 )
 
 _SIGN = 128
-"""What uint8 counts more than int8."""
+"""Difference between the zero points of uint8 and int8."""
 _WEIGHTED = ("Conv", "Dense")
 _COMPUTED = (*_WEIGHTED, "Add", "Sub", "Mul", "Concat", "AveragePool", "GlobalPool", "Resize", "Activation", "Softmax")
 """Operators whose inputs and results may have different quantization parameters."""
 _MOVING = ("Reshape", "Transpose", "Slice", "MaxPool")
-"""Operators whose results are among the numbers that they read."""
+"""Operators whose results are elements of their input."""
 _LARGEST_BIAS = 2**31 - 1
 _SAME_SCALE = 1e-6
-"""Relative: what two ways to multiply and round scales differ by at most."""
+"""Relative tolerance for scales that were multiplied and rounded in different orders."""
 
 
 # -- Quantize and Dequantize -----------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _quantization(found: Rounding | None) -> QuantizationParameters | None:
 
 
 def transpose_weight(node: ir.Node) -> bool:
-    """A Transpose of a dequantised matrix of constants becomes such a matrix, as exporters write dense layers."""
+    """Folds the Transpose of a dequantised constant matrix, as exporters write dense layers."""
     source = node.inputs[0] if is_onnx(node, "Transpose") else None
     if source is None or node.outputs[0].is_graph_output():
         return False
@@ -176,7 +176,7 @@ def transposed_weight(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def _weight(value: ir.Value | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Int8 weights and the scale of each output channel (axis 0); None where the weights are nothing of that kind."""
+    """Int8 weights and the scale of each output channel (axis 0); None if the weights are not int8 with such scales."""
     origin = None if value is None else value.producer()
     found, stored = rounding(origin), None if origin is None else constant(origin.inputs[0])
     if found is None or stored is None or (found.axis != 0 and not found.is_per_tensor):
@@ -189,7 +189,7 @@ def _weight(value: ir.Value | None) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _bias(value: ir.Value | None, scales: np.ndarray) -> np.ndarray | None:
-    """A bias in multiples of `scales`: as it is stored, if it is stored so; None if int32 does not hold it."""
+    """A bias in multiples of `scales`, unchanged if it is stored that way; None if it exceeds int32."""
     numbers = constant(value)
     if value is None or numbers is None:
         return None
@@ -206,7 +206,7 @@ def _bias(value: ir.Value | None, scales: np.ndarray) -> np.ndarray | None:
 
 
 def quantize_early(node: ir.Node) -> bool:
-    """A Quantize of what was only moved since it was computed goes in front of that: nothing changes by moving integers."""
+    """Moves a Quantize in front of operators that only move elements: these can move integers."""
     if not is_canonical(node, "Quantize"):
         return False
     movers: list[ir.Node] = []
@@ -228,10 +228,10 @@ def quantize_early(node: ir.Node) -> bool:
 
 
 def compute_in_int8(node: ir.Node) -> bool:
-    """Layers between Dequantize and Quantize read and make the integers; in topological order.
+    """Layers between Dequantize and Quantize read and compute the integers themselves. Needs topological order.
 
-    What moves numbers does so with the integers, whatever reads them then; a Quantize of what is dequantised is none if the
-    parameters are the same, else it requantizes.
+    Operators that move elements always move the integers. A Quantize of dequantised integers is removed if the parameters are
+    equal, and requantises otherwise.
     """
     if is_canonical(node, "Quantize"):
         return _quantize_integers(node)
@@ -241,7 +241,7 @@ def compute_in_int8(node: ir.Node) -> bool:
 
 
 def _integers(value: ir.Value | None) -> ir.Value | None:
-    """What `value` is dequantised from; None if it is not."""
+    """The integers that `value` is dequantised from; None if it is not dequantised."""
     producer = None if value is None else value.producer()
     return producer.inputs[0] if producer is not None and is_canonical(producer, "Dequantize") else None
 
@@ -328,7 +328,7 @@ def _is_seen(activation: Activation, quantization: QuantizationParameters) -> bo
 
 
 def dequantize_constants(node: ir.Node) -> bool:
-    """Constants that a layer reads dequantised become float32."""
+    """Folds dequantised constants to float32."""
     if node.domain in ("", "ai.onnx"):
         return False
     changed = False
